@@ -68,7 +68,7 @@ def measure_use(
         ("", "compute_ns"): compute_ns.reshape(part.shape),
     }
     own_windows = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
-    known = np.stack([window.known[:, None] for window in own_windows])
+    known = np.stack([window.is_known[:, None] for window in own_windows])
     low = np.where(known, np.stack([window.start_ns for window in own_windows]), 0)
     high = np.where(known, np.stack([window.end_ns for window in own_windows]), 0)
     high = np.maximum(high, low)

@@ -1,9 +1,14 @@
-"""Completeness: training or forward only, whole or cut, and what each rank lacks for a ratio."""
+"""Completeness of iterations: training or forward only, complete or cut, and what each rank lacks.
+
+Tables have the shape (iterations, ranks). A cell is one iteration of one rank; cells are numbered
+``rank * iterations + iteration``, which is the order of the operations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,28 +23,28 @@ from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING, run_kind
 
 FORWARDS = (Phase.F, Phase.FB)
 BACKWARDS = (Phase.B, Phase.BW)
-#: An odd number whose bits are half ones, which spreads numbers over 64 bits.
+#: Multiplier of a hash: odd, with half of its bits set, so that it spreads numbers over 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
-#: What a rank may lack to have a ratio, by its code; 0 lacks nothing.
+#: Work that a rank may lack for a bubble ratio, by code; 0 is nothing.
 LACKS = (None, "no F with GPU work", "no backward with GPU work")
 
 
 @dataclass(frozen=True)
 class IterationStatuses:
-    """Kind and completeness of iterations.
+    """Kind and completeness of iterations. Columns have the shape (iterations,) unless noted.
 
     Attributes:
-        kind: ``"training"``; where it only goes forward ``"evaluation"``, or ``"inference"`` if no
+        kind: ``"training"``; for forward-only iterations ``"evaluation"``, or ``"inference"`` if no
             iteration of the run trains.
-        complete: whether the capture holds all of it.
-        stepped: whether every rank ran its Optimizer, of those that usually do.
-        ranks_missing: whether ranks that train in other iterations are not in it.
-        microbatches: how many; None where names do not give it.
-        missing: what each rank lacks to have a ratio, a place in :data:`LACKS`; shape (iterations,
-            ranks).
-        unmatched: whether some F has no B though the rank went on, so that no capture cut it.
-        is_uniform: whether all ranks ran the same microbatches, and every backward has its F.
+        complete: Whether the capture contains the whole iteration.
+        stepped: Whether every rank ran its Optimizer, of those that usually do.
+        ranks_missing: Whether ranks that train in other iterations are missing.
+        microbatches: Number of microbatches, or None if the names do not contain it.
+        missing: Work that each rank lacks for a ratio, as an index of :data:`LACKS`, shape
+            (iterations, ranks).
+        unmatched: Whether an F has no B although its rank continued, so the capture did not cut it.
+        is_uniform: Whether all ranks ran the same microbatches, and every backward has its F.
         idle: Mask of the ranks that had no forward or backward to run in a complete iteration,
             shape (iterations, ranks).
     """
@@ -57,29 +62,30 @@ class IterationStatuses:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What ranks ran in iterations; shape (iterations, ranks), nothing where not ``present``.
+    """What ranks ran in iterations, shape (iterations, ranks); undefined if not ``present``.
 
     Attributes:
-        present: whether the rank takes part in the iteration.
-        microbatches: how many it ran forward; -1 where names do not give all of them.
-        ran: a number of those that it ran, by which other ranks' are the same or not.
-        begins: whether its first operation is the smallest microbatch's F, and each F comes before
-            its backward.
-        closed: whether it begins otherwise, and holds whole passes alone, then its Optimizer.
-        settled: whether every F has its B, and every B its W where it owes one.
-        cut: whether the end of the capture cut an F, B, W or BW.
-        lacks: what it lacks to have a ratio, a place in :data:`LACKS`.
-        backward: whether it ran any backward.
-        optimizer: whether it ran an Optimizer.
-        step_cut: whether the end of the capture cut that.
-        without_forward: how many passes have a backward, or a W of a microbatch, and no F before
+        present: Whether the rank takes part in the iteration.
+        microbatches: Number of microbatches it ran forward, or -1 if a name does not contain one.
+        ran: Hash of the set of these microbatches. Equal hashes mean equal sets.
+        starts_regularly: Whether its first operation is the F of the smallest microbatch, and each
+            F comes before its backward.
+        closed: Whether it starts otherwise, and contains only whole passes, followed by its
+            Optimizer.
+        settled: Whether every F has its B, and every B that needs a W has one.
+        cut: Whether the end of the capture cut an F, B, W or BW.
+        lacks: Work that it lacks for a ratio, as an index of :data:`LACKS`.
+        backward: Whether it ran any backward.
+        optimizer: Whether it ran an Optimizer.
+        step_cut: Whether the end of the capture cut that Optimizer.
+        without_forward: Number of passes with a backward, or a W of a microbatch, and no F before
             it.
     """
 
     present: Bools
     microbatches: Ints
     ran: Ints
-    begins: Bools
+    starts_regularly: Bools
     closed: Bools
     settled: Bools
     cut: Bools
@@ -91,25 +97,27 @@ class Evidence:
 
     @property
     def has_beginning(self) -> Bools:
-        """Whether the capture holds the beginning of the rank's part.
+        """Whether the capture contains the start of the rank's part of the iteration.
 
-        An iteration that begins with another than the smallest microbatch holds whole passes up to
-        its Optimizer, after another iteration's, or as many as others ran: no capture leaves the
-        backward of a forward that it cuts. Without an Optimizer, where a repeated forward ends
-        iterations, what is left of one may stand with the beginning of the next::
+        An iteration that does not start with the smallest microbatch is whole if it contains only
+        whole passes and its Optimizer, and follows the Optimizer of another iteration or has as
+        many passes as other ranks ran. No capture leaves the backward of a forward that it cuts.
+        Without Optimizers, when a repeated forward ends an iteration, the rest of a cut iteration
+        may be merged with the start of the next::
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        Up to a rank's first Optimizer no more passes lack their F than in another iteration: what
-        names leave out they leave out of all, and a capture cuts the first alone.
+        Names that leave out forwards do so in every iteration, while the capture cuts only the
+        first. So up to the first Optimizer of a rank, no more passes may lack their F than in
+        another iteration.
         """
-        as_many = self.microbatches == self.microbatches.max(initial=NONE)
-        stepped = _mask_later(self.optimizer)
-        begins = self.begins | (self.closed & (stepped | as_many))
-        lacking = np.where(begins & self.backward, self.without_forward, 0)
-        # What at least two iterations lack, the names leave out: the second largest number.
-        usual = np.sort(lacking, axis=0)[-2] if len(lacking) > 1 else 0
-        return np.asarray(begins & (stepped | (self.without_forward <= usual)), bool)
+        has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
+        has_stepped = _mask_later(self.optimizer)
+        is_regular = self.starts_regularly | (self.closed & (has_stepped | has_maximum))
+        n_lacking = np.where(is_regular & self.backward, self.without_forward, 0)
+        # The second largest number is one that at least two iterations lack.
+        usual = np.sort(n_lacking, axis=0)[-2] if len(n_lacking) > 1 else 0
+        return np.asarray(is_regular & (has_stepped | (self.without_forward <= usual)), bool)
 
     @property
     def later(self) -> Bools:
@@ -118,7 +126,7 @@ class Evidence:
 
 
 def _mask_later(flags: Bools) -> Bools:
-    """Return whether each rank has a flag in an iteration before; shape (iterations, ranks)."""
+    """Return a mask of the cells after the first flagged iteration of each rank."""
     so_far = np.logical_or.accumulate(flags, axis=0)
     return np.concatenate((np.zeros_like(so_far[:1]), so_far[:-1]))
 
@@ -147,10 +155,10 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
         Mask of the idle ranks, shape (iterations, ranks).
     """
     row, count = np.arange(len(present))[:, None], len(present)
-    before = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
-    after = np.minimum.accumulate(np.where(present, row, count)[::-1], axis=0)[::-1]
-    works_around = (before >= 0) & (after < count)
-    first, last = np.maximum(before, 0), np.minimum(after, count - 1)
+    previous = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
+    following = np.minimum.accumulate(np.where(present, row, count)[::-1], axis=0)[::-1]
+    works_around = (previous >= 0) & (following < count)
+    first, last = np.maximum(previous, 0), np.minimum(following, count - 1)
     lacks = ~present & present.any(axis=0)
     is_idle = lacks & can_idle & is_whole[:, None]
     # If a rank is not proven idle, its iteration is incomplete, which may invalidate the proof for
@@ -168,201 +176,365 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
 def classify_iterations(
     ran: Evidence, phase: Ints, can_idle: Bools, is_recorded: Bools
 ) -> IterationStatuses:
-    """Return the kind and completeness of each iteration.
+    """Determine the kind and completeness of each iteration.
 
     Args:
         ran: Evidence on what the ranks ran.
-        phase: Phase of each operation.
+        phase: Phase of each operation of the run.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
     """
     present, count = ran.present, len(ran.present)
     trains = np.asarray(ran.backward.any(axis=1))
+    is_same = _have_same_microbatches(ran)
+    is_whole = _find_whole_parts(ran)
+    idle = _find_idle_in_training(ran, trains, is_whole, can_idle, is_recorded)
     everyone = present[trains].any(axis=0)
-    # Whether all ranks of an iteration ran the same microbatches.
-    largest = np.where(present, ran.ran, np.iinfo(np.int64).min).max(axis=1, initial=NONE)
-    ran_most = (ran.ran == largest[:, None]) | ~present
-    same = ran_most.all(axis=1) & present.any(axis=1)
-    # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
-    # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
-    # one ended.
-    ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
-    whole = (ran.has_beginning & ~ran.cut & (ran.settled | ended)) | ~present
-    idle = np.zeros_like(present)
-    if (present[trains] != everyone).any():
-        is_whole = np.asarray(whole[trains].all(axis=1), bool)
-        idle[trains] = find_idle_ranks(
-            present[trains], is_whole, can_idle[trains], is_recorded[trains]
-        )
     all_present = np.asarray(((present | idle) == everyone).all(axis=1)) | ~trains.any()
-    # Whether every rank ran its Optimizer, of those that do in most training iterations.
-    steps = (ran.optimizer & present)[trains].sum(axis=0)
-    stepping = 2 * steps > present[trains].sum(axis=0)
-    stepped = (~ran.step_cut & (ran.optimizer | ~stepping)) | ~present
-    # Whether some rank that went on has a B, and an F without one.
-    went_on = present & (ran.optimizer | ran.later)
-    unmatched = went_on & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
+    has_stepped = _have_stepped(ran, trains)
     if run_kind(phase) == INFERENCE:
-        # A single iteration is the window of the whole recording, wherever that began and ended.
-        all_there = (present == present.any(axis=0)).all(axis=1) & same
+        # A single iteration is the window of the whole recording, wherever that starts and ends.
+        all_ran = (present == present.any(axis=0)).all(axis=1) & is_same
         kind = np.full(count, INFERENCE)
-        complete = (all_there & ~ran.cut.any(axis=1)) | (count == 1)
+        complete = (all_ran & ~ran.cut.any(axis=1)) | (count == 1)
         trains = np.zeros(count, bool)
     else:
-        # Forwards alone at the end of a capture may be the start of a training iteration.
-        alike = all_present & same
-        settled = alike | (np.arange(count) < count - 1) | ~trains.any()
-        kind = np.where(trains | ~settled, TRAINING, EVALUATION)
-        # Of forwards alone a capture may lack the first ones of a rank.
-        forward = (~ran.cut & (ran.begins | _mask_later(present))) | ~present
-        complete = np.where(trains, all_present & whole.all(axis=1), alike & forward.all(axis=1))
+        # Forwards at the end of a capture may be the start of a training iteration.
+        all_ran = all_present & is_same
+        is_evaluation = ~trains & (all_ran | (np.arange(count) < count - 1) | ~trains.any())
+        kind = np.where(is_evaluation, EVALUATION, TRAINING)
+        # The capture may have cut the first forwards of a rank.
+        has_start = ran.starts_regularly | _mask_later(present)
+        all_forwards = ((~ran.cut & has_start) | ~present).all(axis=1)
+        complete = np.where(trains, all_present & is_whole.all(axis=1), all_ran & all_forwards)
+    # A rank that continued did not lose its backward to the end of the capture.
+    has_continued = present & (ran.optimizer | ran.later)
+    is_unmatched = has_continued & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
+    is_matched = (present & (ran.without_forward == 0)) | idle
+    n_microbatches = ran.microbatches.max(1, initial=0).tolist()
     return IterationStatuses(
         kind=tuple(kind.tolist()),
         complete=complete,
-        stepped=~trains | stepped.all(axis=1),
+        stepped=~trains | has_stepped.all(axis=1),
         ranks_missing=trains & ~all_present,
-        microbatches=tuple(
-            n if n > 0 else None for n in ran.microbatches.max(1, initial=0).tolist()
-        ),
+        microbatches=tuple(n if n > 0 else None for n in n_microbatches),
         missing=np.where((kind == TRAINING)[:, None] & ~idle, ran.lacks, 0),
-        unmatched=trains & unmatched.any(axis=1),
-        is_uniform=same & ((present & (ran.without_forward == 0)) | idle).all(axis=1),
+        unmatched=trains & is_unmatched.any(axis=1),
+        is_uniform=is_same & is_matched.all(axis=1),
         idle=idle,
     )
 
 
-def collect_evidence(operations: Operations, present: Bools) -> Evidence:
-    """Return what ranks ran in iterations.
+def _have_same_microbatches(ran: Evidence) -> Bools:
+    """Return a mask of the iterations in which all ranks ran the same microbatches."""
+    lowest = np.iinfo(np.int64).min
+    largest = np.where(ran.present, ran.ran, lowest).max(axis=1, initial=NONE)
+    is_equal = (ran.ran == largest[:, None]) | ~ran.present
+    return np.asarray(is_equal.all(axis=1) & ran.present.any(axis=1), bool)
+
+
+def _find_whole_parts(ran: Evidence) -> Bools:
+    """Return a mask of the cells that the capture contains as a whole, if the iteration trains.
+
+    If ranges never mark the backward of a rank (DeepSpeed's inner stages), an Optimizer or a later
+    iteration shows that the iteration ended. Ranks that are not present are in the mask.
+    """
+    has_ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
+    is_whole = ran.has_beginning & ~ran.cut & (ran.settled | has_ended)
+    return np.asarray(is_whole | ~ran.present, bool)
+
+
+def _find_idle_in_training(
+    ran: Evidence, trains: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools
+) -> Bools:
+    """Return a mask of the ranks that had nothing to run in a training iteration.
 
     Args:
-        operations: of the ranks.
-        present: which ranks take part, shape (iterations, ranks).
+        ran: Evidence on what the ranks ran.
+        trains: Mask of the training iterations.
+        is_whole: See :func:`_find_whole_parts`.
+        can_idle: See :func:`find_idle_ranks`.
+        is_recorded: See :func:`find_idle_ranks`.
+    """
+    idle = np.zeros_like(ran.present)
+    present = ran.present[trains]
+    if (present != present.any(axis=0)).any():
+        all_whole = np.asarray(is_whole[trains].all(axis=1), bool)
+        idle[trains] = find_idle_ranks(present, all_whole, can_idle[trains], is_recorded[trains])
+    return idle
+
+
+def _have_stepped(ran: Evidence, trains: Bools) -> Bools:
+    """Return a mask of the cells whose Optimizer ran to its end, or is not expected to run.
+
+    The Optimizer of a rank is expected if it runs in more than half of its training iterations.
+
+    Args:
+        ran: Evidence on what the ranks ran.
+        trains: Mask of the training iterations.
+    """
+    n_steps = (ran.optimizer & ran.present)[trains].sum(axis=0)
+    is_expected = 2 * n_steps > ran.present[trains].sum(axis=0)
+    has_stepped = ~ran.step_cut & (ran.optimizer | ~is_expected)
+    return np.asarray(has_stepped | ~ran.present, bool)
+
+
+def collect_evidence(operations: Operations, present: Bools) -> Evidence:
+    """Collect the evidence on what ranks ran in iterations.
+
+    Args:
+        operations: Operations of the ranks, in order of (rank, start).
+        present: Mask of the ranks that take part in an iteration, shape (iterations, ranks).
+    """
+    operations, cell = _sort_by_cell(operations, present)
+    first_of_cell = find_run_starts(cell)
+
+    def to_table(column: Ints | Bools) -> Any:
+        """Return a column with one entry per cell as a table, shape (iterations, ranks)."""
+        return column.reshape(present.shape[::-1]).T
+
+    def mask_any(is_flagged: Bools) -> Bools:
+        """Return a mask of the cells with any flagged operation, shape (iterations, ranks)."""
+        has_any = np.zeros(present.size, bool)
+        if is_flagged.any():
+            has_any[cell[first_of_cell]] = np.logical_or.reduceat(is_flagged, first_of_cell)
+        return np.asarray(to_table(has_any), bool)
+
+    phase, is_cut, has_span = operations.phase, operations.cut > 0, operations.has_span == 1
+    is_forward, is_optimizer = mask_phases(phase, FORWARDS), phase == Phase.OPTIMIZER
+    microbatches, ran = _count_microbatches(
+        operations.microbatch[is_forward], cell[is_forward], present.size
+    )
+    unpaired = _find_unpaired(operations, cell, is_forward)
+    without_forward = np.bincount(unpaired.cell_without_forward, minlength=present.size)
+    starts_regularly = _find_regular_starts(operations, cell, present.size)
+    starts_regularly[unpaired.cell_with_late_forward] = False
+    closed = ~starts_regularly & (without_forward == 0)
+    if closed.any():
+        closed &= _ends_with_step(cell, is_forward, is_optimizer, present.size)
+    # A stage whose input needs no gradient runs its whole backward in W.
+    has_gradient = mask_any(has_span & mask_phases(phase, (*_GRADIENT, Phase.W)))
+    return Evidence(
+        present=present,
+        microbatches=to_table(microbatches),
+        ran=to_table(ran),
+        starts_regularly=to_table(starts_regularly),
+        closed=to_table(closed),
+        settled=~mask_any(unpaired.is_unsettled),
+        cut=mask_any(is_cut & mask_phases(phase, WORK)),
+        lacks=np.where(mask_any(has_span & is_forward), np.where(has_gradient, 0, 2), 1),
+        backward=mask_any(mask_phases(phase, (*BACKWARD, Phase.FB))),
+        optimizer=mask_any(is_optimizer),
+        step_cut=mask_any(is_cut & is_optimizer),
+        without_forward=to_table(without_forward),
+    )
+
+
+def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, Ints]:
+    """Sort the operations of present cells by (cell, host start).
+
+    Args:
+        operations: Operations of the ranks, in order of (rank, start).
+        present: Mask of the ranks that take part in an iteration, shape (iterations, ranks).
+
+    Returns:
+        operations: The sorted operations, without those outside present cells.
+        cell: Cell of each.
     """
     cell = operations.rank * len(present) + operations.iteration
     if operations.iteration.min(initial=0) < 0 or not present.all():
         rows = np.flatnonzero(operations.iteration >= 0)
         rows = rows[present.T.reshape(-1)[cell[rows]]]
         operations, cell = operations.take(rows), cell[rows]
-    # Operations come in order of their rank and start: mostly in that of the host as well.
+    # The order of starts on the device is mostly the order on the host as well.
     host_ns = operations.host_start_ns
     is_same_cell = cell[1:] == cell[:-1]
-    is_later_on_host = host_ns[1:] >= host_ns[:-1]
-    later = (cell[1:] > cell[:-1]) | (is_same_cell & is_later_on_host)
-    if not later.all():
+    is_in_order = (cell[1:] > cell[:-1]) | (is_same_cell & (host_ns[1:] >= host_ns[:-1]))
+    if not is_in_order.all():
         order = sort_rows(cell, host_ns)
         operations, cell = operations.take(order), cell[order]
-    shape, first = present.shape[::-1], find_run_starts(cell)
-
-    def any_of(which: Bools) -> Bools:
-        found = np.zeros(present.size, bool)
-        if which.any():
-            found[cell[first]] = np.logical_or.reduceat(which, first)
-        return found.reshape(shape).T
-
-    phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
-    forward, gradient = mask_phases(phase, FORWARDS), mask_phases(phase, _GRADIENT)
-    optimizer = phase == Phase.OPTIMIZER
-    rows = np.flatnonzero(forward)
-    microbatches, ran = _count_microbatches(operations.microbatch[rows], cell[rows], present.size)
-    # A stage whose input needs no gradient runs its whole backward in W.
-    backward = any_of(spanned & (gradient | (phase == Phase.W)))
-    unsettled, without_forward, late = _find_unpaired(operations, cell, forward)
-    without_forward = np.bincount(without_forward, minlength=present.size)
-    lacks = np.where(backward, 0, 2)
-    begins = _find_regular_starts(operations, cell, present.size)
-    begins[late] = False
-    closed = ~begins & (without_forward == 0)
-    if closed.any():
-        step = np.flatnonzero(optimizer)
-        first_step, _ = intervals.group_extents(cell[step], present.size, step, step)
-        _, last_forward = intervals.group_extents(cell[rows], present.size, rows, rows)
-        closed &= first_step > np.maximum(last_forward, 0)
-    return Evidence(
-        present=present,
-        microbatches=microbatches.reshape(shape).T,
-        ran=ran.reshape(shape).T,
-        begins=begins.reshape(shape).T,
-        closed=closed.reshape(shape).T,
-        settled=~any_of(unsettled),
-        cut=any_of(cut & mask_phases(phase, WORK)),
-        lacks=np.where(any_of(spanned & forward), lacks, 1),
-        backward=any_of(mask_phases(phase, (*BACKWARD, Phase.FB))),
-        optimizer=any_of(optimizer),
-        step_cut=any_of(cut & optimizer),
-        without_forward=without_forward.reshape(shape).T,
-    )
+    return operations, cell
 
 
-def _count_microbatches(microbatch: Ints, cell: Ints, cells: int) -> tuple[Ints, Ints]:
-    """Return how many microbatches each cell ran, -1 unknown, and a number of which these are.
+def _ends_with_step(cell: Ints, is_forward: Bools, is_optimizer: Bools, n_cells: int) -> Bools:
+    """Return a mask of the cells whose first Optimizer comes after their last forward.
 
     Args:
-        microbatch: of forwards; -1 unknown.
-        cell: of each.
-        cells: how many there are.
+        cell: Cell of each operation, ascending.
+        is_forward: Mask of the forwards.
+        is_optimizer: Mask of the Optimizers.
+        n_cells: Number of cells.
+    """
+    steps, forwards = np.flatnonzero(is_optimizer), np.flatnonzero(is_forward)
+    first_step, _ = intervals.group_extents(cell[steps], n_cells, steps, steps)
+    _, last_forward = intervals.group_extents(cell[forwards], n_cells, forwards, forwards)
+    return np.asarray(first_step > np.maximum(last_forward, 0), bool)
+
+
+def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Ints, Ints]:
+    """Count the distinct microbatches of each cell, and hash their set.
+
+    Args:
+        microbatch: Microbatch of each forward, or -1 if unknown.
+        cell: Cell of each forward.
+        n_cells: Number of cells.
+
+    Returns:
+        count: Number of distinct microbatches, or -1 if one is unknown.
+        ran: Sum of the hashes of these microbatches, so equal numbers mean equal sets.
     """
     cell, microbatch = find_distinct_rows(cell, microbatch)
-    count = np.bincount(cell, minlength=cells)
-    # Numbers of several add up; mixed, equal sums are of equal sets.
-    # One of 0 would add nothing.
-    mixed = (microbatch + 1).astype(np.uint64) * np.uint64(_MIX)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(_MIX)
-    ran = intervals.group_sum(cell, cells, (mixed >> np.uint64(16)).astype(np.int64))
+    count = np.bincount(cell, minlength=n_cells)
+    # One is added because 0 would be its own hash.
+    hashed = (microbatch + 1).astype(np.uint64) * np.uint64(_MIX)
+    hashed = (hashed ^ (hashed >> np.uint64(29))) * np.uint64(_MIX)
+    # Without the lowest 16 bits, sums of many hashes do not overflow.
+    ran = intervals.group_sum(cell, n_cells, (hashed >> np.uint64(16)).astype(np.int64))
     count[cell[microbatch == NONE]] = NONE
     return count, ran
 
 
 def join_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """Return the evidence of all slices of a run, in their order, as one."""
+    """Join the evidence of all slices of a run, in the order of their ranks."""
     return Evidence(*join_ranks([vars(part) for part in parts]))
 
 
-def _find_regular_starts(operations: Operations, cell: Ints, cells: int) -> Bools:
-    """Return for each cell whether its first operation is the smallest microbatch's F."""
-    counted = np.flatnonzero(mask_phases(operations.phase, COUNTED) & (operations.microbatch >= 0))
-    microbatch = operations.microbatch[counted]
-    begins = np.ones(cells, bool)
-    owner = cell[counted]
-    first = np.flatnonzero(np.diff(owner, prepend=NONE))
-    if len(first):
-        smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
-        begins[owner[first]] = mask_phases(operations.phase[counted[first]], FORWARDS) & smallest
-    return begins
+def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bools:
+    """Return a mask of the cells whose first pass is the F of the smallest microbatch.
 
+    Passes without a microbatch are ignored. A cell without passes is in the mask.
 
-def _find_unpaired(operations: Operations, cell: Ints, forward: Bools) -> tuple[Bools, Ints, Ints]:
-    """Tell which operations are an F without its B, or a B without the W that it owes.
-
-    And the cell of each pass that has a backward, or a W of a microbatch, and no F before it, and
-    of those the ones that have one later. Which operations go forward is given.
+    Args:
+        operations: Operations, sorted by (cell, host start).
+        cell: Cell of each operation.
+        n_cells: Number of cells.
     """
-    phase, microbatch, chunk = operations.phase, operations.microbatch, operations.chunk
-    second = np.flatnonzero(phase == Phase.FB)
-    keys: tuple[Ints, ...] = (cell, microbatch, chunk, operations.sequence)
-    if len(second):
-        # An FB is the F of one microbatch and the backward of another one.
-        others = operations.second_microbatch, operations.second_chunk, operations.sequence
-        keys = tuple(np.append(k, o[second]) for k, o in zip(keys, (cell, *others), strict=True))
-    passes = group_rows(*keys)
-    code, of_second = passes.of_row[: len(cell)], passes.of_row[len(cell) :]
-    forwards, backwards = np.flatnonzero(forward), np.flatnonzero(mask_phases(phase, BACKWARDS))
-    of_backward = np.append(code[backwards], of_second)
-    backwards = np.append(backwards, second)
-    first, last = intervals.group_extents(code[forwards], len(passes), forwards, forwards)
-    back, returned = intervals.group_extents(of_backward, len(passes), backwards, backwards)
-    differentiated, paid = returned >= 0, np.zeros(len(passes), bool)
-    in_order = (last >= 0) & ((first <= back) | ~differentiated)
-    weights, owes = phase == Phase.W, phase == Phase.B
-    if weights.any():
-        # A W without a microbatch clears all of its chunk, one without a chunk all there are.
-        clears = weights & (microbatch == NONE)
-        paid[code[weights & ~clears]] = True
-        of_chunk = group_rows(cell, chunk).of_row
-        chunk_cleared = np.zeros(len(cell), bool)
-        cell_cleared = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
-        chunk_cleared[of_chunk[clears]] = True
-        cell_cleared[cell[clears & (chunk == NONE)]] = True
-        owes &= ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    without_forward, late = ((differentiated | paid) & ~in_order), (last >= 0) & ~in_order
-    owner = keys[0][passes.first]
-    return owes | (forward & ~differentiated[code]), owner[without_forward], owner[late]
+    is_pass = mask_phases(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    passes = np.flatnonzero(is_pass)
+    microbatch, cell_of_pass = operations.microbatch[passes], cell[passes]
+    is_regular = np.ones(n_cells, bool)
+    first = find_run_starts(cell_of_pass)
+    if len(first):
+        is_smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
+        is_forward = mask_phases(operations.phase[passes[first]], FORWARDS)
+        is_regular[cell_of_pass[first]] = is_forward & is_smallest
+    return is_regular
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Passes: the F, B and W of one microbatch in a cell, grouped by chunk and sequence.
+
+    Attributes:
+        cell: Cell of each pass.
+        of_operation: Pass of each operation.
+        fused: Rows of the FBs. An FB is the F of one pass and the backward of another one.
+        of_fused: Pass whose backward each FB runs.
+    """
+
+    cell: Ints
+    of_operation: Ints
+    fused: Ints
+    of_fused: Ints
+
+
+@dataclass(frozen=True)
+class _Unpaired:
+    """Operations without their counterpart.
+
+    Attributes:
+        is_unsettled: Mask of the operations that are an F without its B, or a B without its W.
+        cell_without_forward: Cell of each pass with a backward, or a W of a microbatch, and no F
+            before it.
+        cell_with_late_forward: Cell of each of these passes that has an F after its backward.
+    """
+
+    is_unsettled: Bools
+    cell_without_forward: Ints
+    cell_with_late_forward: Ints
+
+
+def _group_passes(operations: Operations, cell: Ints) -> _Passes:
+    """Group operations by cell, microbatch, chunk and sequence.
+
+    Args:
+        operations: Operations, sorted by (cell, host start).
+        cell: Cell of each operation.
+    """
+    fused = np.flatnonzero(operations.phase == Phase.FB)
+    columns = [cell, operations.microbatch, operations.chunk, operations.sequence]
+    if len(fused):
+        of_fused = (
+            cell[fused],
+            operations.second_microbatch[fused],
+            operations.second_chunk[fused],
+            operations.sequence[fused],
+        )
+        columns = [np.append(*pair) for pair in zip(columns, of_fused, strict=True)]
+    passes = group_rows(*columns)
+    return _Passes(
+        cell=columns[0][passes.first],
+        of_operation=passes.of_row[: len(cell)],
+        fused=fused,
+        of_fused=passes.of_row[len(cell) :],
+    )
+
+
+def _find_unpaired(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
+    """Find forwards without a backward, backwards without a W, and passes without a forward.
+
+    Args:
+        operations: Operations, sorted by (cell, host start).
+        cell: Cell of each operation.
+        is_forward: Mask of the operations that go forward.
+    """
+    passes = _group_passes(operations, cell)
+    forwards = np.flatnonzero(is_forward)
+    first_forward, last_forward = intervals.group_extents(
+        passes.of_operation[forwards], len(passes.cell), forwards, forwards
+    )
+    backwards = np.flatnonzero(mask_phases(operations.phase, BACKWARDS))
+    pass_of_backward = np.append(passes.of_operation[backwards], passes.of_fused)
+    backwards = np.append(backwards, passes.fused)
+    first_backward, last_backward = intervals.group_extents(
+        pass_of_backward, len(passes.cell), backwards, backwards
+    )
+    has_forward, has_backward = last_forward >= 0, last_backward >= 0
+    has_weight, owes_weight = _find_weights(operations, cell, passes)
+    is_in_order = has_forward & ((first_forward <= first_backward) | ~has_backward)
+    lacks_forward = (has_backward | has_weight) & ~is_in_order
+    return _Unpaired(
+        is_unsettled=owes_weight | (is_forward & ~has_backward[passes.of_operation]),
+        cell_without_forward=passes.cell[lacks_forward],
+        cell_with_late_forward=passes.cell[has_forward & ~is_in_order],
+    )
+
+
+def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:
+    """Find the passes with a W of their own, and the B operations that no W completes.
+
+    A W without a microbatch completes all backwards of its chunk, and a W without a chunk all
+    backwards of its cell.
+
+    Args:
+        operations: Operations, sorted by (cell, host start).
+        cell: Cell of each operation.
+        passes: Passes of these operations.
+
+    Returns:
+        has_weight: Mask of the passes with a W of their microbatch.
+        owes_weight: Mask of the operations that are a B without a W.
+    """
+    is_weight, owes_weight = operations.phase == Phase.W, operations.phase == Phase.B
+    has_weight = np.zeros(len(passes.cell), bool)
+    if not is_weight.any():
+        return has_weight, owes_weight
+    flushes = is_weight & (operations.microbatch == NONE)
+    has_weight[passes.of_operation[is_weight & ~flushes]] = True
+    chunk = group_rows(cell, operations.chunk).of_row
+    chunk_is_flushed = np.zeros(len(cell), bool)
+    chunk_is_flushed[chunk[flushes]] = True
+    cell_is_flushed = np.zeros(int(cell.max(initial=NONE)) + 1, bool)
+    cell_is_flushed[cell[flushes & (operations.chunk == NONE)]] = True
+    is_completed = has_weight[passes.of_operation] | chunk_is_flushed[chunk] | cell_is_flushed[cell]
+    return has_weight, owes_weight & ~is_completed

@@ -1,4 +1,4 @@
-"""Count: the bubble ratios of every iteration, rank and window, and their summary."""
+"""Counting: the bubble ratios of every iteration and rank, and their summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, list_ratios
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.count.summary import Summary, choose_headline, summarize
-from bubbleviz.count.window_bounds import bound_windows
+from bubbleviz.count.window_bounds import WindowBounds, bound_windows
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.start_skew import find_common_start
 from bubbleviz.model import intervals
@@ -33,25 +33,26 @@ _LONG_WAIT = 0.05
 _YEAR_NS = 365 * 86_400 * 10**9
 
 
-#: What a rank lacks that ran all of what the capture holds of an iteration.
+#: Reason why a rank has no ratio although it lacks neither a forward nor a backward.
 _INCOMPLETE = "the capture does not hold all of the iteration"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What counting gives: iterations, their summary, and the ratio to quote.
+    """Iterations with their ratios, their summary, and the ratio to quote.
 
     Attributes:
-        iterations: every iteration.
-        summary: over the averaged ones.
-        headline: name of the ratio to quote.
-        headline_reason: why that one.
-        extents: first starts and last ends.
-        windows: of each ratio, by name.
-        one_clock: of each iteration, whether the clocks of all its ranks can be compared.
-        is_in_window: of each iteration, whether it lies in the requested window; the others have no
-            ranks.
-        is_uniform: of each iteration, whether no rank lacks a forward or a backward for sure.
+        iterations: All iterations.
+        summary: Statistics over the averaged iterations.
+        headline: Name of the ratio to quote.
+        headline_reason: Reason for this choice.
+        extents: First starts and last ends of the ranks in each iteration.
+        windows: Windows of each ratio, keyed by ratio name.
+        one_clock: For each iteration, whether the clocks of all its ranks can be compared.
+        is_in_window: For each iteration, whether it is in the requested window. Other iterations
+            have no ranks.
+        is_uniform: For each iteration, whether it is certain that no rank lacks a forward or
+            backward.
         awaited_ns: Latest start of a recording that other ranks waited for, or None if none waited.
     """
 
@@ -68,49 +69,72 @@ class Counts:
 
 
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
-    """Return the ratios of every iteration and their summary.
+    """Compute the ratios of every iteration, and their summary.
+
+    The summary averages complete iterations. Training iterations count only if they have the usual
+    number of microbatches.
 
     Args:
-        run: the merged profiles.
-        skip: how many of the first iterations (of the window) the summary leaves out.
-        window: the part of the run to analyse; None for all of it.
+        run: The merged profiles.
+        skip: Number of iterations at the start (of the window) that are left out of the summary.
+        window: Part of the run to analyse, or None for the whole run.
 
     Raises:
-        InputError: no iteration lies in the window.
+        InputError: No iteration is in the window.
         ProfileError: Times of a rank are more than a year apart.
     """
     _refuse_far_times(run)
-    iterations, extents, windows, one_clock, alike, awaited_ns = _measure_iterations(run)
-    inside = np.ones(len(iterations), bool)
+    measured = _measure_iterations(run)
+    is_in_window = np.ones(len(measured.iterations), bool)
     if window is not None:
-        start_ns = np.array([i.start_ns for i in iterations], np.int64)
-        end_ns = np.array([i.end_ns for i in iterations], np.int64)
-        inside = window.mask_iterations([i.name for i in iterations], start_ns, end_ns)
-    candidates = [iterations[k] for k in np.flatnonzero(inside).tolist()]
-    # The most frequent number of microbatches of complete training iterations, of several the
-    # largest.
+        start_ns = np.array([i.start_ns for i in measured.iterations], np.int64)
+        end_ns = np.array([i.end_ns for i in measured.iterations], np.int64)
+        names = [i.name for i in measured.iterations]
+        is_in_window = window.mask_iterations(names, start_ns, end_ns)
+    in_window = [measured.iterations[k] for k in np.flatnonzero(is_in_window).tolist()]
+    averaged = _choose_averaged(in_window, skip)
+    iterations = []
+    for iteration, is_inside in zip(measured.iterations, is_in_window.tolist(), strict=True):
+        if is_inside:
+            iterations.append(replace(iteration, averaged=iteration.index in averaged))
+        else:
+            no_ranks = iteration.ranks.select_ranks(iteration.ranks.rank[:0])
+            iterations.append(replace(iteration, ranks=no_ranks))
+    headline, reason = choose_headline(iterations)
+    return Counts(
+        iterations=tuple(iterations),
+        summary=summarize(iterations),
+        headline=headline,
+        headline_reason=reason,
+        extents=measured.extents,
+        windows=measured.windows,
+        one_clock=measured.one_clock,
+        is_in_window=is_in_window,
+        is_uniform=measured.is_uniform,
+        awaited_ns=measured.awaited_ns,
+    )
+
+
+def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
+    """Return the indices of the iterations that the summary averages.
+
+    These are complete iterations of inference, and complete training iterations with the most
+    frequent number of microbatches (the largest one if several are most frequent).
+
+    Args:
+        candidates: Iterations of the window.
+        skip: Number of iterations at the start that are left out.
+    """
     training = [i.microbatches for i in candidates if i.complete and i.kind == TRAINING]
-    counts = [c for c in training if c is not None]
-    usual = max(counts, key=lambda c: (counts.count(c), c), default=None)
+    numbers = [number for number in training if number is not None]
+    usual = max(numbers, key=lambda number: (numbers.count(number), number), default=None)
     averaged = set()
     for candidate in candidates[skip:]:
         is_usual = candidate.kind == TRAINING and candidate.microbatches == usual
-        # Batches of requests are as long as they happen to be.
+        # The sizes of inference batches depend on the requests, so all of them count.
         if candidate.complete and (candidate.kind == INFERENCE or is_usual):
             averaged.add(candidate.index)
-    marked_iterations = []
-    for iteration, is_inside in zip(iterations, inside.tolist(), strict=True):
-        if is_inside:
-            is_averaged = iteration.index in averaged
-            marked_iterations.append(replace(iteration, averaged=is_averaged))
-        else:
-            no_ranks = iteration.ranks.select_ranks(iteration.ranks.rank[:0])
-            marked_iterations.append(replace(iteration, ranks=no_ranks))
-    iterations = tuple(marked_iterations)
-    headline, reason = choose_headline(iterations)
-    summary = summarize(iterations)
-    measured = extents, windows, one_clock, inside, alike, awaited_ns
-    return Counts(iterations, summary, headline, reason, *measured)
+    return averaged
 
 
 def _refuse_far_times(run: Run) -> None:
@@ -131,114 +155,205 @@ def _refuse_far_times(run: Run) -> None:
     if span_ns[rank] > _YEAR_NS:
         years = span_ns[rank] / _YEAR_NS
         raise ProfileError(
-            f"times of {run.ranks[rank].label} lie {years:,.1f} years apart, so some are damaged; "
+            f"the times of {run.ranks[rank].label} span {years:,.1f} years, so some are damaged; "
             "copy the profiles again, or record again",
             hosts=[run.ranks[rank].host],
         )
 
 
-def _measure_iterations(
-    run: Run,
-) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windows], Bools, Bools, int | None]:
-    """Return all iterations, none averaged, and of :class:`Counts` what they rest on."""
-    ratios = list_ratios()
-    present = [find_presence(part) for part in rank_slices.split_ranks(run)]
-    columns = rank_slices.join_ranks([of_ranks for of_ranks, _ in present])
-    first_ns, last_ns, step_last_ns, takes_part, may_have_run, has_stepped = columns
-    paused = _find_paused_iterations(run.pauses, first_ns, takes_part)
-    extents = Extents(first_ns, last_ns, step_last_ns, takes_part, paused)
-    evidence = completeness.join_evidence([own for _, own in present])
-    is_running = run.recorded_start_ns <= find_iteration_starts(extents)
+@dataclass(frozen=True)
+class _Measurements:
+    """Iterations before averaging, and the columns of :class:`Counts` that they are based on."""
+
+    iterations: tuple[Iteration, ...]
+    extents: Extents
+    windows: Mapping[str, Windows]
+    one_clock: Bools
+    is_uniform: Bools
+    awaited_ns: int | None
+
+
+def _measure_iterations(run: Run) -> _Measurements:
+    """Measure all iterations of a run, none of them averaged."""
+    extents, evidence, may_have_run, has_stepped = _collect_presence(run)
+    starts_ns = find_iteration_starts(extents)
     statuses = completeness.classify_iterations(
         evidence,
         run.operations.phase,
         can_idle=_find_possibly_idle(run, extents) & ~may_have_run,
-        is_recorded=has_stepped & is_running,
+        is_recorded=has_stepped & (run.recorded_start_ns <= starts_ns),
     )
     awaited_ns = _find_awaited_recording(run, extents)
     began_unrecorded = np.zeros(len(extents.present), bool)
     if awaited_ns is not None:
-        began_unrecorded = find_iteration_starts(extents)[:, 0] < awaited_ns
+        began_unrecorded = starts_ns[:, 0] < awaited_ns
     statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
     extents = add_idle_ranks(extents, statuses.idle)
-    first_ns, last_ns, step_last_ns = extents.first_ns, extents.last_ns, extents.step_last_ns
-    takes_part = extents.present
-    windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
+    ratios = list_ratios()
+    bounds = {r.name: bound_windows(r, extents, run.timebase) for r in ratios if r.common_clock}
+    windows, ranks = _account_for_windows(run, extents, statuses, bounds)
+    iterations = [
+        _make_iteration(run, extents, statuses, ranks, k) for k in range(len(run.iteration_names))
+    ]
+    return _Measurements(
+        iterations=tuple(
+            replace(iteration, began_unrecorded=bool(began_unrecorded[iteration.index]))
+            for iteration in iterations
+        ),
+        extents=extents,
+        windows=windows,
+        one_clock=np.logical_and.reduce([b.comparable for b in bounds.values()]) & run.paired,
+        is_uniform=statuses.is_uniform,
+        awaited_ns=awaited_ns,
+    )
+
+
+def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, Bools]:
+    """Collect the results of :func:`find_presence` over all slices of a run.
+
+    Returns:
+        extents: Extents of all ranks in all iterations.
+        evidence: Evidence on whether the iterations are complete.
+        may_have_run: See :func:`find_presence`, shape (iterations, ranks).
+        has_stepped: See :func:`find_presence`, shape (iterations, ranks).
+    """
+    parts = [find_presence(part) for part in rank_slices.split_ranks(run)]
+    columns = rank_slices.join_ranks([columns for columns, _ in parts])
+    first_ns, last_ns, step_last_ns, present, may_have_run, has_stepped = columns
+    paused = _find_paused_iterations(run.pauses, first_ns, present)
+    extents = Extents(first_ns, last_ns, step_last_ns, present, paused)
+    evidence = completeness.join_evidence([evidence for _, evidence in parts])
+    return extents, evidence, may_have_run, has_stepped
+
+
+def _account_for_windows(
+    run: Run,
+    extents: Extents,
+    statuses: completeness.IterationStatuses,
+    bounds: Mapping[str, WindowBounds],
+) -> tuple[dict[str, Windows], rank_iterations.RankColumns]:
+    """Account for the time of each rank in the windows of all ratios.
+
+    A window is unknown if it compares clocks that cannot be compared, or ranks whose iterations
+    were not matched.
+
+    Args:
+        run: The merged profiles.
+        extents: First starts and last ends.
+        statuses: Completeness of the iterations.
+        bounds: Bounds of the windows of each ratio that needs a common clock, by ratio name.
+
+    Returns:
+        windows: Windows of each ratio, by name.
+        ranks: Columns of all ranks.
+    """
+    windows = {ratio.name: ratio.windows(extents) for ratio in list_ratios()}
     parts = [measure_use(part, windows) for part in rank_slices.split_ranks(run)]
     times = dict(zip(parts[0], rank_slices.join_ranks(parts), strict=True))
-    bounds = {r.name: bound_windows(r, extents, run.timebase) for r in ratios if r.common_clock}
     accounts = {}
-    for ratio in ratios:
-        name, clocks = ratio.name, bounds.get(ratio.name)
-        # Windows are known only where the clocks of the ranks can measure them. Where ranks'
-        # iterations are not known to be the same, only a rank's own window is.
-        known = windows[name].known & (run.paired or not ratio.across_ranks)
-        known = known if clocks is None else known & clocks.comparable
-        window = windows[name] = replace(windows[name], known=known)
+    for ratio in list_ratios():
+        name, window = ratio.name, windows[ratio.name]
+        is_known = window.is_known & (run.paired or not ratio.across_ranks)
+        if name in bounds:
+            is_known = is_known & bounds[name].comparable
+        windows[name] = replace(window, is_known=is_known)
         uses = {use: times[name, use] for use in USES}
-        low_ns = np.where(known[:, None], window.start_ns, 0)
-        high_ns = np.maximum(np.where(known[:, None], window.end_ns, 0), low_ns)
-        work_ns = uses["compute_ns"]
-        if ratio.work is not CountedWork.ITERATION:
-            work_ns = work_ns + uses["optimizer_ns"]
-        if ratio.work is CountedWork.EVERYTHING:
-            work_ns = work_ns + uses["overlap_ns"]
-        accounts[name] = rank_iterations.AccountColumns(
-            start_ns=window.start_ns,
-            end_ns=window.end_ns,
-            **uses,
-            running_ns=measure_within_windows(run.running, run.running.running_ns, low_ns, high_ns),
-            work_ns=work_ns,
-            known=tuple(known.tolist()),
-            bounds=clocks,
-        )
-    # Of an incomplete iteration a rank lacks something in any case.
-    whole = statuses.complete[:, None] | (statuses.missing > 0)
+        accounts[name] = _make_account(run, ratio, windows[name], bounds.get(name), uses)
+    # A rank without a more specific reason lacks part of an incomplete iteration.
+    has_reason = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],
         compute_ns=times["", "compute_ns"],
         active_ns=run.active_ns,
-        first_ns=first_ns,
-        last_ns=last_ns,
+        first_ns=extents.first_ns,
+        last_ns=extents.last_ns,
         kernel_ns=run.kernel_ns,
         gap_ns=run.gap_ns,
-        missing=np.where(whole, statuses.missing, len(completeness.LACKS)),
+        missing=np.where(has_reason, statuses.missing, len(completeness.LACKS)),
         reasons=(*completeness.LACKS, _INCOMPLETE),
         accounts=accounts,
     )
-    comparable = np.logical_and.reduce([b.comparable for b in bounds.values()]) & run.paired
-    iterations = []
-    for k, name in enumerate(run.iteration_names):
-        at = np.flatnonzero(takes_part[k])
-        iterations.append(
-            Iteration(
-                index=k,
-                name=name,
-                kind=statuses.kind[k],
-                complete=bool(statuses.complete[k]),
-                unmatched=bool(statuses.unmatched[k]),
-                began_unrecorded=bool(began_unrecorded[k]),
-                averaged=False,
-                microbatches=statuses.microbatches[k],
-                start_ns=int(first_ns[k, at].min()) if len(at) else 0,
-                end_ns=int(step_last_ns[k, at].max()) if len(at) else 0,
-                ratios={
-                    r.name: _compute_ratio(run, r, accounts[r.name], statuses, k, at)
-                    for r in ratios
-                },
-                ranks=rank_iterations.RankIterations(ranks, k, at),
-            )
-        )
-    return tuple(iterations), extents, windows, comparable, statuses.is_uniform, awaited_ns
+    return windows, ranks
+
+
+def _make_account(
+    run: Run,
+    ratio: RatioDefinition,
+    window: Windows,
+    bounds: WindowBounds | None,
+    uses: Mapping[str, Ints],
+) -> rank_iterations.AccountColumns:
+    """Make the account of the windows of one ratio.
+
+    Args:
+        run: The merged profiles.
+        ratio: The ratio.
+        window: Its windows.
+        bounds: Bounds of these windows, or None if the ratio needs no common clock.
+        uses: Time of each use in the windows, by name, shape (iterations, ranks).
+    """
+    is_known = window.is_known[:, None]
+    low_ns = np.where(is_known, window.start_ns, 0)
+    high_ns = np.maximum(np.where(is_known, window.end_ns, 0), low_ns)
+    work_ns = uses["compute_ns"]
+    if ratio.work is not CountedWork.ITERATION:
+        work_ns = work_ns + uses["optimizer_ns"]
+    if ratio.work is CountedWork.EVERYTHING:
+        work_ns = work_ns + uses["overlap_ns"]
+    return rank_iterations.AccountColumns(
+        start_ns=window.start_ns,
+        end_ns=window.end_ns,
+        **uses,
+        running_ns=measure_within_windows(run.running, run.running.running_ns, low_ns, high_ns),
+        work_ns=work_ns,
+        is_known=tuple(window.is_known.tolist()),
+        bounds=bounds,
+    )
+
+
+def _make_iteration(
+    run: Run,
+    extents: Extents,
+    statuses: completeness.IterationStatuses,
+    ranks: rank_iterations.RankColumns,
+    k: int,
+) -> Iteration:
+    """Make one iteration, not averaged, with its ratios and ranks.
+
+    Args:
+        run: The merged profiles.
+        extents: First starts and last ends, with idle ranks.
+        statuses: Completeness of the iterations.
+        ranks: Columns of all ranks.
+        k: Index of the iteration.
+    """
+    present = np.flatnonzero(extents.present[k])
+    has_ranks = len(present) > 0
+    return Iteration(
+        index=k,
+        name=run.iteration_names[k],
+        kind=statuses.kind[k],
+        complete=bool(statuses.complete[k]),
+        unmatched=bool(statuses.unmatched[k]),
+        averaged=False,
+        microbatches=statuses.microbatches[k],
+        start_ns=int(extents.first_ns[k, present].min()) if has_ranks else 0,
+        end_ns=int(extents.step_last_ns[k, present].max()) if has_ranks else 0,
+        ratios={
+            ratio.name: _compute_ratio(run, ratio, ranks.accounts[ratio.name], statuses, k, present)
+            for ratio in list_ratios()
+        },
+        ranks=rank_iterations.RankIterations(ranks, k, present),
+    )
 
 
 def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
-    """Return what the ranks of a slice ran in iterations, and when; no windows are needed for it.
+    """Find when the ranks of a slice worked in each iteration, and whether it is complete.
 
     Args:
-        part: some ranks of a run.
+        part: Slice of the ranks of a run.
 
     Returns:
         columns: The columns of :class:`Extents` by name, and two masks. ``may_have_run``: the
@@ -366,20 +481,29 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
 
 
 def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
-    """Return behind which iterations the recording of some rank paused; None for none."""
+    """Return a mask of the iterations during or after which the recording of a rank paused.
+
+    Args:
+        pauses: Pauses in the recordings of ranks.
+        first_ns: First start of each rank in each iteration, shape (iterations, ranks).
+        present: Mask of the ranks that take part, shape (iterations, ranks).
+
+    Returns:
+        The mask, or None if no recording paused.
+    """
     if len(pauses) == 0:
         return None
-    paused = np.zeros(len(first_ns), bool)
+    is_paused = np.zeros(len(first_ns), bool)
     for rank in find_distinct(pauses.rank).tolist():
         iterations = np.flatnonzero(present[:, rank])
-        begins_ns = pauses.start_ns[pauses.rank == rank]
-        before = np.searchsorted(first_ns[iterations, rank], begins_ns, side="right") - 1
-        paused[iterations[before[before >= 0]]] = True
-    return paused
+        starts_ns = pauses.start_ns[pauses.rank == rank]
+        last = np.searchsorted(first_ns[iterations, rank], starts_ns, side="right") - 1
+        is_paused[iterations[last[last >= 0]]] = True
+    return is_paused
 
 
 def _compute_idle_share(work_ns: int, window_ns: int) -> float | None:
-    """Return the share of a window that is no work; None of an empty one."""
+    """Return the fraction of a window that is no work, or None if the window is empty."""
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
@@ -391,32 +515,36 @@ def _compute_ratio(
     k: int,
     present: Ints,
 ) -> Ratio:
-    """Return one ratio over the ranks; unknown where any of them lacks something.
+    """Compute one ratio of one iteration over its ranks.
+
+    It is unknown if the iteration is incomplete, if a rank lacks a forward or backward, or if the
+    window is unknown.
 
     Args:
-        run: the merged profiles.
-        ratio: which one.
-        account: how ranks used the time of its windows.
-        statuses: of the iterations.
-        k: its index.
-        present: the ranks with work in it.
+        run: The merged profiles.
+        ratio: The ratio.
+        account: Use of the ratio's windows by the ranks.
+        statuses: Completeness of the iterations.
+        k: Index of the iteration.
+        present: Ranks with work in the iteration.
     """
     incomplete = run.stages_missing or run.ranks_missing or bool(statuses.ranks_missing[k])
-    lacking = bool(statuses.missing[k, present].any()) or not statuses.complete[k]
-    lacking = lacking or (ratio.work is CountedWork.STEP and not statuses.stepped[k])
-    if lacking or not (account.known[k] and run.paired and len(present)):
+    is_unknown = bool(statuses.missing[k, present].any()) or not statuses.complete[k]
+    is_unknown = is_unknown or (ratio.work is CountedWork.STEP and not statuses.stepped[k])
+    if is_unknown or not (account.is_known[k] and run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
+    n_ranks, bounds = len(present), account.bounds
     window_ns = int((account.end_ns[k, present] - account.start_ns[k, present]).sum())
     work_ns = int(account.work_ns[k, present].sum())
     unattributed_ns = int(account.unattributed_ns[k, present].sum())
-    bounds = account.bounds
+    is_contradicted = bounds is not None and bool(bounds.contradicted[k])
     return Ratio(
         value=_compute_idle_share(work_ns, window_ns),
         low=_compute_idle_share(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
-        window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
-        interval=None if bounds is None else bounds.compute_interval(k, work_ns, len(present)),
+        # Rounded mean, halves up.
+        window_ns=(2 * window_ns + n_ranks) // (2 * n_ranks),
+        interval=None if bounds is None else bounds.compute_interval(k, work_ns, n_ranks),
         incomplete=incomplete,
-        contradicted=len(run.timebase.jump_ns) > 0
-        or (bounds is not None and bool(bounds.contradicted[k])),
+        contradicted=len(run.timebase.jump_ns) > 0 or is_contradicted,
     )

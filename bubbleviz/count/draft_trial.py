@@ -24,24 +24,28 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.sources.readers import OpenFile
 
-#: A draft that attributes less of the compute time is of use only where it gives a ratio.
-_MOST_OF_IT = 0.5
-#: A draft that attributes as much, and gives a ratio, is the last that is tried.
-_NEARLY_ALL = 0.9
+#: Minimum share of compute time that a draft without a ratio attributes to operations.
+_MIN_SHARE = 0.5
+#: Share of compute time from which a draft with a ratio is good enough to stop the search.
+_GOOD_SHARE = 0.9
 
 
 def choose_draft(
     file: OpenFile, drafted: Mapping[str, Convention], additions: Sequence[Convention] = ()
 ) -> tuple[str, DraftTrial, Recordings] | None:
-    """Return the draft that makes most of a profile; None where none names forward and backward.
+    """Try drafted conventions on a profile, and return the best one.
 
-    The profile is read once for all of them. Beside the TOML stand what it makes of the profile,
-    and the profile under it.
+    The profile is read only once for all drafts. A draft is better if it yields a ratio, then if
+    all ranks have the same number of passes, then if it attributes more compute time.
 
     Args:
-        file: the open profile.
-        drafted: the convention of each TOML, the likeliest first.
-        additions: conventions without patterns, whose kernels and threads count.
+        file: The open profile.
+        drafted: Convention of each draft, keyed by its TOML text, most likely ones first.
+        additions: Conventions without patterns, whose kinds of kernels and threads are added.
+
+    Returns:
+        The TOML text of the best draft, its trial, and the profile interpreted with it; or None if
+        no draft names both forward and backward of the profile.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
     drafted = {
@@ -68,35 +72,35 @@ def choose_draft(
             continue
         if trial is not None and (best is None or _rate(trial) > _rate(best[1])):
             best = draft, trial, read
-            if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
+            if trial.bubble is not None and trial.even and trial.attributed >= _GOOD_SHARE:
                 break
     return best
 
 
 def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
-    """Tell whether a draft names forward and backward of a profile.
+    """Return whether a draft names both forward and backward of a profile.
 
     Args:
-        file: the open profile.
-        names: how often they occur in a sample of its ranges.
+        file: The open profile.
+        names: Number of occurrences of each name in a sample of its ranges.
     """
     return choose_draft(file, generate_drafts(names)) is not None
 
 
 def _rate(trial: DraftTrial) -> tuple[bool, bool, float]:
-    """Return what the better of two drafts has more of."""
+    """Return a rating of a trial; the larger of two ratings is better."""
     return trial.bubble is not None, trial.even, trial.attributed
 
 
 def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
-    """Return what a drafted convention makes of a profile; None where it is of no use.
+    """Return the result of a drafted convention on a profile, or None if the draft is useless.
 
     Args:
-        read: the profile under it.
-        parts: whether it names parts of operations.
+        read: The profile, interpreted with the draft.
+        parts: Whether the draft names parts of operations.
 
     Raises:
-        BubblevizError: the profile contradicts it.
+        BubblevizError: The profile contradicts the draft.
     """
     operations, (recording,) = read.operations, read.recordings
     phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
@@ -104,7 +108,7 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
         return None
     uneven = _count_uneven_passes(operations)
     if parts and uneven:
-        # Parts of several microbatches in a row were taken for one operation.
+        # Consecutive parts of several microbatches were merged into one operation.
         return None
     counts = count(merge(read, RunHints()))
     ranks = recording.coverage.ranks
@@ -112,7 +116,7 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
     attributed = attributed_ns / compute_ns if compute_ns else 0.0
     bubble = counts.summary.bubble_ratio[counts.headline].mean
-    if bubble is None and attributed < _MOST_OF_IT:
+    if bubble is None and attributed < _MIN_SHARE:
         return None
     return DraftTrial(
         operations=tuple((phase.label, number) for phase, number in phases if number),
@@ -124,23 +128,26 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
 
 
 def _count_uneven_passes(operations: Operations) -> int:
-    """Return how many passes more some rank has in one direction than another one in any.
+    """Return the difference between the largest and smallest number of passes of ranks.
 
-    Passes without GPU work count on neither side.
+    Forward and backward passes of each rank are counted separately, and all counts are compared.
+    Passes without GPU work are not counted on any rank, and their number is added to the result.
     """
-    work = mask_phases(operations.phase, COUNTED)
-    _, rank = np.unique(operations.rank[work], return_inverse=True)
-    phase, spans = operations.phase[work], operations.has_span[work] == 1
+    is_pass = mask_phases(operations.phase, COUNTED)
+    _, rank = np.unique(operations.rank[is_pass], return_inverse=True)
+    phase, has_span = operations.phase[is_pass], operations.has_span[is_pass] == 1
     n_ranks = rank.max() + 1
-    ranks_of_phases = [rank[(phase == counted_phase) & spans] for counted_phase in COUNTED]
-    passes = np.array([np.bincount(ranks, minlength=n_ranks) for ranks in ranks_of_phases])
-    forward, backward, weight, fused, both = passes
-    ways = np.stack((forward + both, np.maximum(backward + fused, weight) + both))
-    return int(ways.max() - ways.min()) + int((~spans).sum())
+    forward, backward, weight, fused_backward, fused_both = (
+        np.bincount(rank[(phase == counted) & has_span], minlength=n_ranks) for counted in COUNTED
+    )
+    n_forward = forward + fused_both
+    n_backward = np.maximum(backward + fused_backward, weight) + fused_both
+    counts = np.stack((n_forward, n_backward))
+    return int(counts.max() - counts.min()) + int((~has_span).sum())
 
 
 def _has_repeated_steps(operations: Operations) -> bool:
-    """Return whether some rank has several optimizer steps in one iteration."""
+    """Return whether a rank has several optimizer steps in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
     pairs = group_rows(operations.rank[steps], operations.iteration[steps])
     return len(pairs) < len(pairs.of_row)

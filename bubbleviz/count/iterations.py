@@ -1,4 +1,4 @@
-"""The iterations of a run with their bubble ratios, one by one and as a table for Arrow."""
+"""Iterations of a run with their bubble ratios, as a sequence that is also an Arrow table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Ratio:
     """One bubble ratio of one iteration over all its ranks.
 
     Attributes:
-        value: 1 - work / (ranks x window); None where it is unknown.
-        low: the same with unattributed compute counted as work.
-        overhead: bubble / work.
-        window_ns: length of the window (mean over the ranks for ``period``).
-        interval: bounds of it that the clocks' uncertainty allows; None where these are not
-            known, or the ratio needs no common clock.
-        incomplete: whether a rank that takes part in training is known to be missing.
-        contradicted: whether it needs clocks that data dependencies contradict.
+        value: 1 - work / (ranks x window), or None if it is unknown.
+        low: The same with unattributed compute counted as work.
+        overhead: Bubble time divided by work.
+        window_ns: Length of the window (mean over the ranks for ``period``).
+        interval: Lower and upper bound of the ratio given the uncertainty of the clock alignment,
+            or None if the bounds are unknown or the ratio does not compare clocks.
+        incomplete: Whether a rank that takes part in training is known to be missing.
+        contradicted: Whether it compares clocks that data dependencies contradict.
     """
 
     value: float | None
@@ -37,23 +37,23 @@ class Ratio:
 
 @dataclass(frozen=True, repr=False)
 class Iteration:
-    """One iteration: of training, an evaluation in between, or of inference.
+    """One iteration: of training, an evaluation between training iterations, or of inference.
 
     Attributes:
-        index: place in the report.
-        name: the name its ranges give, else its number in order.
+        index: Index in the report.
+        name: Name in its ranges, or else its number in order.
         kind: ``"training"``, ``"evaluation"`` or ``"inference"``.
-        complete: whether the capture holds all of it.
-        averaged: whether it enters the summary.
-        microbatches: number of microbatches; None where the names do not give it.
-        start_ns: first start of its work on any rank.
-        end_ns: last end, Optimizer included.
-        ratios: by name of the ratio.
-        ranks: the ranks with work in it.
-        unmatched: whether some F has no B though its rank went on, so that no capture cut it.
-        bubble_ratio: the report's primary one in it; None where it is unknown.
-        began_unrecorded: Whether it began before the recording of a rank that others waited for,
-            so that it is incomplete.
+        complete: Whether the capture contains the whole iteration.
+        averaged: Whether the summary includes it.
+        microbatches: Number of microbatches, or None if the names do not contain it.
+        start_ns: First start of its work on any rank.
+        end_ns: Last end of its work, including the Optimizer.
+        ratios: Ratios, keyed by name.
+        ranks: Ranks with work in it.
+        unmatched: Whether an F has no B although its rank continued, so the capture did not cut it.
+        bubble_ratio: The report's primary ratio in this iteration, or None if it is unknown.
+        began_unrecorded: Whether it began before the recording of a rank that others waited for, so
+            that it is incomplete.
     """
 
     index: int
@@ -77,7 +77,7 @@ class Iteration:
 
     @property
     def clock_set(self) -> bool:
-        """Whether a clock was set in it: even ratios that need no common one are contradicted."""
+        """Whether a clock was set in it, which contradicts even ratios without a common clock."""
         without_clock = (one.name for one in list_ratios() if not one.common_clock)
         ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
         return any(ratio.contradicted for ratio in ratios)
@@ -87,44 +87,45 @@ _UNKNOWN = Ratio(None, None, None, None)
 
 
 def make_iteration_records(iterations: Iterable[Iteration]) -> Records[Iteration]:
-    """Return iterations like a tuple of them, which is a table as well.
+    """Return iterations as a sequence that is also a table for Arrow.
 
-    As a table (``polars.DataFrame(report.iterations)``) it has one row per iteration, and the names
-    of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
-    incomplete, clocks_contradict, clock_set``, the primary ``bubble_ratio``, and for each ratio
-    ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, where it needs a
-    common clock also ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is
-    null.
+    The table (``polars.DataFrame(report.iterations)``) has one row per iteration, with the names of
+    the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
+    incomplete, clocks_contradict, clock_set`` and the primary ``bubble_ratio``. For each ratio it
+    has ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, and also
+    ``bubble_interval_low_NAME, bubble_interval_high_NAME`` if the ratio needs a common clock.
+    Unknown values are null.
     """
     return Records(iterations, _make_columns)
 
 
 def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
-    """Return the columns by name: what an iteration is, then its ratios."""
+    """Return the columns by name: the identifying columns first, then the ratios."""
     columns = collect_attributes(_COLUMNS, iterations)
     for name in ("start_ns", "end_ns"):
         times = [getattr(i, name) if i.ranks else None for i in iterations]
         columns[name] = make_column(times, "int64")
     flags = {"incomplete": "incomplete", "clocks_contradict": "contradicted"}
     for name, flag in flags.items():
-        told = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
-        columns[name] = make_column(told, "bool")
+        has_flag = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
+        columns[name] = make_column(has_flag, "bool")
     columns["clock_set"] = make_column([i.clock_set for i in iterations], "bool")
     columns["bubble_ratio"] = make_column([i.bubble_ratio for i in iterations], "float64")
-    for ratio in list_ratios():
-        own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
-        columns[f"window_ns_{ratio.name}"] = make_column([r.window_ns for r in own], "int64")
-        shares = {
-            "bubble_ratio": [r.value for r in own],
-            "bubble_low": [r.low for r in own],
-            "bubble_overhead": [r.overhead for r in own],
+    for definition in list_ratios():
+        ratios = [i.ratios.get(definition.name, _UNKNOWN) for i in iterations]
+        suffix = definition.name
+        columns[f"window_ns_{suffix}"] = make_column([r.window_ns for r in ratios], "int64")
+        values = {
+            "bubble_ratio": [r.value for r in ratios],
+            "bubble_low": [r.low for r in ratios],
+            "bubble_overhead": [r.overhead for r in ratios],
         }
-        if ratio.common_clock:
-            ends = [r.interval or (None, None) for r in own]
-            shares["bubble_interval_low"] = [low for low, _ in ends]
-            shares["bubble_interval_high"] = [high for _, high in ends]
-        for name, column in shares.items():
-            columns[f"{name}_{ratio.name}"] = make_column(column, "float64")
+        if definition.common_clock:
+            bounds = [r.interval or (None, None) for r in ratios]
+            values["bubble_interval_low"] = [low for low, _ in bounds]
+            values["bubble_interval_high"] = [high for _, high in bounds]
+        for name, column in values.items():
+            columns[f"{name}_{suffix}"] = make_column(column, "float64")
     return columns
 
 
@@ -140,19 +141,25 @@ _COLUMNS: Mapping[str, Kind] = {
 
 
 def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
-    """Return the iteration to show; see :meth:`.report.Report.typical_iteration`."""
-    at_work = [i for i in iterations if i.ranks]
-    averaged = [i for i in at_work if i.averaged]
-    # One that has the headline ratio (the last iteration has no period) goes first.
-    averaged = [
-        i for i in averaged if i.ratios.get(headline, _UNKNOWN).value is not None
-    ] or averaged
-    complete = [i for i in at_work if i.complete and i.kind != EVALUATION]
-    ordered = sorted(
-        averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
-    )
-    if not ordered:
+    """Choose the iteration of median length (the lower of two), or None if none has ranks.
+
+    Averaged iterations with the headline ratio are preferred, then averaged ones, then complete
+    ones other than evaluations, then any with ranks. See
+    :meth:`.report.Report.typical_iteration`.
+
+    Args:
+        iterations: Iterations of a run.
+        headline: Name of the headline ratio.
+    """
+    with_ranks = [i for i in iterations if i.ranks]
+    averaged = [i for i in with_ranks if i.averaged]
+    # The last iteration has no period, for example.
+    with_headline = [i for i in averaged if i.ratios.get(headline, _UNKNOWN).value is not None]
+    complete = [i for i in with_ranks if i.complete and i.kind != EVALUATION]
+    candidates = with_headline or averaged or complete or with_ranks
+    if not candidates:
         return None
+    ordered = sorted(candidates, key=lambda i: (i.end_ns - i.start_ns, i.index))
     median = ordered[(len(ordered) - 1) // 2]
     length_ns = median.end_ns - median.start_ns
     return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)

@@ -1,4 +1,4 @@
-"""The ranks of an iteration: columns over all of them, and a value each for whoever asks."""
+"""Ranks of an iteration: columns over all ranks, and a record per rank on demand."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bubbleviz.count.window_bounds import WindowBounds
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COMPUTE
 
-#: Labels of the phases of ``phase_ns``.
+#: Labels of the phases in the last dimension of ``phase_ns``.
 PHASES = tuple(phase.label for phase in COMPUTE)
 
 
 @dataclass(frozen=True)
 class Account:
-    """How one rank used the time of one window; the parts add up to the window exactly.
+    """Use of the time in one window of one rank, in ns. The parts add up to the window exactly.
 
-    ``window = compute + optimizer + overlap + unattributed + bubble``; beside these stands
-    ``running_ns``, how long any kernel or copy ran in it.
+    ``window = compute + optimizer + overlap + unattributed + bubble``. In addition, ``running_ns``
+    is the time in which any kernel or copy ran.
     """
 
     start_ns: int
@@ -44,18 +44,19 @@ class RankIteration:
     """One rank in one iteration.
 
     Attributes:
-        rank: index of the rank.
-        busy_ns: union of the busy time by printed phase name (F, B, W, BW, R, FB, Optimizer).
-        compute_ns: union of the busy time of F, B, W, BW, R and FB.
-        active_ns: union of the compute kernels of those.
-        first_ns: first start of those.
-        last_ns: last end of those.
-        accounts: by name of the ratio, how the time of its window was used.
-        bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
-        bubble_interval: bounds of it that the clocks of several hosts allow.
-        missing: what the rank lacks to have a ratio, or None.
-        kernel_ns: how long any kernel or copy ran between these, communication included.
-        gap_ns: how long none ran while F, B, W, BW, R or FB kept the GPU busy: launch gaps.
+        rank: Index of the rank.
+        busy_ns: Busy time (union) of each phase, keyed by label (F, B, W, BW, R, FB, Optimizer).
+        compute_ns: Busy time (union) of F, B, W, BW, R and FB together.
+        active_ns: Time in which compute kernels of these operations ran.
+        first_ns: First start of these operations.
+        last_ns: Last end of these operations.
+        accounts: Use of the time in the window of each ratio, keyed by ratio name.
+        bubble_ratio: Ratio of this rank alone in the same window, or None if it is unknown.
+        bubble_interval: Lower and upper bound of that ratio given the uncertainty of the clocks.
+        missing: Work that the rank lacks for a ratio, or None if it lacks nothing.
+        kernel_ns: Time in which any kernel or copy ran between ``first_ns`` and ``last_ns``,
+            including communication.
+        gap_ns: Time in which none ran while F, B, W, BW, R or FB kept the GPU busy (launch gaps).
     """
 
     rank: int
@@ -72,27 +73,28 @@ class RankIteration:
     gap_ns: int = 0
 
 
-#: Columns of :class:`AccountColumns` and :class:`RankColumns` that are numbers of a rank.
-_ACCOUNT = tuple(f.name for f in fields(Account))
-_OF_RANK = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
+#: Fields of :class:`Account`, and of :class:`RankIteration`, that are columns in ns.
+_ACCOUNT_FIELDS = tuple(f.name for f in fields(Account))
+_RANK_FIELDS = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 
 
 @dataclass(frozen=True)
 class AccountColumns:
-    """How ranks used the time of the windows of one ratio; shape (iterations, ranks).
+    """Use of the time in the windows of one ratio, shape (iterations, ranks).
 
     Attributes:
-        start_ns: of the windows.
-        end_ns: likewise.
-        compute_ns: see :class:`.Account`, as the columns that follow.
-        optimizer_ns: likewise.
-        overlap_ns: likewise.
-        unattributed_ns: likewise.
-        bubble_ns: likewise.
-        running_ns: likewise.
-        work_ns: what counts as work in them.
-        known: whether each iteration has such windows, shape (iterations,).
-        bounds: what clocks allow the windows; None where the ratio needs no common one.
+        start_ns: Start of each window.
+        end_ns: End of each window.
+        compute_ns: See :class:`.Account`, as for the other uses.
+        optimizer_ns: See :class:`.Account`.
+        overlap_ns: See :class:`.Account`.
+        unattributed_ns: See :class:`.Account`.
+        bubble_ns: See :class:`.Account`.
+        running_ns: See :class:`.Account`.
+        work_ns: Time that counts as work in the ratio.
+        is_known: Whether the windows of each iteration are known, shape (iterations,).
+        bounds: Bounds of the windows given the uncertainty of the clocks, or None if the ratio does
+            not compare clocks.
     """
 
     start_ns: Ints
@@ -104,25 +106,25 @@ class AccountColumns:
     bubble_ns: Ints
     running_ns: Ints
     work_ns: Ints
-    known: tuple[bool, ...]
+    is_known: tuple[bool, ...]
     bounds: WindowBounds | None
 
 
 @dataclass(frozen=True)
 class RankColumns:
-    """All that is counted of ranks; shape (iterations, ranks).
+    """Counts of all ranks in all iterations, shape (iterations, ranks).
 
     Attributes:
-        phase_ns: busy time, shape (iterations, ranks, phases of COMPUTE).
-        compute_ns: see :class:`.RankIteration`, as the columns that follow.
-        active_ns: likewise.
-        first_ns: likewise.
-        last_ns: likewise.
-        kernel_ns: likewise.
-        gap_ns: likewise.
-        missing: place in ``reasons`` of what a rank lacks to have a ratio.
-        reasons: in words; None where it lacks nothing.
-        accounts: of each ratio, by name.
+        phase_ns: Busy time by phase, shape (iterations, ranks, phases of COMPUTE).
+        compute_ns: See :class:`.RankIteration`, as for the other times.
+        active_ns: See :class:`.RankIteration`.
+        first_ns: See :class:`.RankIteration`.
+        last_ns: See :class:`.RankIteration`.
+        kernel_ns: See :class:`.RankIteration`.
+        gap_ns: See :class:`.RankIteration`.
+        missing: Work that a rank lacks for a ratio, as an index of ``reasons``.
+        reasons: Texts for ``missing``; None means that nothing is missing.
+        accounts: Use of the windows of each ratio, keyed by ratio name.
     """
 
     phase_ns: Ints
@@ -138,22 +140,21 @@ class RankColumns:
 
 
 class RankIterations(Sequence[RankIteration]):
-    """The ranks of one iteration, like a tuple of :class:`.RankIteration`.
+    """Ranks of one iteration: a sequence of :class:`.RankIteration` that are made on access.
 
-    These are made when they are asked for. Whoever looks at one number of all ranks takes its
-    column instead: the functions below do.
+    To read one number of all ranks, use the functions below, which return its column.
 
     Args:
-        columns: of all iterations.
-        iteration: which one this is.
-        rank: the ranks with work in it, ascending.
+        columns: Columns of all iterations.
+        iteration: Index of the iteration.
+        rank: Ranks with work in the iteration, ascending.
     """
 
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
         self.columns, self.iteration, self.rank = columns, iteration, rank
 
     def select_ranks(self, rank: Ints) -> RankIterations:
-        """Return the same for some of the ranks."""
+        """Return the same iteration with a subset of its ranks."""
         return RankIterations(self.columns, self.iteration, rank)
 
     def __len__(self) -> int:
@@ -161,26 +162,28 @@ class RankIterations(Sequence[RankIteration]):
 
     def __iter__(self) -> Iterator[RankIteration]:
         names = [name for name in self.columns.accounts if has_account(self, name)]
-        numbers = {n: [get_account_column(self, n, c).tolist() for c in _ACCOUNT] for n in names}
-        accounts = {name: list(map(Account, *columns)) for name, columns in numbers.items()}
+        accounts = {name: self._make_accounts(name) for name in names}
         ratios = {name: compute_rank_ratios(self, name) for name in self.columns.accounts}
         bounds = {name: compute_rank_intervals(self, name) for name in names}
-        phase_ns, missing = get_rank_column(self, "phase_ns").tolist(), list_missing(self)
-        times = zip(*(get_rank_column(self, name).tolist() for name in _OF_RANK), strict=True)
-        for at, (rank, values) in enumerate(zip(self.rank.tolist(), times, strict=True)):
+        phase_ns = get_rank_column(self, "phase_ns").tolist()
+        missing = list_missing(self)
+        columns = [get_rank_column(self, name).tolist() for name in _RANK_FIELDS]
+        for index, rank in enumerate(self.rank.tolist()):
+            intervals = {name: of_ranks[index] for name, of_ranks in bounds.items()}
             yield RankIteration(
                 rank=rank,
-                busy_ns=dict(zip(PHASES, phase_ns[at], strict=True)),
-                accounts={name: of_ranks[at] for name, of_ranks in accounts.items()},
-                bubble_ratio={name: of_ranks[at] for name, of_ranks in ratios.items()},
-                bubble_interval={
-                    name: bound
-                    for name, of_ranks in bounds.items()
-                    if (bound := of_ranks[at]) is not None
-                },
-                missing=missing[at],
-                **dict(zip(_OF_RANK, values, strict=True)),
+                busy_ns=dict(zip(PHASES, phase_ns[index], strict=True)),
+                accounts={name: of_ranks[index] for name, of_ranks in accounts.items()},
+                bubble_ratio={name: of_ranks[index] for name, of_ranks in ratios.items()},
+                bubble_interval={n: bound for n, bound in intervals.items() if bound is not None},
+                missing=missing[index],
+                **{n: column[index] for n, column in zip(_RANK_FIELDS, columns, strict=True)},
             )
+
+    def _make_accounts(self, ratio: str) -> list[Account]:
+        """Make the accounts of all ranks for one ratio, whose windows are known."""
+        columns = [get_account_column(self, ratio, name).tolist() for name in _ACCOUNT_FIELDS]
+        return list(map(Account, *columns))
 
     @overload
     def __getitem__(self, at: int) -> RankIteration: ...
@@ -205,7 +208,7 @@ class RankIterations(Sequence[RankIteration]):
         return f"RankIterations({len(self):,} ranks)"
 
     def __deepcopy__(self, memo: object) -> RankIterations:
-        """Return it as it is: its columns are those of all iterations, and nobody changes them."""
+        """Return the same object, because its columns are shared and never change."""
         return self
 
 
@@ -215,18 +218,18 @@ def list_indices(ranks: RankIterations) -> list[int]:
 
 
 def has_account(ranks: RankIterations, ratio: str) -> bool:
-    """Return whether an iteration's ranks have a window of a ratio."""
+    """Return whether the windows of a ratio are known for the ranks of an iteration."""
     account = ranks.columns.accounts.get(ratio)
-    return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
+    return len(ranks) > 0 and account is not None and account.is_known[ranks.iteration]
 
 
 def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
-    """Return a number of the :class:`.Account` of each rank; 0 where it has none.
+    """Return a field of each rank's :class:`.Account`, or 0 if the rank has no account.
 
     Args:
-        ranks: of an iteration.
-        ratio: whose windows are accounted for.
-        name: attribute of the accounts, as ``"bubble_ns"``.
+        ranks: Ranks of an iteration.
+        ratio: Name of the ratio whose windows are accounted for.
+        name: Name of the field, such as ``"bubble_ns"`` or ``"window_ns"``.
     """
     if not has_account(ranks, ratio):
         return np.zeros(len(ranks), np.int64)
@@ -240,25 +243,30 @@ def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
 
 
 def get_rank_column(ranks: RankIterations, name: str) -> Ints:
-    """Return a number of each :class:`.RankIteration` of an iteration, as ``"gap_ns"``.
+    """Return a field of each :class:`.RankIteration`, such as ``"gap_ns"``.
 
-    ``"phase_ns"`` is how long each phase of COMPUTE ran on each rank, shape (ranks, phases).
+    ``"phase_ns"`` is the busy time by phase, shape (ranks, phases of COMPUTE).
     """
     column: Ints = getattr(ranks.columns, name)[ranks.iteration][ranks.rank]
     return column
 
 
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
-    """Return each rank's own bubble ratio; None where it is unknown."""
+    """Return the bubble ratio of each rank alone, or None if it is unknown."""
     window_ns = get_account_column(ranks, ratio, "window_ns")
-    known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
-    shares = (window_ns - get_account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
-    values = zip(shares.tolist(), known.tolist(), strict=True)
-    return [share if is_known else None for share, is_known in values]
+    is_known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
+    idle_ns = window_ns - get_account_column(ranks, ratio, "work_ns")
+    values = (idle_ns / np.maximum(window_ns, 1)).tolist()
+    flags = is_known.tolist()
+    return [value if flag else None for value, flag in zip(values, flags, strict=True)]
 
 
 def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
-    """Return the bounds of each rank's own ratio that clocks of several hosts allow, if any."""
+    """Return the bounds of each rank's own ratio given the uncertainty of the clocks.
+
+    The bounds are None if the rank lacks work, if the window is on one machine, or if the ratio
+    does not compare clocks.
+    """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:
         return [None] * len(ranks)
@@ -270,5 +278,5 @@ def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[floa
 
 
 def list_missing(ranks: RankIterations) -> list[str | None]:
-    """Return what each rank lacks to have a ratio; None where nothing."""
+    """Return the work that each rank lacks for a ratio, or None if it lacks nothing."""
     return [ranks.columns.reasons[code] for code in get_rank_column(ranks, "missing").tolist()]

@@ -1,6 +1,6 @@
-"""Slices of ranks: a run is counted slice by slice, so that counting takes little memory.
+"""Slices of ranks. A run is counted slice by slice to save memory.
 
-Ranks are numbered in the order of the rows of operations, so a slice of ranks is a slice of rows.
+Operations are sorted by rank, so a slice of ranks is a slice of rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import find_run_starts
 
-#: Approximate number of operations of a slice.
+#: Approximate number of operations in a slice.
 TARGET_OPERATIONS = 150_000
 
 
@@ -27,16 +27,16 @@ RankTable = TypeVar("RankTable", bound=Table)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankSlice:
-    """Some ranks of a run; these, and rows of operations, count from its own first ones.
+    """Consecutive ranks of a run. Ranks and operations are numbered from 0 within the slice.
 
     Attributes:
-        first: first of the ranks in the run.
-        end: end of the ranks.
-        iterations: how many the run has.
-        operations: of the ranks.
-        busy: when these keep the ranks busy.
-        unattributed: compute outside every operation.
-        running: how long kernels and copies ran.
+        first: First rank of the slice in the run.
+        end: End of the half-open range of ranks.
+        iterations: Number of iterations of the run.
+        operations: Operations of the ranks.
+        busy: Busy intervals of these operations.
+        unattributed: Compute outside every operation.
+        running: Running times of kernels and copies.
     """
 
     first: int
@@ -49,109 +49,125 @@ class RankSlice:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of iterations, and of ranks."""
+        """Number of iterations and number of ranks."""
         return self.iterations, self.end - self.first
 
 
 def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
-    """Yield the slices of a run, at least one.
+    """Split the ranks of a run into slices of about ``TARGET_OPERATIONS`` operations.
+
+    At least one slice is yielded, even for a run without ranks.
 
     Args:
-        run: the merged profiles.
-        pipelines: whether pipelines stay whole.
+        run: The merged profiles.
+        pipelines: Whether all ranks of a pipeline must be in one slice.
     """
-    rows, ranks = len(run.operations), len(run.ranks)
-    number = -(-rows // TARGET_OPERATIONS)
+    n_rows, n_ranks = len(run.operations), len(run.ranks)
+    n_slices = -(-n_rows // TARGET_OPERATIONS)
     cuts: list[int] = []
-    if number > 1:
-        cuts = run.operations.rank[np.arange(1, number) * rows // number].tolist()
-    bounds = sorted({*cuts, 0, ranks}) if ranks else [0, 0]
+    if n_slices > 1:
+        cut_rows = np.arange(1, n_slices) * n_rows // n_slices
+        cuts = run.operations.rank[cut_rows].tolist()
+    bounds = sorted({*cuts, 0, n_ranks}) if n_ranks else [0, 0]
     if pipelines:
         bounds = split_pipelines(run, TARGET_OPERATIONS)
-    for ends in pairwise(bounds):
-        operations, busy, _ = take_operations(run, ends)
+    for ranks in pairwise(bounds):
+        operations, busy, _ = take_operations(run, ranks)
         yield RankSlice(
-            *ends,
+            *ranks,
             len(run.iteration_names),
             operations,
             busy,
-            take_ranks(run.unattributed, ends),
-            take_ranks(run.running, ends),
+            take_ranks(run.unattributed, ranks),
+            take_ranks(run.running, ranks),
         )
 
 
 def list_stages_and_pipelines(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]:
-    """Return the stage and the pipeline of each rank; -1 unknown."""
+    """Return the stage and the pipeline of each rank, or -1 if unknown."""
     stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
     pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
     return np.array(stage, np.int64), np.array(pipeline, np.int64)
 
 
-def split_pipelines(run: Run, most: int) -> list[int]:
-    """Return the first rank of each group of whole pipelines, and the end of the last one.
+def split_pipelines(run: Run, target: int) -> list[int]:
+    """Split the ranks of a run between pipelines.
 
-    Where the pipeline of some rank is unknown, all are one group.
+    All ranks are one group if the pipeline of any rank is unknown.
 
     Args:
-        run: the merged profiles.
-        most: about so many operations a group.
+        run: The merged profiles.
+        target: Approximate number of operations in a group.
+
+    Returns:
+        The first rank of each group, and the end of the last group.
     """
-    ranks, of_rank = len(run.ranks), list_stages_and_pipelines(run.ranks)[1]
-    number = -(-len(run.operations) // most)
-    is_unsorted = (of_rank[1:] < of_rank[:-1]).any()
-    if number < 2 or of_rank.min() < 0 or is_unsorted:
-        return [0, ranks]
-    begins = np.append(find_run_starts(of_rank), ranks)
-    row = np.searchsorted(run.operations.rank, begins)
-    wanted = np.arange(1, number) * len(run.operations) // number
-    cuts = begins[np.searchsorted(row, wanted)].tolist()
-    return sorted({0, *cuts, ranks})
+    n_ranks, pipeline = len(run.ranks), list_stages_and_pipelines(run.ranks)[1]
+    n_groups = -(-len(run.operations) // target)
+    is_unsorted = (pipeline[1:] < pipeline[:-1]).any()
+    if n_groups < 2 or pipeline.min() < 0 or is_unsorted:
+        return [0, n_ranks]
+    bounds = np.append(find_run_starts(pipeline), n_ranks)
+    row_of_bound = np.searchsorted(run.operations.rank, bounds)
+    cut_rows = np.arange(1, n_groups) * len(run.operations) // n_groups
+    cuts = bounds[np.searchsorted(row_of_bound, cut_rows)].tolist()
+    return sorted({0, *cuts, n_ranks})
 
 
 def take_operations(
     run: Run, ranks: tuple[int, int]
 ) -> tuple[tables.Operations, tables.BusyIntervals, slice]:
-    """Return operations of some ranks, numbered from 0, when they were busy, and their rows.
+    """Take the operations of consecutive ranks, and renumber ranks and operations from 0.
 
     Args:
-        run: the merged profiles.
-        ranks: first and end.
+        run: The merged profiles.
+        ranks: Half-open range (first, stop) of rank indices.
+
+    Returns:
+        operations: The operations of these ranks.
+        busy: Their busy intervals.
+        rows: Their rows in the run.
     """
-    first, end = ranks
-    rows = np.searchsorted(run.operations.rank, ranks)
-    row = int(rows[0])
-    operations = run.operations.take(slice(*rows.tolist()))
-    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
+    first, stop = ranks
+    row_bounds = np.searchsorted(run.operations.rank, ranks)
+    rows = slice(*row_bounds.tolist())
+    operations = run.operations.take(rows)
+    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, row_bounds).tolist()))
     if first:
         operations = replace(
             operations,
             rank=operations.rank - first,
-            stages=operations.stages[first:end],
-            global_ranks=operations.global_ranks[first:end],
+            stages=operations.stages[first:stop],
+            global_ranks=operations.global_ranks[first:stop],
         )
-    if row:
-        busy = replace(busy, operation=busy.operation - row)
-    return operations, busy, slice(*rows.tolist())
+    if rows.start:
+        busy = replace(busy, operation=busy.operation - rows.start)
+    return operations, busy, rows
 
 
 def take_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
-    """Return the rows of some ranks (first, end), which are numbered from the first.
+    """Take the rows of consecutive ranks, and renumber these ranks from 0.
 
     Args:
-        table: with a column ``rank``, by which it is sorted.
-        ranks: first and end.
+        table: Table with a column ``rank``, sorted by it.
+        ranks: Half-open range (first, stop) of rank indices.
     """
     rank: Ints = vars(table)["rank"]
     part = table.take(slice(*np.searchsorted(rank, ranks).tolist()))
-    moved: dict[str, Any] = {"rank": vars(part)["rank"] - ranks[0]}
-    return replace(part, **moved) if ranks[0] else part
+    if ranks[0] == 0:
+        return part
+    renumbered: dict[str, Any] = {"rank": vars(part)["rank"] - ranks[0]}
+    return replace(part, **renumbered)
 
 
 def join_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
-    """Return columns of shape (iterations, ranks, ...) of all slices as those of all ranks.
+    """Join columns of shape (iterations, ranks, ...) of all slices along the ranks.
 
     Args:
-        parts: the columns of each slice, by name, in one order.
+        parts: Columns of each slice, keyed by name, all in the same order.
+
+    Returns:
+        The joined columns, in that order.
     """
     columns = zip(*(part.values() for part in parts), strict=True)
     return [np.concatenate(column, axis=1) for column in columns]

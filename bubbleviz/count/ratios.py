@@ -1,7 +1,7 @@
-"""Bubble ratios: each is defined by the window that it looks at, and what is work in it.
+"""Bubble ratios: each one is defined by its window and by what counts as work in it.
 
-Adding one is adding a row to the table; it appears in every table and file.
-A ratio over the ranks is ``1 - sum of work / sum of windows``.
+A ratio over the ranks is ``1 - sum of work / sum of windows``. To add a ratio, add a row to the
+table; it then appears in every table and file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bubbleviz.model.run_kinds import INFERENCE
 
 
 class CountedWork(Enum):
-    """What counts as work inside a window."""
+    """Operations that count as work inside a window."""
 
     ITERATION = "F, B, W, BW, R and FB of the iteration"
     STEP = "these and the iteration's Optimizer"
@@ -26,15 +26,15 @@ class CountedWork(Enum):
 
 @dataclass(frozen=True)
 class Extents:
-    """First starts and last ends, shape (iterations, ranks); meaningless where not ``present``.
+    """First starts and last ends, shape (iterations, ranks). They are undefined if not ``present``.
 
     Attributes:
-        first_ns: first start of a rank's F, B, W, BW, R, FB in the iteration.
-        last_ns: last end of these.
-        step_last_ns: last end, Optimizer included.
-        present: whether the rank takes part in the iteration.
-        paused: of each iteration, whether nothing was recorded of a rank before the next one;
-            None for none.
+        first_ns: First start of the rank's F, B, W, BW, R and FB in the iteration.
+        last_ns: Last end of these operations.
+        step_last_ns: Last end of these operations and the Optimizer.
+        present: Whether the rank takes part in the iteration.
+        paused: For each iteration, whether the recording of a rank paused before the next
+            iteration, or None if no recording paused.
     """
 
     first_ns: Ints
@@ -45,11 +45,11 @@ class Extents:
 
     @property
     def started(self) -> Bools:
-        """Which iterations have any rank in them."""
+        """Mask of the iterations in which any rank takes part."""
         return np.asarray(self.present.any(axis=1), bool)
 
     def of_ranks(self, ranks: slice) -> Extents:
-        """Return those of some ranks."""
+        """Return the extents of a slice of the ranks."""
         return Extents(
             self.first_ns[:, ranks],
             self.last_ns[:, ranks],
@@ -61,31 +61,37 @@ class Extents:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows, shape (iterations, ranks), and which iterations have one (iterations,)."""
+    """Windows of one ratio.
+
+    Attributes:
+        start_ns: Start of each window, shape (iterations, ranks).
+        end_ns: End of each window, shape (iterations, ranks).
+        is_known: Mask of the iterations with known windows, shape (iterations,).
+    """
 
     start_ns: Ints
     end_ns: Ints
-    known: Bools
+    is_known: Bools
 
     def of_ranks(self, ranks: slice) -> Windows:
-        """Return those of some ranks."""
-        return Windows(self.start_ns[:, ranks], self.end_ns[:, ranks], self.known)
+        """Return the windows of a slice of the ranks."""
+        return Windows(self.start_ns[:, ranks], self.end_ns[:, ranks], self.is_known)
 
 
 @dataclass(frozen=True)
 class RatioDefinition:
-    """A bubble ratio.
+    """Definition of a bubble ratio.
 
     Attributes:
-        name: what reports call it.
-        summary: a few words for tables.
-        definition: the formula, for captions and papers.
-        words: the same in words, for the headline.
-        forward_words: likewise of runs that only go forward; empty where ``words`` fit these.
-        windows: extents to windows.
-        work: what counts as work.
-        common_clock: whether ranks of several hosts need one clock for it.
-        across_ranks: whether a rank's window depends on other ranks.
+        name: Name in reports.
+        summary: A few words for tables.
+        definition: Formula, for captions and papers.
+        words: The definition in words, for the headline.
+        forward_words: The same for forward-only runs, or "" if ``words`` applies to them.
+        windows: Function that returns the windows for given extents.
+        work: Operations that count as work.
+        common_clock: Whether ranks of several hosts need a common clock for it.
+        across_ranks: Whether the window of a rank depends on other ranks.
     """
 
     name: str
@@ -99,44 +105,55 @@ class RatioDefinition:
     forward_words: str = ""
 
     def words_for(self, kind: str) -> str:
-        """Return the words for a kind of run (:func:`~bubbleviz.model.run_kinds.run_kind`)."""
+        """Return the definition in words for a kind of run.
+
+        See :func:`~bubbleviz.model.run_kinds.run_kind` for the kinds.
+        """
         return self.forward_words if kind == INFERENCE and self.forward_words else self.words
 
 
 def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
-    """Return one window for all ranks, from the first start to the last end."""
-    big = np.iinfo(np.int64).max
-    start = np.where(extents.present, extents.first_ns, big).min(axis=1, keepdims=True)
-    end = np.where(extents.present, last_ns, -big).max(axis=1, keepdims=True)
+    """Return one window for all ranks of an iteration, from the first start to the last end.
+
+    Args:
+        extents: First starts and last ends.
+        last_ns: Last ends to use, shape (iterations, ranks).
+    """
+    never = np.iinfo(np.int64).max
+    start = np.where(extents.present, extents.first_ns, never).min(axis=1, keepdims=True)
+    end = np.where(extents.present, last_ns, -never).max(axis=1, keepdims=True)
     shape = extents.present.shape
     return Windows(np.broadcast_to(start, shape), np.broadcast_to(end, shape), extents.started)
 
 
 def _find_longest_windows(extents: Extents) -> Windows:
-    """Return windows as long as the longest rank's own, from each rank's first start."""
+    """Return windows that start with each rank's work and are as long as the longest rank's."""
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
     return Windows(extents.first_ns, extents.first_ns + longest, extents.started)
 
 
 def _find_periods(extents: Extents) -> Windows:
-    """Return the windows from each rank's first start to that of the next iteration."""
-    following = np.roll(extents.first_ns, -1, axis=0)
-    both = extents.present & np.roll(extents.present, -1, axis=0)
-    known = extents.started & (both == extents.present).all(axis=1)
-    known[-1:] = False
+    """Return the windows from each rank's first start to its first start in the next iteration.
+
+    They are unknown for the last iteration, before a pause in the recording, and if a rank of the
+    iteration does not take part in the next one or does not start it later.
+    """
+    next_ns = np.roll(extents.first_ns, -1, axis=0)
+    is_in_both = extents.present & np.roll(extents.present, -1, axis=0)
+    is_known = extents.started & (is_in_both == extents.present).all(axis=1)
+    is_known[-1:] = False
     if extents.paused is not None:
-        # What is next was recorded after others that were not.
-        known &= ~extents.paused
-    # Iterations are in the host's order, and none starts with or before the one in front of it.
-    known &= (~extents.present | (following > extents.first_ns)).all(axis=1)
-    return Windows(extents.first_ns, following, known)
+        is_known &= ~extents.paused
+    # Iterations are in the order of the host, so the device may start them in another order.
+    is_known &= (~extents.present | (next_ns > extents.first_ns)).all(axis=1)
+    return Windows(extents.first_ns, next_ns, is_known)
 
 
 _OVER_CHUNKS = (
     "idle share of all ranks between the start of the first chunk and the end of the last"
 )
-#: In display order.
+#: Definitions of all ratios, in display order.
 _RATIOS = (
     # One window of the iteration for all ranks, without the Optimizer.
     RatioDefinition(
@@ -152,7 +169,7 @@ _RATIOS = (
         across_ranks=True,
         forward_words=_OVER_CHUNKS,
     ),
-    # The Zero Bubble paper's rate: the longest of the ranks' own windows (arXiv 2401.10241, 5.3).
+    # Bubble rate of the Zero Bubble paper: longest window of any rank (arXiv 2401.10241, 5.3).
     RatioDefinition(
         name="stage",
         summary="longest rank's window",
@@ -181,7 +198,7 @@ _RATIOS = (
         across_ranks=True,
         forward_words=_OVER_CHUNKS,
     ),
-    # What training waits for: from an iteration's first start to the next one's, on each rank.
+    # Step time as seen by the training loop: from one start to the next, on each rank.
     RatioDefinition(
         name="period",
         summary="start to next start",
@@ -197,5 +214,5 @@ _RATIOS = (
 
 
 def list_ratios() -> tuple[RatioDefinition, ...]:
-    """Return every ratio, in display order."""
+    """Return the definitions of all ratios, in display order."""
     return _RATIOS

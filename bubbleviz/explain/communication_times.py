@@ -122,7 +122,7 @@ def communication_of(
     """
     operations, running, extents = stretch.operations, stretch.running, stretch.extents
     window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
-    known = window.known[:, None] & extents.present
+    known = window.is_known[:, None] & extents.present
     low_ns = np.where(known, window.start_ns, extents.first_ns)
     high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
     iteration = operations.iteration[receives.operation]

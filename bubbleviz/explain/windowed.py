@@ -145,7 +145,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
     starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
     for window in counts.windows.values():
-        known = present & window.known[:, None]
+        known = present & window.is_known[:, None]
         starts.append(window.start_ns[known])
         ends.append(window.end_ns[known])
     extent_ns = (

@@ -87,11 +87,14 @@ def test_windows_are_written(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        *((t, "of the form") for t in ("5-8", "iteration:", "iteration:a", "iteration:-5")),
-        *((t, "of the form") for t in ("iteration:5,7", "time:1-3", "time:1s", "time:1e3s-2s")),
+        *((t, "must have the form") for t in ("5-8", "iteration:", "iteration:a", "iteration:-5")),
+        *(
+            (t, "must have the form")
+            for t in ("iteration:5,7", "time:1-3", "time:1s", "time:1e3s-2s")
+        ),
         *((t, "ends before it begins") for t in ("iteration:8-5", "time:3s-1s", "time:1s-1s")),
         ("", "''"),
-        ("time:1s--2s", "of the form"),
+        ("time:1s--2s", "must have the form"),
         (f"iteration:{'9' * 80}", "…'"),
     ],
 )

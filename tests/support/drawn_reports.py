@@ -206,7 +206,7 @@ def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
         work = [(1 - ratio(own, name)) * own.accounts[name].window_ns for own in values]
         times = {f.name: column([getattr(a, f.name) for a in of_ranks]) for f in fields(Account)}
         accounts[name] = AccountColumns(
-            **times, work_ns=column(work, np.float64), known=(True,), bounds=None
+            **times, work_ns=column(work, np.float64), is_known=(True,), bounds=None
         )
     phases = [phase.label for phase in COMPUTE]
     names = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")

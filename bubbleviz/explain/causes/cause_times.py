@@ -177,7 +177,7 @@ def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, ...]:
         this keeps its own.
     """
     window, extents = stretch.windows[ratio.name], stretch.extents
-    known = (window.known[:, None] & extents.present).T
+    known = (window.is_known[:, None] & extents.present).T
     low = np.where(known, window.start_ns.T, 0)
     high = np.maximum(np.where(known, window.end_ns.T, 0), low)
     last = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns

@@ -87,7 +87,7 @@ def _span_windows(stretch: Stretch) -> RankIntervals:
     since_ns = np.full(is_present.shape[1], _LATEST)
     until_ns = np.full(is_present.shape[1], _EARLIEST)
     for window in stretch.windows.values():
-        is_known = window.known[:, None] & is_present
+        is_known = window.is_known[:, None] & is_present
         start_ns = np.where(is_known, window.start_ns, _LATEST)
         end_ns = np.where(is_known, window.end_ns, _EARLIEST)
         since_ns = np.minimum(since_ns, start_ns.min(axis=0, initial=_LATEST))
