@@ -1,8 +1,8 @@
-"""Parts of the bubble, and of a step: what the primary ratio is made of.
+"""Parts of the bubble and of a step.
 
-The parts add up to the ratio. The ratio is the mean over iterations of their ratios, so each part
-is a mean of shares, too; the ratio of all idle time to all windows would differ where iterations
-are not equally long.
+The parts add up to the ratio. A ratio is the mean of the ratios of iterations, so each part is also
+a mean over iterations. Dividing the total idle time by the total window would give another value if
+iterations differ in length.
 """
 
 from __future__ import annotations
@@ -99,13 +99,16 @@ def compute_flops_use(report: Report) -> float | None:
 def list_parts(
     report: Report, iterations: Sequence[Iteration], ratio: str = "", *, with_work: bool = False
 ) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble of iterations; see :func:`compute_bubble_parts`.
+    """Return the parts of the bubble of the given iterations, the largest first.
+
+    Each part is averaged over the iterations that have the ratio. Parts of work, if requested, come
+    before the parts of the bubble.
 
     Args:
         report: Report of the run.
         iterations: Iterations to average.
         ratio: Name of the ratio whose windows count, or "" for the ratio of the listed causes.
-        with_work: Whether work is among the parts; see :func:`compute_step_parts`.
+        with_work: Whether to include the parts of the work; see :func:`compute_step_parts`.
     """
     name = ratio or report.explanation.listed_ratio
     windows = [
@@ -162,7 +165,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
         int(get_rank_column(iteration.ranks, "compute_ns").sum()),
         _sum_account(iteration, name, "compute_ns"),
     )
-    # Operations may overlap each other, or reach out of the window: only a share counts.
+    # Operations may overlap each other or extend beyond the window, so their times are scaled down.
     phases = {phase.label: int(active_ns[phase]) for phase in WORK}
     gap_ns, kernel_ns = (
         int(get_rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")
@@ -179,7 +182,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
 
 
 def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
-    """Return shares in percent, rounded so that the printed numbers add up to the rounded sum."""
+    """Format shares as percentages that add up to the rounded sum (largest remainder method)."""
     scale = 100 * 10**digits
     units = [int(share * scale) for share in shares]
     missing_units = round(sum(shares) * scale) - sum(units)

@@ -21,17 +21,17 @@ from bubbleviz.schedules.simulation import Simulation
 
 
 def make_report(ideal: Ideal) -> Report:
-    """Return the report of a run of one such iteration."""
+    """Return a report on a run that consists of one iteration of an ideal plan."""
     return make_plan_report(ideal.plan, ideal.simulation, ideal.plan.chunks)
 
 
 def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report:
-    """Return the report of a run of one iteration of a plan.
+    """Return a report on a run that consists of one iteration of a plan.
 
     Args:
-        plan: what runs.
-        simulation: when.
-        ticks: of the simulation, in a nanosecond.
+        plan: Order of the operations.
+        simulation: Simulated times of the operations.
+        ticks: Number of ticks of the simulation per nanosecond.
     """
     stages = plan.stages
     ranks = tuple(
@@ -90,7 +90,7 @@ def _build_tables(
     count = len(simulation)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
     zeros, ones = np.zeros(count, np.int64), np.ones(count, np.int64)
-    # What is not known of a simulation is none.
+    # Columns that a simulation does not determine are -1.
     columns = {name: np.full(count, NONE) for name in tables.Operations.column_names()}
     columns |= dict.fromkeys(("iteration", "occurrence", "cut", "name_id"), zeros)
     columns |= dict.fromkeys(("has_span", "kernels"), ones)

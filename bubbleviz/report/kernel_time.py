@@ -1,4 +1,4 @@
-"""Kernel time: for how much of the averaged iterations kernels ran, next to the bubble.
+"""Kernel time: how long kernels ran in the averaged iterations, compared with the bubble.
 
 A bubble is time in which no operation keeps a rank busy. More time may be lost inside operations
 (launch gaps), or spent on compute outside every operation::

@@ -1,4 +1,4 @@
-"""Labels: how sentences call operations, ranks and times."""
+"""Names of operations, ranks and times in sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
-#: Precedes the rows, and the advice, of ranks that the first advice is about.
+#: Mark before the rows and the advice that concern the ranks of the first advice.
 MARK = "►"
 #: Characters of a range's name in a sentence.
 _MAX_NAME = 60
@@ -21,7 +21,7 @@ _MAX_RANKS = 3
 
 
 def format_operation(report: Report, row: int) -> str:
-    """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
+    """Return the name of an operation: ``F3``, or ``F3 of chunk 1`` if ranks have chunks."""
     operations = report.operations
     return _format_label(
         int(operations.phase[row]),
@@ -32,7 +32,7 @@ def format_operation(report: Report, row: int) -> str:
 
 
 def format_operations(report: Report) -> CodedTexts:
-    """Return the names of all operations, by row."""
+    """Return the name of each operation."""
     operations, has_chunks = report.operations, _has_chunks(report)
     chunk = operations.chunk if has_chunks else np.full(len(operations), NONE, np.int64)
     return make_coded_texts(
@@ -52,14 +52,14 @@ def _format_label(phase: int, first: int, second: int, chunk: int) -> str:
 
 
 def name_rank(report: Report, rank: int) -> str:
-    """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
+    """Return the name of a rank: its stage if no other rank has that stage, or its number."""
     stage = report.ranks[rank].stage
     is_only_rank = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
     return f"stage {stage}" if is_only_rank else name_rank_with_number(report, rank)
 
 
 def name_rank_with_number(report: Report, rank: int) -> str:
-    """Return the number of a rank in its job, and where it is: ``rank 6 (node1 GPU 1)``."""
+    """Return the number and device of a rank: ``rank 6 (node1 GPU 1)``."""
     entry = report.ranks[rank]
     return format_rank_name(entry.global_rank, entry.index, entry.label)
 
@@ -84,15 +84,15 @@ def list_rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 def capitalize_label(label: str) -> str:
-    """Return the name of a rank at the beginning of a sentence; names of hosts stay as they are."""
+    """Capitalize the name of a rank for the start of a sentence, unless it is a hostname."""
     return capitalize(label) if label.startswith(("rank ", "stage ")) else label
 
 
 def truncate_name(name: str) -> str:
-    """Return a name short enough for a sentence."""
+    """Return a name, shortened to ``_MAX_NAME`` characters with an ellipsis."""
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def format_ms(time_ns: int) -> str:
-    """Return a time in milliseconds."""
+    """Format a time in milliseconds."""
     return f"{time_ns / 1e6:,.3f} ms"

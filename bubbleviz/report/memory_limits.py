@@ -1,4 +1,4 @@
-"""Merged memory: what the profiles of a run tell of it, by the report's ranks and stages."""
+"""Merge the memory measurements of the profiles of a run, by rank and by virtual stage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bubbleviz.schedules.choices import DeviceMemory
 
 
 def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
-    """Return the memory of a run; None where no profile recorded any.
+    """Return the memory of a run, or None if no profile recorded memory.
 
     Args:
-        recordings: read with memory events.
-        run: these, merged.
+        recordings: Recordings that were read with memory events.
+        run: The recordings, merged.
     """
     ranks: list[RankPeak] = []
     kinds: dict[tuple[int, Phase], list[tuple[OperationMemory, int]]] = {}
@@ -35,7 +35,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
             ranks.append(RankPeak(index, peak, resident_bytes, run.ranks[index].stage))
         table = memory.operations.take(mask_phases(memory.operations.phase, (*COUNTED, Phase.R)))
         stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
-        # A row a chunk and phase: a few a rank.
+        # The table has one row per chunk and phase of a rank, so this loop is short.
         for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):
             kind = stage_of.get(key, NONE), Phase(int(table.phase[row]))
             kinds.setdefault(kind, []).append((table, row))

@@ -15,15 +15,15 @@ from bubbleviz.model.texts import format_count, format_percent, format_percent_b
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 
-#: Profilers, by the format of their files, where they are to be named.
+#: Names of profilers, keyed by the format of their files.
 _PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmProfileData"}
 
 
 def write_methods(report: Report) -> str:
-    """Return one sentence for a methods section: definition, iterations, ranks, result, version.
+    """Write a sentence for the methods section of a paper.
 
-    Args:
-        report: any report.
+    It contains the version of bubbleviz, the definition of the ratio, the numbers of iterations and
+    ranks, the result and its caveats. Without a pipeline or a ratio, it says why.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}
@@ -53,13 +53,18 @@ def write_methods(report: Report) -> str:
 
 
 def format_definition(definition: str) -> str:
-    """Return the definition of a ratio with its source in brackets, for use in a sentence."""
+    """Return the definition of a ratio with its source in parentheses."""
     formula, _, source = definition.partition("; ")
     return f"{formula} ({source})" if source else formula
 
 
 def _count_iterations(report: Report, n: int) -> str:
-    """Return the number of averaged iterations, with their microbatches where all have as many."""
+    """Format the number of averaged iterations, with the number of microbatches if it is the same.
+
+    Args:
+        report: Report of the run.
+        n: Number of averaged iterations.
+    """
     microbatch_counts = {i.microbatches for i in report.iterations if i.averaged}
     n_microbatches = next(iter(microbatch_counts)) if len(microbatch_counts) == 1 else None
     n_microbatches = (
@@ -76,9 +81,10 @@ def _count_iterations(report: Report, n: int) -> str:
 
 
 def _count_bidirectional_microbatches(report: Report) -> int | None:
-    """Return the number of microbatches of a rank, where they enter at both ends of the pipeline.
+    """Return the number of microbatches of a bidirectional schedule such as DualPipe.
 
-    Those of each direction may count from 0. None for any other schedule.
+    There, microbatches enter at both ends of the pipeline, and each direction may number them from
+    0, so the microbatches of a rank are counted. None for all other schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(

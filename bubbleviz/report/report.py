@@ -1,8 +1,8 @@
-"""The report: everything that an output format may show, and nothing else.
+"""The report: all results of an analysis, from which every output is rendered.
 
-``Report`` is what :func:`bubbleviz.analyze` returns and what every renderer takes. Ratios are
-fractions of 1, None where they are unknown; times are integer nanoseconds on the report's
-clock, which is the first profile's own.
+:func:`bubbleviz.analyze` returns a ``Report``, and every renderer takes one. Ratios are fractions
+of 1, or None if unknown. Times are integer nanoseconds on the report's clock, which is the clock of
+the first profile.
 """
 
 from __future__ import annotations
@@ -65,35 +65,36 @@ class Report:
     """The result of an analysis.
 
     Attributes:
-        version: of bubbleviz.
-        convention: name of the NVTX convention that range names follow.
-        headline: name of the primary ratio, the one to quote.
-        headline_reason: one sentence with the reason for this choice.
-        profiles: the inputs, in the order given.
-        ranks: the rows of the picture, in pipeline order.
-        iterations: every iteration found, averaged or not.
-        summary: statistics over the averaged iterations.
-        operations: every operation, in order of (rank, start).
-        busy: the busy intervals of the operations.
-        unattributed: compute outside every compute operation, by rank.
-        coverage: how much GPU time is attributed to operations, by rank.
-        unattributed_kernels: the largest kernels outside compute operations.
-        explanation: why there are bubbles.
-        limitations: what could not be determined, and why.
-        schedule: which schedule ran, by the order of operations; None if not analysed.
-        plan: how the order differs from the given plan; None without one.
+        version: Version of bubbleviz.
+        convention: Name of the NVTX convention that range names follow.
+        headline: Name of the primary ratio, which is the one to quote.
+        headline_reason: Sentence with the reason for this choice.
+        profiles: The input files, in the order given.
+        ranks: The ranks, in pipeline order.
+        iterations: All iterations, averaged or not.
+        summary: Statistics over the averaged iterations.
+        operations: All operations, sorted by (rank, start).
+        busy: Busy intervals of the operations.
+        unattributed: Times of compute outside all compute operations, by rank.
+        coverage: GPU time that is attributed to operations, by rank.
+        unattributed_kernels: The largest kernels outside compute operations.
+        explanation: Causes of the bubbles.
+        limitations: What could not be determined, and why.
+        schedule: Schedule recognized from the order of operations, or None if not analyzed.
+        plan: Differences between the order of operations and the given plan, or None without a
+            plan.
         what_if: Other schedules at the same times, or None if they were not simulated.
-        theory: The schedule that ran, simulated at the same times, or None if it was not. Where
-            other schedules were simulated, too, it is the same as ``what_if``.
-        command: the command line; empty where there was none.
-        exposed: when only collectives ran on a rank.
-        overheads: when the profiler held a rank up.
-        collectives: when ranks were in which, and which are one.
-        pauses: when nothing of a rank was recorded, though it ran on.
-        memory: what ranks and operations hold; None if not read, or not recorded.
-        flops: model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU; None
-            if not given.
-        hosts: Names of all hosts and clocks in the profiles, which its texts may contain.
+        theory: The schedule that ran, simulated at the same times, or None if it was not simulated.
+            If other schedules were simulated as well, it equals ``what_if``.
+        command: Command line, or "" if there was none.
+        exposed: Times when only collectives ran on a rank.
+        overheads: Times when the profiler stopped a rank.
+        collectives: Times of ranks in collectives.
+        pauses: Times when a rank ran without being recorded.
+        memory: Memory of ranks and operations, or None if it was not read or recorded.
+        flops: Model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU, or
+            None if not given.
+        hosts: Names of all hosts and clocks that texts of the report may contain.
     """
 
     version: str
@@ -142,42 +143,42 @@ class Report:
 
     @property
     def kind(self) -> str:
-        """What ran: ``"training"``, or ``"inference"`` where nothing ever goes back."""
+        """Kind of the run: ``"training"``, or ``"inference"`` if it has no backward passes."""
         forward = any(iteration.kind == INFERENCE for iteration in self.iterations)
         return INFERENCE if forward else TRAINING
 
     @property
     def iteration_noun(self) -> str:
-        """What sentences call an iteration."""
+        """Noun for an iteration in sentences."""
         if self.kind == TRAINING:
             return "training iteration"
         return "iteration" if len(self.iterations) > 1 else "window"
 
     @property
     def bubbles(self) -> Bubbles:
-        """The idle intervals in the headline's windows, with their causes."""
+        """Idle intervals in the windows of the primary ratio, with their causes."""
         return self.explanation.bubbles
 
     @property
     def slowdowns(self) -> Slowdowns | None:
-        """What stragglers cost over all averaged iterations; None where that is unknown.
+        """Cost of stragglers over all averaged iterations, or None if it is unknown.
 
-        It is worked out when it is first asked for, which takes seconds for a million operations.
+        It is computed on first access, which takes seconds for a million operations.
         """
         return self.explanation.slowdowns
 
     @cached_property
     def slowness(self) -> Slowness:
-        """How slow each rank is, compared with its peers and with itself."""
+        """Slowness of each rank relative to its peers, and over time."""
         return measure_slowness(tuple(self.ranks), tuple(self.iterations), self._slowdown_by_rank)
 
     def _slowdown_by_rank(self) -> Mapping[int, float]:
-        """Return the slowdown S of each rank for which it is known, by index."""
+        """Return the known slowdowns, keyed by rank index."""
         return {} if self.slowdowns is None else self.slowdowns.by_rank
 
     @cached_property
     def kernel_time(self) -> KernelTime:
-        """How long kernels ran in the averaged iterations."""
+        """Time for which kernels ran in the averaged iterations."""
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
             sum(int(get_account_column(own, self.headline, name).sum()) for own in averaged)
@@ -190,9 +191,9 @@ class Report:
         return KernelTime(window, running, bubble, gap, loose, work)
 
     def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
-        """Return what a function makes of this report; it is called once per report.
+        """Return ``make(self)``, calling ``make`` only once per report.
 
-        Modules that build on reports keep results here, because this module cannot import them.
+        Modules that import this one store their results here.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -205,26 +206,26 @@ class Report:
 
     @property
     def launch_gap(self) -> float | None:
-        """Share of the time of operations in which no kernel of them ran; None without any.
+        """Fraction of the busy time of operations in which no kernel of theirs ran.
 
-        Counts operations of the averaged iterations, as tables of operations have no kernels.
+        Only operations of averaged iterations count. None if they have no busy time.
         """
         averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
         operations = self.operations
         rows = np.isin(operations.phase, COUNTED) & np.isin(operations.iteration, averaged)
         busy_ns = int(operations.busy_ns[rows].sum())
         active_ns = int(operations.active_ns[rows].sum())
-        # Tables may hold kernels that run longer than their operation, as both are rounded.
+        # In tables, rounding can make the kernels longer than their operation.
         return max(1 - active_ns / busy_ns, 0.0) if busy_ns else None
 
     @property
     def single_stage(self) -> bool:
-        """Whether the ranks that work form no pipeline, so that no schedule applies."""
+        """Whether the active ranks form a single stage, so that no pipeline schedule applies."""
         return self.no_pipeline == SINGLE_STAGE
 
     @property
     def no_pipeline(self) -> str | None:
-        """Why the ranks that work are not known to form a pipeline; None where they do."""
+        """Reason why the active ranks are not known to form a pipeline, or None if they do."""
         reason = None if self.schedule is None else self.schedule.reason
         return reason if reason in NO_PIPELINE else None
 
@@ -240,7 +241,7 @@ class Report:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Why the ratios are not those of a whole pipeline, what weighs most first."""
+        """Reasons why the ratios do not describe a complete pipeline, most severe first."""
         kernels = sum(profile.kernels for profile in self.profiles)
         limitations = drop_few_left_out(self.limitations, kernels)
         return list_restrictions(
@@ -251,7 +252,7 @@ class Report:
 
     @property
     def operations_lacking(self) -> bool:
-        """Whether ranks lack operations that others have, so that their work is unknown."""
+        """Whether ranks lack operations that other ranks have, so their work is unknown."""
         return any(note.kind is LimitationKind.OPERATIONS_LACKING for note in self.limitations)
 
     @property
@@ -260,25 +261,28 @@ class Report:
         return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in self.limitations)
 
     def clock_uncertainty_ns(self, rank: tables.Rank) -> int | None:
-        """Return how far the clock of a rank's host can be off, in ns; None if unbounded."""
+        """Return the maximum error of the clock of a rank's host in ns, or None if unbounded."""
         return self.profiles[rank.profile].clock_uncertainty_ns
 
     def clock(self, profile: int) -> tuple[str, float, int | None]:
-        """Return host, drift (ppm) and uncertainty (ns) of a profile's clock, which identify it."""
+        """Return host, drift (ppm) and uncertainty (ns) of a profile's clock.
+
+        Profiles with equal values share a clock.
+        """
         summary = self.profiles[profile]
         return summary.host, summary.clock_drift_ppm, summary.clock_uncertainty_ns
 
     def contradicted(self, name: str) -> bool:
-        """Return whether a ratio needs clocks that contradict each other, in any iteration."""
+        """Return whether a ratio depends on contradicting clocks in any iteration."""
         return any(
             name in iteration.ratios and iteration.ratios[name].contradicted
             for iteration in self.iterations
         )
 
     def lower_bound(self, name: str) -> float | None:
-        """Return the mean of a ratio with compute outside every operation counted as work.
+        """Return the mean of a ratio if compute outside all operations counted as work.
 
-        None where that is unknown, or about the same as the mean and no operation is lacking.
+        None if it is unknown, or close to the mean of the ratio while no operation is missing.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -287,30 +291,33 @@ class Report:
         return low.mean if ratio.mean - low.mean > noticeable else None
 
     def iteration(self, index: int) -> Iteration:
-        """Return the iteration of that index.
+        """Return the iteration with an index.
 
         Raises:
-            IndexError: there is none.
-            UsageError: it is no number.
+            IndexError: There is no such iteration.
+            UsageError: The index is not an integer.
         """
         if not isinstance(index, Integral):
-            raise UsageError(f"iteration {index!r:.60}: not a whole number; give an index")
+            raise UsageError(f"iteration {index!r:.60}: must be an integer")
         if not 0 <= index < len(self.iterations):
             raise IndexError(f"no iteration {index}; there are {len(self.iterations)}")
         return self.iterations[index]
 
     def typical_iteration(self) -> Iteration | None:
-        """Return the iteration to show: the median one by length of its ``step`` window.
+        """Return the iteration to show: the lower median by length of the ``step`` window.
 
-        It is one of the averaged iterations, if possible with the headline ratio; where there are
-        none, of the complete training ones, else of all that have work. Of an even number it is
-        the lower median, and of equally long ones the one with the lowest index. None where no
-        iteration has work.
+        Candidates are the averaged iterations, preferably those with the primary ratio. Without
+        any, they are the complete training iterations, and then all iterations with work. At equal
+        lengths, the smallest index wins.
+
+        Returns:
+            The iteration, or None if no iteration has work.
         """
         return choose_typical(tuple(self.iterations), self.headline)
 
 
-#: Of :class:`.ProfileSummary`, what a source, its coverage, that of its ranks and its clock tell.
+#: Fields of :class:`.ProfileSummary` that are copied from the source, copied from the coverage,
+#: summed over the coverage of ranks, and copied from the clock.
 _SOURCE_FIELDS = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
 _COVERAGE_FIELDS = (
     *("kernels", "linked_kernels", "attributed_kernels"),
@@ -318,11 +325,11 @@ _COVERAGE_FIELDS = (
 )
 _SUMMED_FIELDS = ("gpu_ns", "attributed_gpu_ns", "comm_ns", "copy_ns")
 _CLOCK_FIELDS = ("offset_ns", "drift_ppm", "t0_ns", "uncertainty_ns")
-#: Ranks that a sentence lists; all are counted.
+#: Maximum number of ranks that a sentence lists.
 _MAX_LISTED = 8
-#: Ranks that lack a ratio are all named, up to so many.
+#: Maximum number of ranks without a ratio, or iterations without work, that a limitation lists.
 _MAX_NAMED = 32
-#: Types of columns, by the annotations of attributes.
+#: Column types, keyed by the annotation of the attribute.
 _KINDS: Mapping[str, Kind] = {"str": "string", "int": "int64", "float": "float64"}
 
 ReportT = TypeVar("ReportT", bound=Report)
@@ -336,15 +343,15 @@ def build_report(
     explanation: Explanation,
     unreadable: Sequence[Limitation],
 ) -> ReportT:
-    """Return the report on a run.
+    """Combine the results of all stages of the analysis into a report.
 
     Args:
-        report: the kind of report.
-        recordings: one a profile, in the order given.
-        run: these, merged.
-        counts: ratios of its iterations.
-        explanation: why its ranks are idle.
-        unreadable: profiles that were left out.
+        report: Class of the report.
+        recordings: One recording per profile, in the order given.
+        run: The recordings, merged.
+        counts: Ratios of the iterations.
+        explanation: Causes of the idle time.
+        unreadable: Limitations for profiles that could not be read.
     """
     coverage: list[tables.RankCoverage] = []
     kernels: list[tables.UnattributedKernels] = []
@@ -383,7 +390,7 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Return ranks with their own ratios, as a table that has their attributes for columns."""
+    """Set the mean primary ratio of each rank, and return the ranks as a table."""
     ratios: list[list[float]] = [[] for _ in ranks]
     for rank_iterations in (
         iteration.ranks for iteration in counts.iterations if iteration.averaged
@@ -408,7 +415,7 @@ def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[
 
 
 def make_report(read: Recordings) -> Report:
-    """Return the report on what was read, with nothing set by the user."""
+    """Analyze recordings with default settings."""
     recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run)
     report = build_report(Report, recordings, run, counts, explain(run, counts), ())
@@ -416,12 +423,12 @@ def make_report(read: Recordings) -> Report:
 
 
 def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
-    """Return which schedule a run ran, with what limits that; see :func:`recognise_schedule`.
+    """Recognize the schedule of a run; see :func:`recognise_schedule`.
 
     Args:
-        recordings: one a profile.
-        run: these, merged.
-        counts: ratios of its iterations.
+        recordings: One recording per profile.
+        run: The recordings, merged.
+        counts: Ratios of the iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
     return recognise_schedule(
@@ -439,9 +446,10 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
 def add_schedule(
     report: ReportT, schedule: Recognition, plan_comparison: Recognition | None
 ) -> ReportT:
-    """Return a report with its recognised schedule, and how the run differs from a plan, if any.
+    """Add the recognized schedule and the comparison with a plan to a report.
 
-    A run that kept a schedule exactly, from its first to its last stage, lacks no stage.
+    If the run followed the schedule exactly on all of its stages, the limitation that stages may be
+    missing is dropped.
     """
     limitations = tuple(
         note
@@ -475,7 +483,7 @@ def _summarize_profiles(
 def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
-    """Return everything that could not be measured or inferred, the most general first."""
+    """Return the limitations of the files, the ratios and the averages, most general first."""
     file_limitations = merge_limitations(
         chain.from_iterable(locate_damage(recordings, run, counts))
     )
@@ -542,11 +550,11 @@ def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitation]:
-    """Yield why iterations are no part of averages.
+    """Yield a limitation for each reason why iterations are not averaged.
 
     Args:
-        counts: of the run.
-        is_numbered: whether all names of ranges number microbatches.
+        counts: Ratios of the iterations.
+        is_numbered: Whether range names contain the numbers of microbatches.
     """
     remedy = (
         "check the numbers in the names of ranges"
@@ -584,7 +592,10 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield the limitations of iterations in which ranks waited, or may have, for a recording."""
+    """Yield limitations for iterations in which ranks waited, or may have, for recordings to begin.
+
+    If this leaves no averaged iteration, the limitation restricts the report.
+    """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
         verb = "is" if len(left_out) == 1 else "are"
@@ -599,7 +610,7 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield the limitation of ranks that lack operations which others have."""
+    """Yield the limitation for ranks that lack operations that other ranks have, if any."""
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
     doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])
     n_missing = find_missing_operations(run, doubtful_iterations).tolist()
@@ -616,7 +627,7 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations of the causes of idle time, and of the critical path."""
+    """Yield limitations of the causes of idle time and of the critical path."""
     ratio = explanation.listed_ratio
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
         yield Limitation(
@@ -634,7 +645,7 @@ def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterat
 
 
 def _list_ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
-    """Yield a limitation for each ratio that unattributed compute could move noticeably."""
+    """Yield a limitation for each ratio that depends noticeably on unattributed compute."""
     for name, ratio in counts.summary.bubble_ratio.items():
         low = counts.summary.bubble_low[name].mean
         if ratio.mean is not None and low is not None and ratio.mean - low > NOTICEABLE:

@@ -1,6 +1,7 @@
-"""The timeline: the columns that interactive pictures are drawn from, on one clock.
+"""The timeline: columns from which interactive pictures are drawn, on one clock.
 
-The HTML report holds it, and a small report's JSON, so that ``bubbleviz view`` can show it again.
+HTML reports contain it, and so does the JSON of small reports, so that ``bubbleviz view`` can draw
+them again.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _COLUMNS = {
     "critical": "operation",
 }
 
-#: A browser holds columns other than times in 32 bits.
+#: Maximum of the column ``thousandths``, because browsers store all columns but times in 32 bits.
 _MAX_THOUSANDTHS = 2**31 - 1
-#: Characters of a name that are kept.
+#: Maximum number of characters of a name.
 _MAX_NAME = 300
 #: Maximum number of operations that the JSON of a report contains.
 MAX_SAVED_OPERATIONS = 20_000
@@ -47,14 +48,15 @@ MAX_SAVED_OPERATIONS = 20_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Columns by table and name; times are nanoseconds since ``base_ns``, -1 is none.
+    """Tables of columns. Times are in ns since ``base_ns``, and -1 means none.
 
     Attributes:
-        base_ns: the earliest time, on the report's clock.
-        names: texts; ``name``, ``call`` and ``around`` are rows of them.
-        tables: ``operations``, ``compute`` and ``communication`` (when operations are at work),
-                ``unattributed``, ``bubbles``, ``windows`` (of every definition) and ``critical``.
-            ``thousandths`` is how long an operation took: of the median of its kind, or 0.
+        base_ns: Earliest time, on the report's clock.
+        names: Texts; the columns ``name``, ``call`` and ``around`` contain indices of them.
+        tables: Columns, keyed by table and column. The tables are ``operations``, their busy
+            intervals in ``compute`` and ``communication``, and ``unattributed``, ``bubbles``,
+            ``windows`` (of all ratios) and ``critical``. The column ``thousandths`` is the time of
+            an operation in thousandths of the median of its kind, or 0 if that is unknown.
     """
 
     base_ns: int
@@ -112,7 +114,7 @@ def build_timeline(report: Report) -> Timeline:
 
 
 def measure_times_median(report: Report) -> Floats:
-    """Return how many times the median of its kind every operation took."""
+    """Return the time of each operation divided by the median of its kind."""
     return compute_multiples_of_median(
         report.operations,
         np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks], np.int64),
@@ -124,9 +126,9 @@ def measure_times_median(report: Report) -> Floats:
 def _list_busy_pieces(
     report: Report, base_ns: int, phases: tuple[Phase, ...]
 ) -> Mapping[str, Ints]:
-    """Return the busy intervals of operations of some phases, in order of (rank, start).
+    """Return the busy intervals of operations of the given phases, sorted by (rank, start).
 
-    Communication without busy intervals of its own is shown by its span.
+    An operation without busy intervals contributes its span.
     """
     operations, busy = report.operations, report.busy
     has_phase = mask_phases(operations.phase, phases)
@@ -143,7 +145,7 @@ def _list_busy_pieces(
 
 
 def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
-    """Return every window of every ratio, of the ranks that count in it."""
+    """Return the windows of all ratios, iterations and ranks, for ranks that have the ratio."""
     tables = [np.zeros((5, 0), np.int64)]
     for ratio_index, ratio in enumerate(list_ratios()):
         for iteration in report.iterations:
@@ -160,7 +162,7 @@ def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
 
 
-#: Tables that columns are rows of; ``ranks`` and ``iterations`` are those of the report.
+#: Table that a column contains indices of. ``ranks`` and ``iterations`` are tables of the report.
 _TABLE_OF_COLUMN = {
     "rank": "ranks",
     "iteration": "iterations",
@@ -172,11 +174,11 @@ _TABLE_OF_COLUMN = {
     "around": "names",
     "ratio": "ratios",
 }
-#: Columns other than those in _ROWS_OF in which -1 means none.
+#: Other columns in which -1 means none.
 _OPTIONAL_COLUMNS = frozenset(
     ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
 )
-#: Columns of codes, and the number of codes.
+#: Number of codes, for columns of codes.
 _N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 

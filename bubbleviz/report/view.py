@@ -1,4 +1,4 @@
-"""The view: the part of a report that a picture shows, and how it is set."""
+"""The view: the part of a report that a picture shows, and its style."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ class View:
     """The part of a report that a picture shows; ratios are never affected.
 
     Attributes:
-        iterations: indices of the iterations to draw, ascending; empty for
+        iterations: Indices of the iterations to draw, ascending, or empty for the iteration of
             :func:`bubbleviz.report.advice.choose_shown_iteration`.
-        ranks: numbers of the ranks to draw (:attr:`.Rank.number`), as ``--ranks`` takes them; empty
-            for all.
-        communication: whether to draw a thin lane of communication operations under each rank.
-        rows: ``"rank"`` for a row per rank, ``"stage"`` for one per stage with all its replicas;
-            None for ranks, and stages where there are many ranks.
-        causes: whether to colour idle time by its cause.
-        critical: whether to draw a line along the operations that bound the iteration.
-        heat_map: whether to show below which microbatch took long on which stage.
-        style: ``"screen"``, or ``"paper"`` for a figure of a paper: no title, notes or marks of
-            uncertain clocks; None for a screen. ``,font=Times`` and the like behind it set what
-            :data:`bubbleviz.model.choices.STYLE_KEYS` names.
-        width_mm: the width of the picture on paper; None for that of its style.
+        ranks: Numbers (:attr:`.Rank.number`) of the ranks to draw, as for ``--ranks``, or empty for
+            all.
+        communication: Whether to draw a thin lane of communication operations under each rank.
+        rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage. By default rows
+            are ranks, or stages in runs with many ranks.
+        causes: Whether to color idle time by its cause.
+        critical: Whether to draw a line along the critical path.
+        heat_map: Whether to add a heat map of the time of each microbatch on each stage.
+        style: ``"screen"`` (the default), or ``"paper"`` for a figure without title, notes and
+            marks of uncertain clocks. Settings of :data:`bubbleviz.model.choices.STYLE_KEYS` may
+            follow, such as ``paper,font=Times``.
+        width_mm: Width of the picture on paper, or None for the default of the style.
     """
 
     iterations: tuple[int, ...] = ()
