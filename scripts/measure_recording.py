@@ -48,7 +48,7 @@ def _measure_recording(folder: Path) -> tuple[float, float]:
         recording = annotate.record(str(folder / str(number)))
         times_us.append(_measure_us())
         recording.stop()
-        ranges.attach(None)
+        ranges.append_recorder(None)
     size = sum(file.stat().st_size for file in (folder / "0").iterdir())
     return min(times_us), size / (_ITERATIONS * _OPERATIONS)
 

@@ -1,24 +1,25 @@
-"""Ranges for training scripts whose framework names none: import it, call it once.
+"""Ranges for training scripts whose framework does not name its operations: one call adds them.
 
 >>> from bubbleviz import annotate
 >>> handle = annotate.torch_pipelining()  # doctest: +SKIP
 >>> with annotate.phase("F", microbatch=3, chunk=0):
 ...     pass
 
-Nsight Systems records them as NVTX ranges, PyTorch's profiler as its own. Their names follow the
-convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which is recognised without an option.
-Where nothing records, a range costs a microsecond or two.
+Nsight Systems records them as NVTX ranges, and PyTorch's profiler as its own ranges. The names
+follow the convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which is recognized without an
+option. If nothing records, a range costs one or two microseconds.
 
-``annotate.record("run/")`` writes when they ran to files, without a profiler; so does
-``annotate.torch_pipelining(record="run/")``, and any script of which the environment variable
-BUBBLEVIZ_RECORD names a folder. ``bubbleviz analyze run/`` reads them.
+``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. So do
+``annotate.torch_pipelining(record="run/")`` and, without changes to the script, the environment
+variable BUBBLEVIZ_RECORD, which names a folder. ``bubbleviz analyze run/`` reads the files.
 
-A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
-``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``, and, of steps
-without stages, ``annotate.torch(model)``. Each wraps the framework's own methods, returns a handle
-whose ``remove()`` undoes that (also a context manager), and does nothing more when called again.
+Each framework is a module of :mod:`bubbleviz.annotate.frameworks` and is called by its name:
+``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``, and
+``annotate.torch(model)`` for training steps without stages. The call wraps methods of the framework
+and returns a handle, which is also a context manager; its ``remove()`` restores them. Further calls
+have no effect.
 
-This package loads only the standard library; it uses PyTorch where the script has loaded it.
+The package imports only the standard library. It uses PyTorch if the script has imported it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import pkgutil
 from collections.abc import Callable
 
 from bubbleviz.annotate.ranges import Range, iteration, phase, step
-from bubbleviz.annotate.switch import record, record_as_environment_says
+from bubbleviz.annotate.switch import record, record_from_environment
 from bubbleviz.annotate.wrapping import Annotations
 from bubbleviz.errors import AnnotationError
 
@@ -43,20 +44,20 @@ __all__ = [
     "supported",
 ]
 
-record_as_environment_says()
+record_from_environment()
 
 
 def supported() -> tuple[str, ...]:
-    """Return the names of the frameworks that can be annotated, in alphabetical order."""
+    """Return the names of the supported frameworks, in alphabetical order."""
     package = importlib.import_module("bubbleviz.annotate.frameworks")
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
 def __getattr__(name: str) -> Callable[..., Annotations]:
-    """Return the function that annotates the framework of that name.
+    """Return the function that annotates the framework with this name.
 
     Raises:
-        AttributeError: there is no such framework.
+        AttributeError: The framework is not supported.
     """
     if name.startswith("_") or name not in supported():
         raise AttributeError(

@@ -1,12 +1,12 @@
-"""Distributed: the numbers of this process in the run, where torch.distributed knows them."""
+"""Rank and world size of this process, as known to torch.distributed."""
 
 from __future__ import annotations
 
 import sys
 
 
-def numbers_in_torch() -> tuple[int, int] | None:
-    """Return the rank of this process and how many there are (-1 unknown); None without PyTorch."""
+def get_torch_rank_and_size() -> tuple[int, int] | None:
+    """Return rank and world size (-1 if unknown), or None if torch.distributed is not in use."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

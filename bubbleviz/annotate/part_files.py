@@ -1,7 +1,7 @@
-"""Part files: where a process appends its iterations, one file after another.
+"""Part files: a process appends its iterations to one file after another.
 
-No file is written by two processes, renamed, or changed but at its end, so that whoever reads it
-meanwhile, on another machine too, sees a beginning of it.
+A file is written by only one process, is never renamed, and changes only at its end. A concurrent
+reader, also on another machine, therefore always sees a prefix of it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.distributed import numbers_in_torch
+from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.recording_layout import NONE
 
-#: A range that is over: its name, whether it only started transfers, its thread, when it was
-#: entered and left by the host's monotonic clock, and its timing events, None for none. A plain
-#: tuple: one is made for each range, while training waits.
+#: A finished range: name, whether it only started transfers, thread id, start and end on the host's
+#: monotonic clock, and its stream and timing events, or None. It is a plain tuple because one is
+#: created for every range, while training waits.
 Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
-#: Places in a stamp.
-END: Final = 4
-EVENTS: Final = 5
+#: Indices of the end time and of the timing events in a stamp.
+END_INDEX: Final = 4
+EVENTS_INDEX: Final = 5
 
 
 @dataclass(eq=False)
@@ -34,42 +34,42 @@ class Block:
     """The operations of one iteration of a rank.
 
     Attributes:
-        number: of the iteration; None where no range names it.
-        recorded: whether its operations are recorded; else they are left out on purpose.
-        after_pause: whether iterations before it were left out on purpose.
-        start_ns: when it began.
-        end_ns: when its range was left, or its last operation ended.
-        over: whether the next forward outside a range of an iteration begins another one.
-        stamps: its operations, in the order in which they ended.
-        spans: device start and end of each operation, in the same order, once read.
-        anchor: the timing event at its beginning; None without a GPU.
-        device_ns: the host's clock less the device's.
-        lost: operations of earlier iterations that ended too late to be recorded.
-        on_device: whether its operations are timed on a GPU.
+        number: Number of the iteration, or None if no range numbers it.
+        is_recorded: Whether its operations are recorded, rather than skipped on purpose.
+        after_pause: Whether preceding iterations were skipped on purpose.
+        start_ns: Start time.
+        end_ns: End of its range, or of its last operation.
+        is_complete: Whether the next forward outside an iteration range starts a new iteration.
+        stamps: Its operations, in the order in which they ended.
+        spans: Device start and end of each operation, in the same order, once read.
+        anchor: Timing event at its start, or None without a GPU.
+        device_offset_ns: Host clock minus device clock.
+        n_lost: Number of operations of earlier iterations that ended too late to be recorded.
+        on_device: Whether its operations are timed on a GPU.
     """
 
     number: int | None
-    recorded: bool
+    is_recorded: bool
     after_pause: bool
     start_ns: int
     end_ns: int = NONE
-    over: bool = False
+    is_complete: bool = False
     stamps: list[Stamp] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     anchor: Any = None
-    device_ns: int = 0
-    lost: int = 0
+    device_offset_ns: int = 0
+    n_lost: int = 0
     on_device: bool = False
 
 
-#: Columns of operations for the two times of a span.
+#: Names of the columns with the two times of a span.
 _DEVICE_COLUMNS = ("device_start", "device_end")
-#: Encodes JSON without blanks.
+#: JSON encoder that writes no blanks.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_line(fields: dict[str, Any]) -> bytes:
-    """Return a line of a recording, with its checksum as the last key.
+    """Encode one line of a recording, with its checksum as the last key.
 
     Args:
         fields: Keys and values of the line.
@@ -80,23 +80,23 @@ def encode_line(fields: dict[str, Any]) -> bytes:
     return f"{body}{layout.CRC_KEY}{crc}}}\n".encode("ascii")
 
 
-def _clean(text: str) -> str:
-    """Return a text that UTF-8 can encode, cut to the maximum length."""
+def truncate_text(text: str) -> str:
+    """Truncate a text to the maximum length, and replace characters that UTF-8 cannot encode."""
     return text.encode("utf-8", "replace")[: layout.LONGEST_TEXT].decode("utf-8", "ignore")
 
 
-def _clock_fields(clock: Clocks) -> dict[str, int]:
+def _make_clock_fields(clock: Clocks) -> dict[str, int]:
     monotonic_ns, utc_ns, half_width_ns = clock
     return {"monotonic_ns": monotonic_ns, "utc_ns": utc_ns, "half_width_ns": half_width_ns}
 
 
-def iteration_line(
+def encode_iteration(
     block: Block, names: dict[str, int], threads: dict[int, int], clock: Clocks
 ) -> bytes:
-    """Return the line of an iteration.
+    """Encode the line of an iteration.
 
     Args:
-        block: The iteration; its ``spans`` are empty if the host's own times count.
+        block: The iteration. Without ``spans``, only host times are written.
         names: Ids of the names that the file already defines; new names are added.
         threads: Numbers of the threads in the file; new threads are added.
         clock: The host's clocks when the line is written.
@@ -105,26 +105,26 @@ def iteration_line(
         "iteration": block.number,
         "start_ns": block.start_ns,
         "end_ns": block.end_ns,
-        "clock": _clock_fields(clock),
+        "clock": _make_clock_fields(clock),
     }
     if block.after_pause:
         fields["after_pause"] = True
-    if block.lost:
-        fields["lost"] = block.lost
-    if block.device_ns:
-        fields["device_offset_ns"] = block.device_ns
+    if block.n_lost:
+        fields["lost"] = block.n_lost
+    if block.device_offset_ns:
+        fields["device_offset_ns"] = block.device_offset_ns
     n_defined = len(names)
-    fields["operations"] = _operation_columns(block, names, threads)
+    fields["operations"] = _make_operation_columns(block, names, threads)
     if len(names) > n_defined:
         new_names = list(names)[n_defined:]
-        fields["names"] = {names[name]: _clean(name) for name in new_names}
+        fields["names"] = {names[name]: truncate_text(name) for name in new_names}
     return encode_line(fields)
 
 
-def _operation_columns(
+def _make_operation_columns(
     block: Block, names: dict[str, int], threads: dict[int, int]
 ) -> dict[str, list[Any]]:
-    """Return the operations of an iteration as columns; times count from its start.
+    """Return the operations of an iteration as columns, with times relative to its start.
 
     Args:
         block: The iteration.
@@ -154,62 +154,63 @@ def _operation_columns(
     return columns
 
 
-#: Variables of launchers: torchrun and its kin, Slurm, Open MPI, MPICH.
+#: Environment variables of launchers: torchrun and similar ones, Slurm, Open MPI, MPICH.
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-#: The monotonic clock and UTC at one moment, and how far the pair can be off, nanoseconds.
+#: Monotonic clock and UTC at the same moment, and the maximum error of the pair, in nanoseconds.
 Clocks: TypeAlias = tuple[int, int, int]
-#: Times that both clocks are read; the closest pair counts.
-_READINGS = 3
+#: Number of readings of both clocks; the pair with the smallest error is used.
+_N_READINGS = 3
 
 
-def place_of_process() -> tuple[int, int]:
-    """Return rank and world size (-1 unknown) as torch.distributed or the launcher knows them."""
+def get_rank_and_size() -> tuple[int, int]:
+    """Return rank and world size, from torch.distributed or else the launcher; -1 if unknown."""
 
-    def variable(names: tuple[str, ...]) -> int:
+    def read_variable(names: tuple[str, ...]) -> int:
         texts = (os.environ.get(name, "") for name in names)
         return next((int(text) for text in texts if text.isdecimal()), NONE)
 
-    return numbers_in_torch() or (variable(_RANK), variable(_WORLD_SIZE))
+    return get_torch_rank_and_size() or (read_variable(_RANK), read_variable(_WORLD_SIZE))
 
 
-def clock_pair(
+def read_clocks(
     monotonic: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = time.time_ns
 ) -> Clocks:
-    """Return UTC and the monotonic clock at one moment: the closest of a few readings.
+    """Read UTC and the monotonic clock at the same moment: the most precise of a few readings.
 
     ::
 
-        monotonic  before ├────────┤ after
-        UTC                   │
+        monotonic  start ├────────┤ end
+        UTC                  │
     """
     readings = []
-    for _ in range(_READINGS):
-        before, now, after = monotonic(), utc(), monotonic()
-        readings.append((after - before, before, now))
-    width, before, now = min(readings)
-    return before + width // 2, now, width - width // 2
+    for _ in range(_N_READINGS):
+        start_ns, utc_ns, end_ns = monotonic(), utc(), monotonic()
+        readings.append((end_ns - start_ns, start_ns, utc_ns))
+    width, start_ns, utc_ns = min(readings)
+    return start_ns + width // 2, utc_ns, width - width // 2
 
 
-#: Parts that a recording keeps; the oldest makes room.
-PARTS = 4
-#: So many names of one rank are tried for one that is free.
-_MOST_FILES = 100_000
+#: Maximum number of part files of a rank; the oldest is deleted.
+MAX_PARTS = 4
+#: Maximum number of file names of one rank that are tried.
+_MAX_FILES = 100_000
 
 
 class PartFiles:
-    """The files of a recording.
+    """The files of one rank's recording.
 
-    All methods raise OSError where the disk fails; what was written before stays readable.
+    All methods raise OSError if the disk fails; lines written before stay readable.
 
     Args:
-        folder: where they are; made if it is not there.
-        limit_bytes: what all of them together hold at most, about.
-        write: appends to a file, as ``os.write``.
-        place: number of the process in the run, and how many there are (-1 unknown).
-        start_ns: when the recording began, by the monotonic clock.
-        sampled: of so many iterations some are recorded, 0 for all; and how many of these.
-        device: name of the GPU; None for the host itself.
+        folder: Folder of the files; created if needed.
+        limit_bytes: Approximate maximum total size of the files.
+        write: Appends to a file, like ``os.write``.
+        rank_and_size: Rank of the process and world size, or -1 if unknown.
+        start_ns: Start of the recording, on the monotonic clock.
+        sampled: Length of the cycle of which some iterations are recorded, or 0 for all, and number
+            of iterations recorded per cycle.
+        device: Name of the GPU, or None if operations are timed on the host.
     """
 
     def __init__(
@@ -218,14 +219,19 @@ class PartFiles:
         limit_bytes: int,
         write: Callable[[int, bytes], int] = os.write,
         *,
-        place: tuple[int, int],
+        rank_and_size: tuple[int, int],
         start_ns: int,
         sampled: tuple[int, int],
         device: str | None,
     ) -> None:
         self._folder, self._write_some = folder, write
-        self._part_bytes = max(limit_bytes // PARTS, 1)
-        self._place, self._start_ns, self._sampled, self._device = place, start_ns, sampled, device
+        self._part_bytes = max(limit_bytes // MAX_PARTS, 1)
+        self._place, self._start_ns, self._sampled, self._device = (
+            rank_and_size,
+            start_ns,
+            sampled,
+            device,
+        )
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
         self._file: int | None = None
@@ -234,26 +240,26 @@ class PartFiles:
         self._paths: list[Path] = []
 
     def append(self, block: Block, clock: Clocks) -> None:
-        """Append a block whole, to the next file where this one is full."""
+        """Append an iteration, to a new file if the current one is full."""
         if self._file is not None and self._size >= self._part_bytes:
             self.close()
         if self._file is None:
-            self._begin_part(clock)
-        self._write(iteration_line(block, self._names, self._threads, clock))
+            self._start_part(clock)
+        self._write(encode_iteration(block, self._names, self._threads, clock))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the current file."""
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
 
-    def _begin_part(self, clock: Clocks) -> None:
-        """Begin a file with its header, and remove the oldest if there are enough."""
+    def _start_part(self, clock: Clocks) -> None:
+        """Start a file with its header, and delete the oldest file if there are too many."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path, self._file = self._created()
+        path, self._file = self._create_file()
         self._size, self._names, self._threads = 0, {}, {}
         self._paths.append(path)
-        # What the launcher calls the run.
+        # Identifies the run, as far as the launcher names it.
         elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
@@ -264,55 +270,55 @@ class PartFiles:
             "rank": rank,
             "pid": os.getpid(),
             "part": self._part,
-            "host": _clean(socket.gethostname()),
+            "host": truncate_text(socket.gethostname()),
             "began_ns": self._start_ns,
-            "clock": _clock_fields(clock),
+            "clock": _make_clock_fields(clock),
         }
         if world_size != NONE:
             fields["world_size"] = world_size
         if self._device is not None:
-            fields["device"] = _clean(self._device)
+            fields["device"] = truncate_text(self._device)
         if run:
-            fields["run"] = _clean(run)
+            fields["run"] = truncate_text(run)
         if every:
             fields |= {"every": every, "iterations": iterations}
         self._write(encode_line(fields))
         self._part += 1
-        while len(self._paths) > PARTS:
+        while len(self._paths) > MAX_PARTS:
             self._paths.pop(0).unlink(missing_ok=True)
 
-    def _created(self) -> tuple[Path, int]:
-        """Return the next file of this rank, and its descriptor."""
+    def _create_file(self) -> tuple[Path, int]:
+        """Create the next file of this rank, and return its path and descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         stem = f"rank-{self._place[0]:05}"
         if not self._paths:
-            # The file behind all files of the rank.
-            taken = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
-            numbers = [name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in taken]
-            known = [int(n[1:] or 0) for n in numbers if n[1:].isdecimal() or not n]
-            self._number = max(known, default=-1) + 1
+            # The first file of a process follows all existing files of the rank.
+            used_names = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
+            numbers = [name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in used_names]
+            used_numbers = [int(n[1:] or 0) for n in numbers if n[1:].isdecimal() or not n]
+            self._number = max(used_numbers, default=-1) + 1
         while True:
             number, self._number = self._number, self._number + 1
             path = self._folder / f"{stem}{f'.{number}' if number else ''}{layout.SUFFIX}"
             try:
                 return path, os.open(path, flags, 0o644)
             except FileExistsError:
-                # Another process says that it is this rank, too.
-                if number - self._part > _MOST_FILES:
+                # Another process with the same rank created it.
+                if number - self._part > _MAX_FILES:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Write bytes whole, or none of them as far as the disk allows."""
+        """Write all bytes, or truncate the file to its former size if the disk fails."""
         file = self._file
         assert file is not None, "a part has begun"
-        begun = self._size
+        initial_size = self._size
         try:
-            while self._size - begun < len(data):
-                self._size += self._write_some(file, data[self._size - begun :])
+            while self._size - initial_size < len(data):
+                self._size += self._write_some(file, data[self._size - initial_size :])
         except OSError:
-            self._size = begun
+            self._size = initial_size
             try:
-                os.ftruncate(file, begun)
+                os.ftruncate(file, initial_size)
             finally:
                 self.close()
             raise

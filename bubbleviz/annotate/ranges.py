@@ -1,4 +1,4 @@
-"""Ranges with names of bubbleviz's own convention, for every active recorder."""
+"""Ranges named in bubbleviz's own convention, passed to every active recorder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bubbleviz.annotate.distributed import numbers_in_torch
+from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
@@ -22,76 +22,77 @@ if TYPE_CHECKING:
 class Recorders:
     """The recorders of this process: NVTX for Nsight Systems, PyTorch's profiler, and files.
 
-    They are looked up when the first range opens after PyTorch is loaded. NVTX is called through
+    They are set up when the first range opens after PyTorch has been loaded. NVTX is called through
     PyTorch if PyTorch was built for GPUs, else through the package ``nvtx`` if it is installed.
-    PyTorch's profiler gets a range while it records. Without a recorder, a range checks whether
-    PyTorch's profiler is on, and calls NVTX, which returns at once in a process without a tool.
+    PyTorch's profiler gets a range only while it records. Without an active recorder, a range only
+    checks whether PyTorch's profiler is on and calls NVTX, which returns immediately in a process
+    without a tool.
 
-    PyTorch is never imported from here: a script that has not loaded it records nothing with it.
+    This module never imports PyTorch: a script that has not loaded PyTorch records nothing with it.
     """
 
     def __init__(self) -> None:
         self._push: Callable[[str], object] | None = None
         self._pop: Callable[[], object] | None = None
-        self._profiling: Callable[[], bool] = bool
+        self._is_profiling: Callable[[], bool] = bool
         self._record: Callable[[str], Any] | None = None
-        self._settled = False
-        #: The number of the next iteration that is given none; they count from 0 in a process.
+        self._is_set_up = False
+        #: Number of the next iteration that is opened without a number; starts at 0.
         self.next_iteration = 0
-        #: Writes files; see :mod:`bubbleviz.annotate.recorder`.
+        #: Writer of recording files, see :mod:`bubbleviz.annotate.recorder`, or None.
         self.recorder: Recorder | None = None
 
     def open(
         self, name: str, *, iteration: int | None = None, launches: bool = False
     ) -> tuple[Any, ...]:
-        """Open a range on this thread, and return the handle that :meth:`close` takes.
+        """Open a range on this thread, and return the handle for :meth:`close`.
 
         Args:
-            name: of the range.
-            iteration: number of the iteration that it is; None for an operation.
-            launches: whether it only starts transfers.
+            name: Name of the range.
+            iteration: Number of the iteration, or None if the range is an operation.
+            launches: Whether the range only starts transfers.
         """
-        if not self._settled:
-            self._settle()
-        ends: list[Callable[[], object]] = []
+        if not self._is_set_up:
+            self._set_up()
+        close_functions: list[Callable[[], object]] = []
         if self._push is not None and self._pop is not None:
             try:
                 self._push(name)
-                ends.append(self._pop)
+                close_functions.append(self._pop)
             except RuntimeError:
-                # PyTorch without NVTX raises when it is called, not before.
-                self._push, self._pop = _of_package()
-        if self._profiling() and self._record is not None:
+                # A PyTorch built without NVTX only raises when the function is called.
+                self._push, self._pop = _load_nvtx_package()
+        if self._is_profiling() and self._record is not None:
             recorded = self._record(name)
             recorded.__enter__()
-            ends.append(functools.partial(recorded.__exit__, None, None, None))
+            close_functions.append(functools.partial(recorded.__exit__, None, None, None))
         if self.recorder is not None:
             opened = self.recorder.open(name, launches=launches, iteration=iteration)
-            ends.append(functools.partial(self.recorder.close, opened))
-        return tuple(ends)
+            close_functions.append(functools.partial(self.recorder.close, opened))
+        return tuple(close_functions)
 
     def close(self, opened: tuple[Any, ...]) -> None:
-        """Close a range on the thread that opened it."""
-        for end in reversed(opened):
-            end()
+        """Close a range, on the thread that opened it."""
+        for close_range in reversed(opened):
+            close_range()
 
-    def _settle(self) -> None:
-        """Look for PyTorch and NVTX among the modules that the script has loaded."""
+    def _set_up(self) -> None:
+        """Find PyTorch and NVTX among the modules that the script has loaded."""
         torch: Any = sys.modules.get("torch")
-        # It may be loaded, or finish loading, later.
-        self._settled = hasattr(torch, "profiler") and hasattr(getattr(torch, "cuda", 0), "nvtx")
-        if self._settled and (torch.version.cuda or torch.version.hip):
+        # PyTorch may be loaded later, or may be loading right now.
+        self._is_set_up = hasattr(torch, "profiler") and hasattr(getattr(torch, "cuda", 0), "nvtx")
+        if self._is_set_up and (torch.version.cuda or torch.version.hip):
             self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
         else:
-            self._push, self._pop = _of_package()
-        if self._settled:
-            self._profiling = _profiler_check(torch)
+            self._push, self._pop = _load_nvtx_package()
+        if self._is_set_up:
+            self._is_profiling = _make_profiler_check(torch)
             self._record = torch.profiler.record_function
 
 
 @functools.cache
-def _of_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
-    """Return push and pop of the package ``nvtx``, where it is installed."""
+def _load_nvtx_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
+    """Return push and pop of the package ``nvtx``, or a pair of None if it is not installed."""
     try:
         nvtx = importlib.import_module("nvtx")
     except ImportError:
@@ -100,10 +101,11 @@ def _of_package() -> tuple[Callable[[str], object] | None, Callable[[], object] 
     return (push, pop) if push and pop else (None, None)
 
 
-def _profiler_check(torch: Any) -> Callable[[], bool]:
+def _make_profiler_check(torch: Any) -> Callable[[], bool]:
     """Return a function that checks whether PyTorch's profiler records on this thread.
 
-    Under ``emit_nvtx`` it does not: its records go to NVTX, where the range is anyway.
+    The check is False under ``emit_nvtx``: the profiler then writes NVTX ranges, and the range is
+    already written through NVTX.
     """
     autograd = torch.autograd
     enabled: Callable[[], bool] = autograd._profiler_enabled
@@ -114,7 +116,8 @@ def _profiler_check(torch: Any) -> Callable[[], bool]:
     return lambda: enabled() and kind() != to_nvtx
 
 
-#: The phases of bubbleviz/model/phases.py, without the import; a test keeps them equal.
+#: Labels of the phases in bubbleviz/model/phases.py, repeated here to avoid the import. A test
+#: compares them.
 PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
     *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
@@ -127,19 +130,23 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _recorders = Recorders()
 
 
-def attach(recorder: Recorder | None) -> Recorder | None:
-    """Give all ranges to a recorder of files, too; return the one before, which gets no more."""
-    before, _recorders.recorder = _recorders.recorder, recorder
-    return before
+def append_recorder(recorder: Recorder | None) -> Recorder | None:
+    """Replace the recorder of files, and return the previous one."""
+    previous, _recorders.recorder = _recorders.recorder, recorder
+    return previous
 
 
-def current_recorder() -> Recorder | None:
-    """Return the recorder of files that gets all ranges, or None if nothing is recorded."""
+def get_recorder() -> Recorder | None:
+    """Return the recorder of files, or None if nothing is recorded to files."""
     return _recorders.recorder
 
 
-def recorded_from_now(name: str) -> Callable[[], None] | None:
-    """Begin an operation that another thread may end, by what this returns; only files have it."""
+def open_in_recorder(name: str) -> Callable[[], None] | None:
+    """Open an operation in the recorder of files only, so that another thread may close it.
+
+    Returns:
+        A function that closes the operation, or None if nothing is recorded to files.
+    """
     recorder = _recorders.recorder
     if recorder is None:
         return None
@@ -147,20 +154,21 @@ def recorded_from_now(name: str) -> Callable[[], None] | None:
 
 
 class Range:
-    """A range: a context manager, and a decorator of functions that run inside it.
+    """A range, usable as a context manager or as a decorator of functions.
 
-    The same range may be entered again, in one thread at a time; a decorated function opens a range
-    for each call. Of iterations and optimizer steps only the outermost is recorded in each thread:
-    a script may name its whole optimizer step around ranges that a wrapper opens in it.
+    A range may be entered repeatedly, in one thread at a time. A decorated function opens a new
+    range for each call. Of nested iterations, and of nested optimizer steps, only the outermost one
+    is recorded in each thread: a script may put a range around an optimizer step in which a wrapper
+    opens another one.
 
     Args:
-        name: recorded name.
-        launches: whether transfers only start in it: when they end, nothing here shows.
-        kind: of which only the outermost counts; "" where each does.
-        number: of an iteration; None where it is counted.
+        name: Name of the range.
+        launches: Whether only the start of transfers is inside the range, not their end.
+        kind: Kind of range of which only the outermost is recorded, or "" to record all.
+        number: Number of an iteration, or None to count iterations.
 
     Attributes:
-        name: recorded name; of an iteration once it is entered.
+        name: Name of the range. The name of an iteration is set when it is entered.
     """
 
     __slots__ = ("_kind", "_launches", "_number", "_opened", "name")
@@ -183,11 +191,11 @@ class Range:
         elif self._kind != _ITERATION:
             self._opened.append(_recorders.open(self.name))
         else:
-            numbers = numbers_in_torch()
-            of_rank = "" if numbers is None else f" rank={numbers[0]}"
+            numbers = get_torch_rank_and_size()
+            rank_suffix = "" if numbers is None else f" rank={numbers[0]}"
             number = _recorders.next_iteration if self._number is None else self._number
             _recorders.next_iteration = number + 1
-            self.name = f"{_PREFIX}iteration {number}{of_rank}"
+            self.name = f"{_PREFIX}iteration {number}{rank_suffix}"
             self._opened.append(_recorders.open(self.name, iteration=number))
         return self
 
@@ -198,10 +206,10 @@ class Range:
             _recorders.close(opened)
 
     def __call__(self, function: _F) -> _F:
-        """Return the function inside this range, one for each call.
+        """Return a function that runs inside a new range for each call.
 
         Raises:
-            UsageError: it runs after it returns, as generators and coroutines do.
+            UsageError: The function is a generator or a coroutine, which runs after the call.
         """
         code = getattr(getattr(function, "__code__", None), "co_flags", 0)
         if code & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -211,13 +219,15 @@ class Range:
             )
 
         @functools.wraps(function)
-        def ranged(*args: Any, **kwargs: Any) -> Any:
-            # Calls may run beside each other.
-            again = Range(self.name, launches=self._launches, kind=self._kind, number=self._number)
-            with again:
+        def run_in_range(*args: Any, **kwargs: Any) -> Any:
+            # A new range, because calls may run concurrently.
+            call_range = Range(
+                self.name, launches=self._launches, kind=self._kind, number=self._number
+            )
+            with call_range:
                 return function(*args, **kwargs)
 
-        return ranged  # type: ignore[return-value]  # it has the signature of the function
+        return run_in_range  # type: ignore[return-value]  # it has the signature of the function
 
 
 def phase(
@@ -234,85 +244,94 @@ def phase(
     """Return a range for an operation: ``with annotate.phase("F", microbatch=3, chunk=0): ...``.
 
     Args:
-        name: F, B (for the input alone), W, BW (both), R (recompute), FB (a forward and a backward
-            overlapped), Optimizer, SEND_F, RECV_F, SEND_B, RECV_B, SEND_RECV or COLLECTIVE.
-        microbatch: counted from 0 in each iteration; where none is given it is counted by order.
-        chunk: which of the rank's model chunks, in the model's order; not needed with one.
-        stage: virtual stage, where it is known; it determines the chunk and the order of ranks.
-        sequence: which part of a split sequence.
-        second_microbatch: of the second of two operations under one name (FB, SEND_RECV).
-        second_chunk: likewise.
-        second_stage: likewise.
+        name: F, B (input gradient only), W (weight gradient), BW (both gradients), R (recompute),
+            FB (a forward overlapped with a backward), Optimizer, SEND_F, RECV_F, SEND_B, RECV_B,
+            SEND_RECV or COLLECTIVE.
+        microbatch: Number of the microbatch in its iteration, from 0. By default microbatches are
+            numbered in order.
+        chunk: Index of the model chunk on this rank, in model order. Only needed with several
+            chunks.
+        stage: Virtual stage, if known. It determines the chunk and the order of ranks.
+        sequence: Index of the part of a split sequence.
+        second_microbatch: Microbatch of the second of two fused operations (FB, SEND_RECV).
+        second_chunk: Chunk of the second operation.
+        second_stage: Virtual stage of the second operation.
 
     Raises:
-        UsageError: there is no such phase, or a number is not valid.
+        UsageError: The phase does not exist, or a number is invalid.
     """
     numbers = (microbatch, chunk, stage, sequence, second_microbatch, second_chunk, second_stage)
     try:
-        text = name_of(name, *numbers)
+        text = format_name(name, *numbers)
     except TypeError as error:
         raise UsageError(f"annotate.phase({name!r}): numbers must be whole ({error})") from error
     return Range(text, kind=name if name == "Optimizer" else "")
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def name_of(phase: str, *numbers: int | None) -> str:
-    """Return the name of an operation's range; numbers are those of :func:`phase`, in its order.
+def format_name(phase: str, *numbers: int | None) -> str:
+    """Return the range name of an operation.
+
+    Args:
+        phase: Label of the phase.
+        numbers: Numbers as in :func:`phase`, in the same order; None if unknown.
 
     Raises:
-        UsageError: there is no such phase, or a number is not valid.
+        UsageError: The phase does not exist, or a number is invalid.
     """
     if phase not in PHASES:
         raise UsageError(f"annotate.phase({phase!r}): the phases are {', '.join(PHASES)}")
     pairs = [(word, n) for word, n in zip(_WORDS, numbers, strict=False) if n is not None]
-    return _PREFIX + " ".join((phase, *(f"{word}={_checked(word, n)}" for word, n in pairs)))
+    return _PREFIX + " ".join((phase, *(f"{word}={_check_number(word, n)}" for word, n in pairs)))
 
 
-def _checked(word: str, number: object) -> int:
-    """Return a number that a name can hold.
+def _check_number(word: str, number: object) -> int:
+    """Return a number after checking that it is an integer from 0 to 999,999,999.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: It is not.
     """
     try:
-        whole = int(number.__index__())  # type: ignore[attr-defined]  # an error reports its absence
+        value = int(number.__index__())  # type: ignore[attr-defined]  # an error reports its absence
     except (AttributeError, TypeError):
-        whole = -1
-    if not 0 <= whole < 10**9:
+        value = -1
+    if not 0 <= value < 10**9:
         raise UsageError(f"annotate: {word}={number!r} must be a number from 0 to 999,999,999")
-    return whole
+    return value
 
 
 def iteration(number: int | None = None) -> Range:
     """Return a range for an iteration: ``with annotate.iteration(step): ...``.
 
-    Iterations that a framework's wrapper would open inside it are not recorded. Work after it (an
-    optimizer step) belongs to it too, until a forward begins.
+    Iterations that a framework wrapper would open inside it are not recorded. Work after the range,
+    such as an optimizer step, also belongs to the iteration, until the next forward starts.
 
     Args:
-        number: the same on all ranks; counted from 0 where none is given.
+        number: Number of the iteration, the same on all ranks. By default iterations are counted
+            from 0.
 
     Raises:
-        UsageError: it is not a valid number.
+        UsageError: The number is invalid.
     """
     return Range(
-        "", kind=_ITERATION, number=None if number is None else _checked("iteration", number)
+        "", kind=_ITERATION, number=None if number is None else _check_number("iteration", number)
     )
 
 
 @contextmanager
 def step(number: int | None = None) -> Iterator[None]:
-    """Return a range for a training step that one call runs: ``with annotate.step(): ...``.
+    """Return a range for a training step that runs in one call: ``with annotate.step(): ...``.
 
-    Its forward and its backward, of one stage, cannot be told apart. A program that returns before
-    it has run, as JAX's do, ends in it: ``jax.block_until_ready(train_step(state))``.
+    The forward and the backward, of a single stage, are recorded as one operation. A function that
+    returns before its work is done, as in JAX, must be waited for inside the range:
+    ``jax.block_until_ready(train_step(state))``.
 
     Args:
-        number: of the iteration, which it is; counted from 0 where none is given.
+        number: Number of the iteration that the step is. By default iterations are counted from 0.
 
     Raises:
-        UsageError: it is not a valid number.
+        UsageError: The number is invalid.
     """
-    whole = {"second_microbatch": 0, "second_chunk": 0, "second_stage": 0}
-    with iteration(number), phase("FB", microbatch=0, chunk=0, stage=0, **whole):
+    second_numbers = {"second_microbatch": 0, "second_chunk": 0, "second_stage": 0}
+    with iteration(number), phase("FB", microbatch=0, chunk=0, stage=0, **second_numbers):
         yield

@@ -1,7 +1,7 @@
-"""Recorder: divides the ranges of a process into iterations, and writes these when they are over.
+"""Recorder: groups the ranges of a process into iterations, and writes each iteration when it ends.
 
-Nothing here may cost a training run more than microseconds a range, and nothing may end it: what
-fails is said once, and recording stops.
+The recorder must not slow down training by more than microseconds per range, and must never end it.
+After an error it logs one warning and stops recording.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.annotate.timing_events import TimingEvents
 
-#: Iterations that wait for a GPU at most, and seconds that the end of the recording does.
-_MOST_PENDING, _LAST_WAIT_S = 64, 1.0
-#: Operations that begin an iteration where no range does.
+#: Maximum number of iterations that wait for the GPU, and maximum time in seconds that
+#: :meth:`Recorder.stop` waits for it.
+_MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
+#: Operations that start an iteration if no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
-#: An iteration holds so many operations at most, so that memory stays small.
-_MOST_OPERATIONS = 1 << 17
-#: What only hands data over needs no time of the device.
+#: Maximum number of operations per iteration, which bounds memory use.
+_MAX_OPERATIONS = 1 << 17
+#: Operations that only hand over data; they are not timed on the GPU.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
-#: What ends an iteration where no range does.
+#: The operation that ends an iteration if no range marks iterations.
 _OPTIMIZER = "bubbleviz:Optimizer"
 _log = logging.getLogger("bubbleviz.annotate")
 
 
 class Recorder:
-    """A recording of this process; ``stop()`` ends it, and so does leaving ``with``.
+    """The recording of this process. It ends with ``stop()`` or at the end of a ``with`` block.
 
-    Nothing it does raises. It may be used from any thread.
+    No method raises. All methods may be called from any thread.
 
     Args:
-        folder: where the files are, one a rank.
-        every: record some of so many iterations; 0 for all.
-        iterations: how many of these, from the first on.
-        limit_bytes: what the files of this rank hold at most; the oldest iterations make room.
-        place: rank and world size; None for those of torch.distributed or the launcher.
-        monotonic: the clock, in nanoseconds.
-        utc: UTC, in nanoseconds since 1970.
-        write: appends to a file, as ``os.write``.
+        folder: Folder of the files, one file per rank.
+        every: Length of the cycle of which some iterations are recorded, or 0 to record all.
+        iterations: Number of iterations recorded per cycle, from its first one on.
+        limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
+        place: Rank and world size, or None to ask torch.distributed or the launcher.
+        monotonic: The monotonic clock, in nanoseconds.
+        utc: UTC in nanoseconds since 1970.
+        write: Appends to a file, like ``os.write``.
 
     Attributes:
-        folder: where the files are.
+        folder: Folder of the files.
     """
 
     def __init__(
@@ -70,12 +71,13 @@ class Recorder:
     ) -> None:
         self.folder = folder
         self._every, self._iterations, self._limit_bytes = every, iterations, limit_bytes
-        self._place, self._monotonic, self._utc, self._write = place, monotonic, utc, write
+        self._rank_and_size = place
+        self._monotonic, self._utc, self._write = monotonic, utc, write
         self._lock = threading.Lock()
         self._stopped = False
         self._block: Block | None = None
-        #: Ranges of iterations that are open, and iterations so far.
-        self._inside = self._count = 0
+        #: Number of open iteration ranges, and number of iterations so far.
+        self._n_open_iterations = self._count = 0
         self._pending: deque[Block] = deque()
         self._events: TimingEvents | None = None
         self._files: PartFiles | None = None
@@ -90,49 +92,64 @@ class Recorder:
 
     @property
     def active(self) -> bool:
-        """Whether it still records."""
+        """Whether the recording continues."""
         return not self._stopped
 
     def open(
         self, name: str, *, launches: bool = False, iteration: int | None = None
     ) -> tuple[Any, ...] | Block | None:
-        """Take the beginning of an operation or an iteration; return what :meth:`close` takes."""
+        """Record the start of an operation or iteration, and return the handle for :meth:`close`.
+
+        Args:
+            name: Name of the operation.
+            launches: Whether the operation only starts transfers.
+            iteration: Number of the iteration, or None if it is an operation.
+
+        Returns:
+            The block of an iteration; the block, name, flag, events and start of an operation; or
+                None
+            if nothing is recorded.
+        """
         if self._stopped:
             return None
         try:
             if iteration is not None:
                 with self._lock:
-                    self._inside += 1
-                    return self._next(iteration)
+                    self._n_open_iterations += 1
+                    return self._start_iteration(iteration)
             block = self._block
             if block is None or (
-                block.over and not self._inside and name.partition(" ")[0] in _FORWARDS
+                block.is_complete
+                and not self._n_open_iterations
+                and name.partition(" ")[0] in _FORWARDS
             ):
                 with self._lock:
-                    # Another thread may have come first.
-                    later = self._block
-                    block = self._next(None) if later is None or later is block else later
-            if not block.recorded:
+                    # Another thread may have started the next iteration already.
+                    newest = self._block
+                    block = (
+                        self._start_iteration(None) if newest is None or newest is block else newest
+                    )
+            if not block.is_recorded:
                 return None
             events = None
             if block.on_device and self._events is not None:
                 launches = launches or name.startswith(_SENDS)
                 events = None if launches else self._events.open()
             return block, name, launches, events, self._monotonic()
-        except Exception as error:  # no recording is worth a training run
-            self._give_up(error)
+        except Exception as error:  # a recording must never end the training run
+            self._stop_after_error(error)
             return None
 
     def close(self, opened: tuple[Any, ...] | Block | None) -> None:
-        """Take the end of an operation or an iteration."""
+        """Record the end of an operation or an iteration."""
         if opened is None or self._stopped:
             return
         end_ns = self._monotonic()
         try:
             if isinstance(opened, Block):
                 with self._lock:
-                    self._inside -= 1
-                    opened.end_ns, opened.over = end_ns, True
+                    self._n_open_iterations -= 1
+                    opened.end_ns, opened.is_complete = end_ns, True
                 return
             block, name, launches, events, start_ns = opened
             if events is not None and self._events is not None:
@@ -140,50 +157,55 @@ class Recorder:
             stamp = name, launches, get_ident(), start_ns, end_ns, events
             with self._lock:
                 stamps = block.stamps
-                if block is not self._block or len(stamps) >= _MOST_OPERATIONS:
-                    # What is written cannot count it, the next iteration can.
+                if block is not self._block or len(stamps) >= _MAX_OPERATIONS:
+                    # The iteration may be written already, so the current one counts the loss.
                     if self._block is not None:
-                        self._block.lost += 1
+                        self._block.n_lost += 1
                     if events is not None and self._events is not None:
                         self._events.abandon(events[1:])
                 else:
                     stamps.append(stamp)
                 if block.number is None and name.startswith(_OPTIMIZER):
-                    block.over = True
-        except Exception as error:  # likewise
-            self._give_up(error)
+                    block.is_complete = True
+        except Exception as error:  # see open()
+            self._stop_after_error(error)
 
     def stop(self) -> None:
-        """Write what is left, and record no more; work that the GPU has left has no times."""
+        """Write the remaining iterations and stop; unfinished GPU work gets no device times."""
         if self._stopped:
             return
         try:
             with self._lock:
-                self._seal()
-                until = time.monotonic() + _LAST_WAIT_S
-                while self._write_ready() and time.monotonic() < until:
+                self._close_iteration()
+                deadline = time.monotonic() + _STOP_TIMEOUT_S
+                while self._write_ready() and time.monotonic() < deadline:
                     time.sleep(0.005)
                 while self._pending:
-                    self._append(self._pending.popleft())
-        except Exception as error:  # likewise
-            self._give_up(error)
+                    self._append_to_files(self._pending.popleft())
+        except Exception as error:  # see open()
+            self._stop_after_error(error)
         self._end()
 
-    def _next(self, number: int | None) -> Block:
-        """Begin an iteration; the one before is over."""
-        before = self._block
-        # A child of multiprocessing ends without atexit, and forgets what its parent registered.
+    def _start_iteration(self, number: int | None) -> Block:
+        """Close the current iteration and start the next one.
+
+        Args:
+            number: Number of the iteration, or None if no range marks iterations.
+        """
+        previous = self._block
+        # Children of multiprocessing do not run atexit functions, and drop finalizers registered
+        # by the parent.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)
-        self._seal()
+        self._close_iteration()
         self._write_ready()
         ordinal = self._count if number is None else number
         self._count += 1
-        recorded = self._every == 0 or ordinal % self._every < self._iterations
-        paused = before is not None and not before.recorded
-        block = Block(number, recorded, recorded and paused, self._monotonic())
-        if recorded:
+        is_recorded = self._every == 0 or ordinal % self._every < self._iterations
+        was_paused = previous is not None and not previous.is_recorded
+        block = Block(number, is_recorded, is_recorded and was_paused, self._monotonic())
+        if is_recorded:
             cuda = getattr(sys.modules.get("torch"), "cuda", None)
             if self._events is None and cuda is not None and cuda.is_initialized():
                 self._events = TimingEvents(cuda, self._monotonic)
@@ -193,50 +215,56 @@ class Recorder:
         self._block = block
         return block
 
-    def _seal(self) -> None:
-        """End the iteration that runs."""
+    def _close_iteration(self) -> None:
+        """Close the current iteration, and queue it for writing if it has content."""
         block, self._block = self._block, None
         if block is None:
             return
         if block.end_ns == layout.NONE:
             block.end_ns = max(
-                (stamp[part_files.END] for stamp in block.stamps), default=block.start_ns
+                (stamp[part_files.END_INDEX] for stamp in block.stamps), default=block.start_ns
             )
-        if block.recorded and (block.stamps or block.number is not None):
+        if block.is_recorded and (block.stamps or block.number is not None):
             self._pending.append(block)
 
     def _write_ready(self) -> bool:
-        """Write the iterations that are over, on the GPU too; tell whether others wait."""
+        """Write the iterations whose GPU work is complete, and return whether others are waiting.
+
+        If too many iterations wait, the oldest one is written without device times.
+        """
         while self._pending:
             block = self._pending[0]
             if block.on_device and self._events and not self._events.read(block):
-                if len(self._pending) <= _MOST_PENDING:
+                if len(self._pending) <= _MAX_PENDING:
                     return True
                 pairs = (
-                    events[1:] for stamp in block.stamps if (events := stamp[part_files.EVENTS])
+                    events[1:]
+                    for stamp in block.stamps
+                    if (events := stamp[part_files.EVENTS_INDEX])
                 )
                 self._events.abandon([block.anchor, *(event for pair in pairs for event in pair)])
-            self._append(self._pending.popleft())
+            self._append_to_files(self._pending.popleft())
         return False
 
-    def _append(self, block: Block) -> None:
+    def _append_to_files(self, block: Block) -> None:
+        """Write one iteration; the files are opened on the first call."""
         if block.on_device and not block.spans:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
         if self._files is None:
-            rank, world_size = self._place or part_files.place_of_process()
+            rank, world_size = self._rank_and_size or part_files.get_rank_and_size()
             self._files = PartFiles(
                 self.folder,
                 self._limit_bytes,
                 self._write,
-                place=(max(rank, 0), world_size),
+                rank_and_size=(max(rank, 0), world_size),
                 start_ns=self._monotonic(),
                 sampled=(self._every, self._iterations if self._every else 0),
                 device=None if self._events is None else self._events.name,
             )
-        self._files.append(block, part_files.clock_pair(self._monotonic, self._utc))
+        self._files.append(block, part_files.read_clocks(self._monotonic, self._utc))
 
-    def _give_up(self, error: Exception) -> None:
-        """Record no more, and say why, once."""
+    def _stop_after_error(self, error: Exception) -> None:
+        """Stop recording and log the reason, once."""
         if not self._stopped:
             self._end()
             _log.warning(
@@ -245,6 +273,7 @@ class Recorder:
             )
 
     def _end(self) -> None:
+        """Stop recording and close the files."""
         self._stopped = True
         self._block, self._events = None, None
         self._pending.clear()
@@ -256,14 +285,14 @@ class Recorder:
                 _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
 
     def _after_fork(self) -> None:
-        """Leave the files to the parent, if it has begun; a child that trains has its own."""
+        """Stop in the child of a fork if the parent records: the files belong to the parent."""
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:
             self._stopped, self._files = True, None
 
     @classmethod
-    def after_fork(cls) -> None:
-        """Have all recorders leave their files to the parent."""
+    def handle_fork(cls) -> None:
+        """In the child of a fork: have all recorders leave their files to the parent."""
         for recorder in list(_recorders):
             recorder._after_fork()
 
@@ -271,4 +300,4 @@ class Recorder:
 _recorders: WeakSet[Recorder] = WeakSet()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Recorder.after_fork)
+    os.register_at_fork(after_in_child=Recorder.handle_fork)

@@ -1,4 +1,4 @@
-"""Switch: functions that turn a recording on, in a script or by environment variables."""
+"""Functions that start a recording, from a script or by environment variables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bubbleviz.annotate.ranges import attach, current_recorder
+from bubbleviz.annotate.ranges import append_recorder, get_recorder
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
-#: The folder; and what :func:`record` takes besides.
-FOLDER, EVERY, ITERATIONS = (
+#: Environment variables: the folder, and two more arguments of :func:`record`.
+FOLDER_VARIABLE, EVERY_VARIABLE, ITERATIONS_VARIABLE = (
     "BUBBLEVIZ_RECORD",
     "BUBBLEVIZ_RECORD_EVERY",
     "BUBBLEVIZ_RECORD_ITERATIONS",
 )
-#: Bytes that the files of a rank take at most, unless another limit is given.
+#: Default maximum size of the files of a rank.
 _LIMIT_BYTES = 256 << 20
 
 
@@ -30,57 +30,65 @@ def record(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Recorder:
-    """Record when the ranges of this process run, without a profiler: ``annotate.record("run/")``.
+    """Record the times of this process's ranges without a profiler: ``annotate.record("run/")``.
 
-    ``bubbleviz analyze run/`` reads the files, one a rank. A recording to the same folder that runs
-    already goes on; one to another folder ends.
+    ``bubbleviz analyze run/`` reads the files, one per rank. If a recording to the same folder is
+    already running, it continues; a recording to another folder ends.
 
     Args:
-        folder: where the files are; made when the first iteration is over.
-        every: of so many iterations only some are recorded; 0 for all.
-        iterations: how many of these.
-        limit_bytes: what the files of this rank hold at most; the oldest iterations make room.
-        rank: number of this process, where neither torch.distributed nor the launcher tells it.
-        world_size: how many processes there are, likewise.
+        folder: Folder of the files; created when the first iteration ends.
+        every: Length of the cycle of which some iterations are recorded, or 0 to record all.
+        iterations: Number of iterations recorded per cycle.
+        limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
+        rank: Rank of this process, if neither torch.distributed nor the launcher provides it.
+        world_size: Number of processes, if neither provides it.
 
     Returns:
-        The recording; ``stop()`` ends it, and so does leaving ``with`` or the process.
+        The recording. It ends with ``stop()``, at the end of a ``with`` block, or with the process.
 
     Raises:
-        UsageError: a number is not valid.
+        UsageError: A number is invalid.
     """
-    given: dict[str, Any] = {"every": every, "iterations": iterations, "limit_bytes": limit_bytes}
-    for word, number in given.items():
-        least = int(word != "every")
-        if not isinstance(number, int) or number < least:
-            raise UsageError(f"annotate.record: {word}={number!r} must be a number from {least}")
-    running = current_recorder()
+    arguments: dict[str, Any] = {
+        "every": every,
+        "iterations": iterations,
+        "limit_bytes": limit_bytes,
+    }
+    for word, number in arguments.items():
+        minimum = int(word != "every")
+        if not isinstance(number, int) or number < minimum:
+            raise UsageError(f"annotate.record: {word}={number!r} must be a number from {minimum}")
+    running = get_recorder()
     if running is not None and running.active and running.folder == Path(folder):
         return running
-    place = None if rank is None else (rank, -1 if world_size is None else world_size)
+    rank_and_size = None if rank is None else (rank, -1 if world_size is None else world_size)
     recorder = Recorder(
-        Path(folder), every=every, iterations=iterations, limit_bytes=limit_bytes, place=place
+        Path(folder),
+        every=every,
+        iterations=iterations,
+        limit_bytes=limit_bytes,
+        place=rank_and_size,
     )
-    if before := attach(recorder):
-        before.stop()
+    if previous := append_recorder(recorder):
+        previous.stop()
     return recorder
 
 
-def record_as_environment_says() -> None:
-    """Record where a variable of the environment names a folder; nothing is raised."""
-    folder = os.environ.get(FOLDER)
+def record_from_environment() -> None:
+    """Start recording if the environment variable names a folder. Errors are logged, not raised."""
+    folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return
-    said: object = None
+    problem: object = None
     try:
         every, iterations = (
             int(os.environ.get(name, default))
-            for name, default in ((EVERY, "0"), (ITERATIONS, "2"))
+            for name, default in ((EVERY_VARIABLE, "0"), (ITERATIONS_VARIABLE, "2"))
         )
         record(folder, every=every, iterations=iterations)
     except UsageError as error:
-        said = error
+        problem = error
     except ValueError as error:
-        said = f"{EVERY} and {ITERATIONS} must be numbers ({error})"
-    if said:
-        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", said)
+        problem = f"{EVERY_VARIABLE} and {ITERATIONS_VARIABLE} must be numbers ({error})"
+    if problem:
+        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", problem)

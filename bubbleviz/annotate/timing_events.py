@@ -1,12 +1,12 @@
-"""Timing events: when a GPU began and ended the work that ranges launched, without waiting for it.
+"""Timing events: measure when a GPU runs the work of a range, without waiting for the GPU.
 
 A range is a pair of events on the stream that is current when it opens. The events come from a
-pool. Once per iteration they are checked for completion, and only then read::
+pool. Once per iteration they are polled, and only read when all are complete::
 
     host     F ├─┤  BW ├──┤            next iteration: complete? read, and back to the pool
     stream      ○████○  ○███████○
 
-Events have no relation to the host's clock. Each iteration therefore begins with an anchor: an
+Event times are not related to the host's clock. Each iteration therefore starts with an anchor: an
 event on an otherwise empty stream, which the GPU reaches a few microseconds after the host recorded
 it, never before. If the GPU is late once, the anchors of earlier iterations are more accurate.
 """
@@ -22,34 +22,37 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block
 from bubbleviz.recording_layout import NONE
 
-#: Events that a process has at most; ranges beyond go without times of the device.
-MOST_EVENTS = 1 << 14
-#: By how much a GPU's clock and the host's may drift apart.
-_DRIFT = 50e-6
+#: Maximum number of events of a process; further ranges get no device times.
+MAX_EVENTS = 1 << 14
+#: Maximum relative drift between the clocks of the GPU and the host.
+_MAX_DRIFT = 50e-6
 
 
 class TimingEvents:
-    """Events of one GPU, and its clock against the host's.
+    """Pool of events of one GPU, and the offset of its clock from the host's.
 
     Args:
-        cuda: ``torch.cuda``, initialised.
-        monotonic: the host's clock.
-        most: how many events there are at most.
+        cuda: ``torch.cuda``, initialized.
+        monotonic: The host's clock.
+        max_events: Maximum number of events.
     """
 
     def __init__(
-        self, cuda: Any, monotonic: Callable[[], int] = time.monotonic_ns, most: int = MOST_EVENTS
+        self,
+        cuda: Any,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+        max_events: int = MAX_EVENTS,
     ) -> None:
-        self._cuda, self._monotonic, self._most = cuda, monotonic, most
-        self._own_stream = cuda.Stream()
+        self._cuda, self._monotonic, self._max_events = cuda, monotonic, max_events
+        self._anchor_stream = cuda.Stream()
         self._free: list[Any] = []
-        self._made = 0
-        #: Events that nobody will read; they are used again once they are complete.
+        self._n_events = 0
+        #: Events that will not be read; they return to the pool once they are complete.
         self._abandoned: deque[Any] = deque()
-        #: The anchor that was read last, and its time on the device, counted from the first one.
+        #: Anchor that was read last, and its device time relative to the first anchor.
         self._last: Any = None
         self._last_ns = 0
-        #: The host's clock less the device's, and the time on the device from which that is.
+        #: Host clock minus device clock, and the device time at which this was determined.
         self._offset: tuple[int, int] | None = None
 
     @property
@@ -59,21 +62,22 @@ class TimingEvents:
 
     def begin(self, block: Block) -> None:
         """Record the anchor of a block."""
-        event = None if self._cuda.is_current_stream_capturing() else self._taken()
+        event = None if self._cuda.is_current_stream_capturing() else self._take_event()
         if event is not None:
             block.start_ns = self._monotonic()
-            event.record(self._own_stream)
+            event.record(self._anchor_stream)
         block.anchor = event
 
     def open(self) -> tuple[Any, Any, Any] | None:
-        """Record the beginning of a range; None where there is no event to do so.
+        """Record the start of a range.
 
         Returns:
-            The stream, and two events, of which the second waits for :meth:`close`.
+            The stream, the recorded event, and an unrecorded event for :meth:`close`; or None if no
+            event is available or a CUDA graph is being captured.
         """
         if self._cuda.is_current_stream_capturing():
             return None
-        first, second = self._taken(), self._taken()
+        first, second = self._take_event(), self._take_event()
         if second is None:
             if first is not None:
                 self._free.append(first)
@@ -83,66 +87,72 @@ class TimingEvents:
         return stream, first, second
 
     def close(self, opened: tuple[Any, Any, Any]) -> None:
-        """Record the end of a range, on the stream that it began on."""
+        """Record the end of a range, on the stream that it started on."""
         opened[2].record(opened[0])
 
     def read(self, block: Block) -> bool:
-        """Fill in the spans of a block, and tell whether its events are all complete.
+        """Set the spans of a block if all of its events are complete, and return whether they are.
 
-        Nothing is read before it is, and nothing waits.
+        Nothing is read, and nothing waits, before all events are complete.
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
-        every, anchor = [stamp[part_files.EVENTS] for stamp in block.stamps], block.anchor
-        pairs = [events for events in every if events is not None]
-        # The latest first, since it is the one that is not.
+        all_events, anchor = (
+            [stamp[part_files.EVENTS_INDEX] for stamp in block.stamps],
+            block.anchor,
+        )
+        pairs = [events for events in all_events if events is not None]
+        # In reverse order, because the latest event is the most likely to be incomplete.
         complete = all(pair[2].query() for pair in reversed(pairs))
         if not complete or (anchor is not None and not anchor.query()):
             return False
-        block.spans = [(NONE, NONE)] * len(every)
+        block.spans = [(NONE, NONE)] * len(all_events)
         if anchor is not None:
-            anchor_ns = self._anchored(block)
-            for at, events in enumerate(every):
+            anchor_ns = self._locate_anchor(block)
+            for index, events in enumerate(all_events):
                 if events is not None:
-                    # Milliseconds; rounding keeps their order.
+                    # Milliseconds to nanoseconds; rounding is monotonic, so the order is kept.
                     start_ns = anchor_ns + round(anchor.elapsed_time(events[1]) * 1e6)
                     end_ns = anchor_ns + round(anchor.elapsed_time(events[2]) * 1e6)
-                    block.spans[at] = start_ns, max(start_ns, end_ns)
+                    block.spans[index] = start_ns, max(start_ns, end_ns)
         for pair in pairs:
             self._free += pair[1:]
         return True
 
     def abandon(self, events: Iterable[Any]) -> None:
-        """Take events that nobody will read."""
+        """Return events to the pool that will not be read, once they are complete."""
         self._abandoned.extend(event for event in events if event is not None)
 
-    def _taken(self) -> Any:
-        """Return an event of the pool, a new one if it is empty; None where there are enough."""
+    def _take_event(self) -> Any:
+        """Take an event from the pool, or create one; None if there are too many."""
         if self._free:
             return self._free.pop()
-        if self._made >= self._most:
+        if self._n_events >= self._max_events:
             return None
-        self._made += 1
+        self._n_events += 1
         return self._cuda.Event(enable_timing=True)
 
-    def _anchored(self, block: Block) -> int:
-        """Return when the anchor of a block was reached, on the host's clock.
+    def _locate_anchor(self, block: Block) -> int:
+        """Return the time at which the anchor of a block was reached, on the host's clock.
 
-        The device's clock less the host's is known from one side: the anchor was reached after it
-        was recorded. The closest so far holds, less what clocks may drift since::
+        The GPU reaches an anchor after the host recorded it, so every anchor gives a lower bound of
+        host clock minus device clock. The largest bound so far, reduced by the possible drift
+        since, is used::
 
             device    ─────○───────────○──────────────────○────
             host      ────│┤──────────│┤─────────│────────┤────   recorded, reached
-                          close       close      late: as those before say
+                              close       close      late: the earlier bound is used
         """
         if self._last is not None:
             self._last_ns += round(self._last.elapsed_time(block.anchor) * 1e6)
             self._free.append(self._last)
-        self._last, at_ns = block.anchor, self._last_ns
-        offset_ns = block.start_ns - at_ns
+        self._last, anchor_ns = block.anchor, self._last_ns
+        offset_ns = block.start_ns - anchor_ns
         if self._offset is not None:
-            before_ns, since_ns = self._offset
-            offset_ns = max(offset_ns, before_ns - int((at_ns - since_ns) * _DRIFT))
-        self._offset = offset_ns, at_ns
-        block.device_ns = offset_ns
-        return at_ns + offset_ns
+            last_offset_ns, measured_at_ns = self._offset
+            offset_ns = max(
+                offset_ns, last_offset_ns - int((anchor_ns - measured_at_ns) * _MAX_DRIFT)
+            )
+        self._offset = offset_ns, anchor_ns
+        block.device_offset_ns = offset_ns
+        return anchor_ns + offset_ns

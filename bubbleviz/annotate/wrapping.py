@@ -1,4 +1,4 @@
-"""Wrapping a framework's methods in ranges, and undoing it."""
+"""Wrapping of a framework's methods in ranges, and undoing it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bubbleviz.annotate.ranges import Range
 from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
-#: Opens around a call without a range.
+#: Context manager for calls without a range.
 NO_RANGE: AbstractContextManager[object] = nullcontext()
-#: Positional and keyword arguments of a call; others may take the place of the latter.
+#: Positional and keyword arguments of a call; the keyword arguments may be replaced.
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-#: Returns the range of a call; ``self`` is the first argument of a method.
+#: Returns the range of a call. The first argument of a method is ``self``.
 RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
-#: Of recordings; None for none.
+#: Folder for recordings, or None to record nothing.
 Folder = str | os.PathLike[str] | None
 _ABSENT = object()
 
@@ -32,11 +32,11 @@ _wrapped_frameworks: dict[str, Annotations] = {}
 
 
 class Annotations:
-    """The wrapped methods of a framework; ``remove()`` restores them, and so does leaving ``with``.
+    """The wrapped methods of a framework, restored by ``remove()`` or at the end of a ``with``.
 
     Attributes:
-        framework: its name in messages.
-        active: whether ranges are opened.
+        framework: Name of the framework, for messages.
+        active: Whether ranges are opened.
     """
 
     def __init__(self, framework: str, written_for: str = "") -> None:
@@ -53,7 +53,7 @@ class Annotations:
         self.remove()
 
     def remove(self) -> None:
-        """Restore the wrapped methods. Those wrapped by others since stay, without ranges."""
+        """Restore the wrapped methods. Methods that others wrapped later stay, without ranges."""
         self.active = False
         while self._undo:
             self._undo.pop()()
@@ -61,12 +61,12 @@ class Annotations:
             del _wrapped_frameworks[self.framework]
 
     def record(self, folder: Folder) -> None:
-        """Record the ranges to files until the annotations are removed; to None for not at all."""
+        """Record the ranges to files until the annotations are removed; None records nothing."""
         if folder is not None:
             self._undo.append(record(folder).stop)
 
-    def when_removed(self, undo: Callable[[], None]) -> None:
-        """Call a function when the annotations are removed."""
+    def append_undo(self, undo: Callable[[], None]) -> None:
+        """Register a function that is called when the annotations are removed."""
         self._undo.append(undo)
 
     def wrap(
@@ -74,20 +74,24 @@ class Annotations:
         owner: Any,
         name: str,
         range_of_call: RangeOfCall,
-        done: Callable[[Any], None] | None = None,
+        on_result: Callable[[Any], None] | None = None,
     ) -> tuple[Any, Any]:
-        """Make a function or method run inside the range that ``range_of_call`` returns.
+        """Make a function or method run inside a range.
 
-        ``done`` takes what it returned.
+        Args:
+            owner: Module or class of the function.
+            name: Name of the function.
+            range_of_call: Returns the range of each call.
+            on_result: Called with the result of each call.
 
         Returns:
-            The original function, and the wrapped one.
+            The original function and the wrapped one.
 
         Raises:
-            AnnotationError: ``owner`` has no such function.
+            AnnotationError: The owner has no function with this name.
         """
-        original = self.attribute(owner, name)
-        where = f"{self.framework}'s {_path(owner)}.{name}"
+        original = self.get_attribute(owner, name)
+        where = f"{self.framework}'s {_format_path(owner)}.{name}"
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -95,13 +99,13 @@ class Annotations:
                 return original(*args, **kwargs)
             try:
                 range_ = range_of_call(args, kwargs)
-            except Exception as error:  # no annotation is worth a training run
+            except Exception as error:  # an annotation must never end the training run
                 self._give_up(where, error)
                 return original(*args, **kwargs)
             with range_:
                 result = original(*args, **kwargs)
-            if done is not None:
-                done(result)
+            if on_result is not None:
+                on_result(result)
             return result
 
         self.replace(owner, name, wrapped)
@@ -109,73 +113,78 @@ class Annotations:
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set an attribute of a class or module until the annotations are removed."""
-        before = vars(owner).get(name, _ABSENT)
+        original = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
 
         def undo() -> None:
             if vars(owner).get(name) is not new:
                 return
-            if before is _ABSENT:
+            if original is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, original)
 
         self._undo.append(undo)
 
-    def attribute(self, owner: Any, name: str) -> Any:
+    def get_attribute(self, owner: Any, name: str) -> Any:
         """Return an attribute of a module or class.
 
         Raises:
-            AnnotationError: there is none.
+            AnnotationError: The attribute does not exist.
         """
         value = getattr(owner, name, None)
         if value is None:
-            raise self._lacking(f" has no {_path(owner)}.{name}, which its ranges need")
+            raise self._describe_mismatch(
+                f" has no {_format_path(owner)}.{name}, which its ranges need"
+            )
         return value
 
-    def module(self, name: str) -> Any:
-        """Return a module of the framework, imported.
+    def import_module(self, name: str) -> Any:
+        """Import a module of the framework, and note the framework's version.
 
         Raises:
-            AnnotationError: it cannot be.
+            AnnotationError: The module cannot be imported.
         """
         try:
-            found = importlib.import_module(name)
+            module = importlib.import_module(name)
         except ImportError as error:
-            raise self._lacking(f" has no module {name} here ({error})") from error
+            raise self._describe_mismatch(f" has no module {name} here ({error})") from error
         for parent in itertools.accumulate(name.split("."), "{}.{}".format):
             self._version = getattr(sys.modules[parent], "__version__", self._version)
-        return found
+        return module
 
-    def argument(
+    def get_argument(
         self, function: Any, name: str, default: Any = None
     ) -> Callable[[Args, Kwargs], Any]:
-        """Return a function that picks an argument of a call by its name, however it is passed.
+        """Return a function that picks an argument of a call by name, however it was passed.
 
         Args:
-            function: the called function.
-            name: of the parameter.
-            default: value for a call that leaves it out.
+            function: Function that is called.
+            name: Name of the parameter.
+            default: Value for calls without the argument.
 
         Raises:
-            AnnotationError: the function has no such parameter.
+            AnnotationError: The function has no such parameter.
         """
         names = list(inspect.signature(function).parameters)
         if name not in names:
-            what = f"{_path(function)} has no parameter {name}"
-            raise self._lacking(f"'s {what}, which the names of its ranges need")
-        place = names.index(name)
+            problem = f"{_format_path(function)} has no parameter {name}"
+            raise self._describe_mismatch(f"'s {problem}, which the names of its ranges need")
+        position = names.index(name)
 
         def pick(args: Args, kwargs: Kwargs) -> Any:
-            return args[place] if place < len(args) else kwargs.get(name, default)
+            return args[position] if position < len(args) else kwargs.get(name, default)
 
         return pick
 
-    def _lacking(self, what: str) -> AnnotationError:
+    def _describe_mismatch(self, problem: str) -> AnnotationError:
+        """Return an error that says how the framework differs from the expected version."""
         version = f" {self._version}" if self._version else ""
-        another = f"a version from {self._written_for}" if self._written_for else "another version"
+        compatible = (
+            f"a version from {self._written_for}" if self._written_for else "another version"
+        )
         return AnnotationError(
-            f"annotate: {self.framework}{version}{what}; install {another}, or name ranges "
+            f"annotate: {self.framework}{version}{problem}; install {compatible}, or name ranges "
             "yourself with annotate.phase and annotate.iteration"
         )
 
@@ -190,22 +199,22 @@ class Annotations:
         )
 
 
-def once(
+def wrap_once(
     framework: str,
     wrap_all: Callable[[Annotations], None],
     folder: Folder = None,
     written_for: str = "",
 ) -> Annotations:
-    """Return the annotations of a framework, and wrap it unless it is wrapped already.
+    """Wrap a framework unless it is already wrapped, and return its annotations.
 
     Args:
-        framework: its name.
-        wrap_all: wraps everything, or raises; then nothing stays wrapped.
-        folder: where its ranges are recorded until they are removed; None for nowhere.
-        written_for: its first and last version that are known to be as expected.
+        framework: Name of the framework.
+        wrap_all: Wraps everything. If it raises, everything is restored.
+        folder: Folder in which the ranges are recorded until they are removed, or None.
+        written_for: First and last version that are known to work, as "0.5 to 0.19".
 
     Raises:
-        AnnotationError: the framework is not as expected.
+        AnnotationError: The framework differs from the expected version.
     """
     if framework in _wrapped_frameworks:
         _wrapped_frameworks[framework].record(folder)
@@ -221,20 +230,20 @@ def once(
     return annotations
 
 
-def always(new_range: Callable[..., Range], *values: Any) -> RangeOfCall:
-    """Return a function that gives every call a new range of these values, whatever it is."""
+def make_range_factory(new_range: Callable[..., Range], *values: Any) -> RangeOfCall:
+    """Return a function that creates a new range from fixed values for every call."""
     return lambda _args, _kwargs: new_range(*values)
 
 
-def subclasses(base: type) -> Iterator[type]:
-    """Yield the classes below a class, each once."""
+def list_subclasses(base: type) -> Iterator[type]:
+    """Yield all direct and indirect subclasses of a class, each once."""
     kinds: dict[type, None] = dict.fromkeys(base.__subclasses__())
     for kind in list(kinds):
-        kinds.update(dict.fromkeys(subclasses(kind)))
+        kinds.update(dict.fromkeys(list_subclasses(kind)))
     yield from kinds
 
 
-def _path(owner: Any) -> str:
+def _format_path(owner: Any) -> str:
     """Return the qualified name of a module, class or function."""
     module = getattr(owner, "__module__", None)
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))

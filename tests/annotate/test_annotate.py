@@ -271,7 +271,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
         nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a stand-in
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "nvtx", nvtx if package else None)
-        ranges._of_package.cache_clear()
+        ranges._load_nvtx_package.cache_clear()
         monkeypatch.setattr(ranges, "_recorders", ranges.Recorders())
         return torch
 
@@ -337,14 +337,14 @@ class Framework:
 
 
 def annotated(to: wrapping.Annotations) -> None:
-    number = to.argument(Framework.step, "number")
+    number = to.get_argument(Framework.step, "number")
     to.wrap(Framework, "step", lambda a, k: annotate.phase("F", microbatch=number(a, k)))
 
 
 def test_wrapping_is_undone(recorded: Recorder) -> None:
     before = Framework.step
-    with wrapping.once("Framework", annotated) as handle:
-        assert wrapping.once("Framework", annotated) is handle
+    with wrapping.wrap_once("Framework", annotated) as handle:
+        assert wrapping.wrap_once("Framework", annotated) is handle
         assert Framework().step(3, more=4) == 7
         assert Framework().step(number=5) == 5
     assert Framework().step(4) == 4
@@ -352,7 +352,7 @@ def test_wrapping_is_undone(recorded: Recorder) -> None:
     assert not handle.active
     assert recorded.lines == ["F mb=3", "F mb=5"]
 
-    with wrapping.once("Framework", annotated) as again:
+    with wrapping.wrap_once("Framework", annotated) as again:
         assert again is not handle
         again.remove()
         again.remove()
@@ -363,7 +363,7 @@ def test_what_others_wrapped_since_stays(
     recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Framework, "step", Framework.step)
-    with wrapping.once("Framework", annotated):
+    with wrapping.wrap_once("Framework", annotated):
         ours = Framework.step
 
         @functools.wraps(ours)
@@ -376,10 +376,10 @@ def test_what_others_wrapped_since_stays(
 
 
 def test_an_error_of_the_framework_is_its_own(recorded: Recorder) -> None:
-    with wrapping.once("Framework", annotated), pytest.raises(ZeroDivisionError):
+    with wrapping.wrap_once("Framework", annotated), pytest.raises(ZeroDivisionError):
         Framework().step(13)
     with (
-        wrapping.once("Framework", annotated),
+        wrapping.wrap_once("Framework", annotated),
         pytest.warns(RuntimeWarning, match="can no longer be nam"),
     ):
         assert Framework().step(10**9) == 10**9
@@ -391,7 +391,7 @@ def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> No
     def unable(to: wrapping.Annotations) -> None:
         to.wrap(Framework, "step", lambda args, _: annotate.phase("F", stage=args[0].stage_index))
 
-    with wrapping.once("Framework", unable):
+    with wrapping.wrap_once("Framework", unable):
         with pytest.warns(RuntimeWarning, match=r"Framework.step can no longer be named \(Attr"):
             assert Framework().step(3) == 3
         assert Framework().step(4) == 4  # and warns no more: warnings are errors here
@@ -401,19 +401,19 @@ def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> No
 def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
     def lacks_method(to: wrapping.Annotations) -> None:
         annotated(to)
-        to.wrap(Framework, "leap", wrapping.always(annotate.iteration))
+        to.wrap(Framework, "leap", wrapping.make_range_factory(annotate.iteration))
 
     def lacks_parameter(to: wrapping.Annotations) -> None:
         annotated(to)
-        to.argument(Framework.step, "microbatch")
+        to.get_argument(Framework.step, "microbatch")
 
     before = Framework.step
     with pytest.raises(
         annotate.AnnotationError, match=r"Framework has no .*Framework\.leap, which"
     ):
-        wrapping.once("Framework", lacks_method)
+        wrapping.wrap_once("Framework", lacks_method)
     with pytest.raises(annotate.AnnotationError, match=r"step has no parameter microbatch, which"):
-        wrapping.once("Framework", lacks_parameter)
+        wrapping.wrap_once("Framework", lacks_parameter)
 
     assert Framework.step is before
 

@@ -23,9 +23,9 @@ import pytest
 from bubbleviz import annotate
 from bubbleviz import recording_layout as layout
 from bubbleviz.annotate import ranges, wrapping
-from bubbleviz.annotate.part_files import PARTS
+from bubbleviz.annotate.part_files import MAX_PARTS
 from bubbleviz.annotate.recorder import Recorder
-from bubbleviz.annotate.switch import EVERY, FOLDER
+from bubbleviz.annotate.switch import EVERY_VARIABLE, FOLDER_VARIABLE
 from bubbleviz.errors import UsageError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.operations.jsonl.parts import PartReader
@@ -39,7 +39,7 @@ NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test a process in which nothing has recorded yet, and no launcher."""
-    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", FOLDER, EVERY):
+    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", FOLDER_VARIABLE, EVERY_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     fresh = ranges.Recorders()
     monkeypatch.setattr(ranges, "_recorders", fresh)
@@ -191,7 +191,7 @@ def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_restart_begins_another_file(tmp_path: Path) -> None:
     for world_size in (4, 2):
-        ranges.attach(None)
+        ranges.append_recorder(None)
         with annotate.record(tmp_path, rank=1, world_size=world_size):
             train(2)
 
@@ -207,26 +207,26 @@ def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
         train(200)
 
     files = sorted(tmp_path.iterdir())
-    assert len(files) == PARTS
+    assert len(files) == MAX_PARTS
     longest = max(len(line) for file in files for line in file.read_bytes().splitlines(True))
-    assert sum(file.stat().st_size for file in files) <= limit + PARTS * longest
+    assert sum(file.stat().st_size for file in files) <= limit + MAX_PARTS * longest
     recorded = session(tmp_path, files[0].name)
     numbers = recorded.stretch.iterations.number.tolist()
     assert numbers == list(range(numbers[0], 200))
     assert not recorded.stretch.iterations.after_gap.any()
-    assert recorded.parts == PARTS
-    ranges.attach(None)
+    assert recorded.parts == MAX_PARTS
+    ranges.append_recorder(None)
     with annotate.record(tmp_path, limit_bytes=limit):
         train(3)
     newest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert session(tmp_path, newest.name).parts == 1
-    assert session(tmp_path, files[0].name).parts == PARTS
+    assert session(tmp_path, files[0].name).parts == MAX_PARTS
 
 
 def test_an_argument_of_a_framework_records_until_it_is_removed(tmp_path: Path) -> None:
-    with wrapping.once("nothing", lambda _: None, tmp_path) as handle:
+    with wrapping.wrap_once("nothing", lambda _: None, tmp_path) as handle:
         train(1)
-        assert wrapping.once("nothing", lambda _: None, tmp_path) is handle
+        assert wrapping.wrap_once("nothing", lambda _: None, tmp_path) is handle
         train(1)
     train(1)
 
@@ -404,7 +404,7 @@ def failing(after: int, partial: int = 0) -> Callable[[int, bytes], int]:
 def test_a_full_disk_ends_the_recording_and_nothing_else(
     tmp_path: Path, partial: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranges.attach(
+    ranges.append_recorder(
         Recorder(tmp_path, limit_bytes=1 << 20, place=(0, 1), write=failing(2_000, partial))
     )
     with caplog.at_level(logging.WARNING):

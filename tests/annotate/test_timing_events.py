@@ -141,9 +141,9 @@ def test_events_are_used_again(started: Callable[..., Started]) -> None:
 def test_a_device_that_stands_still_costs_no_more_than_the_pool(
     started: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "_LAST_WAIT_S", 0.05)
+    monkeypatch.setattr(recorder_module, "_STOP_TIMEOUT_S", 0.05)
     recorder, gpu, clock = started()
-    recorder._events = TimingEvents(gpu, clock.monotonic, most=50)
+    recorder._events = TimingEvents(gpu, clock.monotonic, max_events=50)
     gpu.launch(10**15)
     begun = time.monotonic()
     for number in range(500):

@@ -37,12 +37,12 @@ def blocks(draw: st.DrawFn) -> Block:
     on_device = draw(st.booleans())
     block = Block(
         number=draw(st.none() | st.integers(0, 10**9)),
-        recorded=True,
+        is_recorded=True,
         after_pause=draw(st.booleans()),
         start_ns=start_ns,
         end_ns=draw(TIMES),
-        device_ns=draw(st.integers(-(2**60), 2**60)) if on_device else 0,
-        lost=draw(st.integers(0, 10**6)),
+        device_offset_ns=draw(st.integers(-(2**60), 2**60)) if on_device else 0,
+        n_lost=draw(st.integers(0, 10**6)),
         on_device=on_device,
     )
     times = OFFSETS.map(lambda offset_ns: start_ns + offset_ns)
@@ -114,7 +114,12 @@ def test_every_field_comes_back(
         mock.patch.object(parts, "CHUNK_BYTES", chunk_bytes),
     ):
         files = PartFiles(
-            Path(folder), 1 << 20, place=place, start_ns=start_ns, sampled=sampled, device=device
+            Path(folder),
+            1 << 20,
+            rank_and_size=place,
+            start_ns=start_ns,
+            sampled=sampled,
+            device=device,
         )
         for block, clock in written:
             files.append(block, clock)
@@ -144,8 +149,8 @@ def test_every_field_comes_back(
             block.start_ns,
             block.end_ns,
             block.after_pause,
-            block.lost,
-            block.device_ns,
+            block.n_lost,
+            block.device_offset_ns,
             *clocks[:2],
         )
         for block, clocks in written
@@ -157,9 +162,14 @@ def test_every_field_comes_back(
 
 def test_a_long_text_is_cut_and_one_that_is_not_unicode_is_replaced(tmp_path: Path) -> None:
     files = PartFiles(
-        tmp_path, 1 << 20, place=(0, 1), start_ns=0, sampled=(0, 0), device="\udcff" + "ä" * 2_000
+        tmp_path,
+        1 << 20,
+        rank_and_size=(0, 1),
+        start_ns=0,
+        sampled=(0, 0),
+        device="\udcff" + "ä" * 2_000,
     )
-    block = Block(number=0, recorded=True, after_pause=False, start_ns=5, end_ns=9)
+    block = Block(number=0, is_recorded=True, after_pause=False, start_ns=5, end_ns=9)
     block.stamps.append(("x" * 2_000, False, 1, 6, 7, None))
     files.append(block, (1, 2, 3))
     files.close()

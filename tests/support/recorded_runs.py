@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.annotate.ranges import name_of
+from bubbleviz.annotate.ranges import format_name
 from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import TrueOperation, Truth
 
@@ -41,8 +41,8 @@ class Clock:
 def get_range_name(operation: TrueOperation) -> str:
     """Return the name of the range that ``annotate`` gives an operation."""
     if operation.phase == "Optimizer":
-        return name_of("Optimizer")
-    return name_of(operation.phase, operation.microbatch, None, operation.virtual_stage)
+        return format_name("Optimizer")
+    return format_name(operation.phase, operation.microbatch, None, operation.virtual_stage)
 
 
 def record_iteration(

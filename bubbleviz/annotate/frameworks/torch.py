@@ -1,9 +1,9 @@
-"""Training steps of PyTorch without stages, of FSDP, DDP or one process.
+"""Training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
 
-All ranks are copies of stage 0. The module's own hooks name forwards, and what every ``backward()``
-calls names backwards, the loss's among them. When a rank waits for others inside these, a
-collective is named: where FSDP gathers parameters or reduces gradients, and in DDP from the last
-gradient on.
+All ranks are replicas of stage 0. Hooks of the module mark forwards. The function that every
+``backward()`` calls marks backwards, including that of the loss. Waiting for other ranks inside
+them is marked as a collective: with FSDP while parameters are gathered or gradients are reduced,
+and with DDP from the last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -19,33 +19,33 @@ from typing import Any
 
 from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.frameworks.torch_pipelining import wrap_optimizers
-from bubbleviz.annotate.ranges import Range, iteration, phase, recorded_from_now
+from bubbleviz.annotate.ranges import Range, iteration, open_in_recorder, phase
 from bubbleviz.annotate.wrapping import Annotations
 
-#: Where FSDP's groups of parameters are, and which of their methods wait on a CPU or a stream.
+#: Module of FSDP's parameter groups, and their methods that wait on the CPU or a stream.
 _GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _WAITS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
 
 
 def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
-    """Name the forwards, backwards, optimizer steps and iterations of a training loop.
+    """Annotate the forwards, backwards, optimizer steps and iterations of a training loop.
 
-    An iteration begins with the first forward after an optimizer step. Forwards without gradients
-    are left out, and those that follow each other are counted as microbatches.
+    An iteration starts with the first forward after an optimizer step. Forwards without gradients
+    are left out; consecutive forwards are numbered as microbatches.
 
     Args:
-        model: the module that the loop calls, after DDP, ``fully_shard`` or ``torch.compile``.
-        record: folder to which their times are recorded; None for none.
+        model: Module that the loop calls, after DDP, ``fully_shard`` or ``torch.compile``.
+        record: Folder in which their times are recorded, or None.
 
     Raises:
-        AnnotationError: PyTorch is not as expected.
+        AnnotationError: PyTorch differs from the expected version.
     """
     wrap_all = _Steps(model).wrap
-    return wrapping.once("PyTorch", wrap_all, record, "2.6 to 2.14")
+    return wrapping.wrap_once("PyTorch", wrap_all, record, "2.6 to 2.14")
 
 
 class _Steps:
-    """The iteration that runs, and how many operations of each phase it has had."""
+    """The current iteration, and the number of its operations per phase."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -55,14 +55,15 @@ class _Steps:
         self._end_of_wait: Callable[[], None] | None = None
 
     def wrap(self, annotations: Annotations) -> None:
-        torch = annotations.module("torch")
-        is_training = annotations.attribute(torch, "is_grad_enabled")
+        """Register the hooks of the model, and wrap backwards, optimizers and waits."""
+        torch = annotations.import_module("torch")
+        is_training = annotations.get_attribute(torch, "is_grad_enabled")
 
         def begin(*_: object) -> None:
             if annotations.active and is_training() and self._iteration is None:
                 self._counts.clear()
                 self._iteration = iteration().__enter__()
-            self._forwards.append(self._next("F").__enter__() if is_training() else None)
+            self._forwards.append(self._make_range("F").__enter__() if is_training() else None)
 
         def end(*_: object) -> None:
             if self._forwards and (forward := self._forwards.pop()) is not None:
@@ -73,42 +74,44 @@ class _Steps:
             self._model.register_forward_hook(end, always_call=True),
         )
         for hook in hooks:
-            annotations.when_removed(hook.remove)
-        autograd = annotations.attribute(torch, "autograd")
-        annotations.wrap(autograd, "backward", lambda _args, _kwargs: self._backward())
-        wrap_optimizers(annotations, lambda _: self._end())
+            annotations.append_undo(hook.remove)
+        autograd = annotations.get_attribute(torch, "autograd")
+        annotations.wrap(autograd, "backward", lambda _args, _kwargs: self._run_backward())
+        wrap_optimizers(annotations, lambda _: self._end_iteration())
         group = getattr(sys.modules.get(_GROUPS), "FSDPParamGroup", None)
         for method in _WAITS if group is not None else ():
-            annotations.wrap(group, method, wrapping.always(phase, "COLLECTIVE"))
+            annotations.wrap(group, method, wrapping.make_range_factory(phase, "COLLECTIVE"))
         if hasattr(self._model, "reducer"):  # DDP
-            annotations.when_removed(self._wait_for_gradients(torch))
+            annotations.append_undo(self._wait_for_gradients(torch))
 
-    def _next(self, name: str) -> Range:
+    def _make_range(self, name: str) -> Range:
         number = self._counts[name]
         self._counts[name] += 1
         return phase(name, microbatch=number, stage=0)
 
     @contextmanager
-    def _backward(self) -> Iterator[None]:
-        with self._next("BW"):
+    def _run_backward(self) -> Iterator[None]:
+        with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:
                 self._end_of_wait()
                 self._end_of_wait = None
 
     def _wait_for_gradients(self, torch: Any) -> Callable[[], None]:
-        """Have the wait for other ranks begin when a backward has its last gradient."""
+        """Open a collective when a backward has its last gradient; return a function to undo it."""
 
         def begin(_gradients: object) -> None:
-            self._end_of_wait = recorded_from_now(phase("COLLECTIVE").name)
+            self._end_of_wait = open_in_recorder(phase("COLLECTIVE").name)
 
-        parameters = [own for own in self._model.parameters() if own.requires_grad]
+        parameters = [
+            parameter for parameter in self._model.parameters() if parameter.requires_grad
+        ]
         remove: Callable[[], None] = torch.autograd.graph.register_multi_grad_hook(
             parameters, begin
         ).remove
         return remove
 
-    def _end(self) -> None:
+    def _end_iteration(self) -> None:
         if self._iteration is not None:
             self._iteration.__exit__()
             self._iteration = None

@@ -1,8 +1,9 @@
-"""torch.distributed.pipelining: every schedule, by the methods of its stages.
+"""torch.distributed.pipelining: ranges for every schedule, through the methods of its stages.
 
-PyTorch names the operations of some schedules only (``PP:0F3``, ``Forward 3``; none of 1F1B), and
-none of the loss or the optimizer. Here the stage's own methods are wrapped, which every schedule
-calls: a forward with its loss, a backward as BW, its input half as B, its weight half as W.
+PyTorch itself names the operations of some schedules only (``PP:0F3``, ``Forward 3``; none of
+1F1B), and neither the loss nor the optimizer. This module wraps the methods of the stage, which
+every schedule calls: a forward with its loss is F, a complete backward BW, its input half B, and
+its weight half W.
 
 Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """
@@ -19,83 +20,106 @@ from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
-#: Phases of transfers, by the stage's method that lists them.
+#: Phases of transfers, keyed by the method of the stage that lists them.
 _TRANSFERS = {
     "get_fwd_send_ops": "SEND_F",
     "get_fwd_recv_ops": "RECV_F",
     "get_bwd_send_ops": "SEND_B",
     "get_bwd_recv_ops": "RECV_B",
 }
-#: Attribute of a transfer that holds its phase, microbatch and stage until it starts.
+#: Attribute of a transfer that stores its phase, microbatch and stage until it starts.
 _TAG = "_bubbleviz_transfer"
 
 
 def annotate(record: wrapping.Folder = None) -> Annotations:
-    """Name the operations, iterations and optimizer steps of torch.distributed.pipelining.
+    """Annotate the operations, iterations and optimizer steps of torch.distributed.pipelining.
 
-    Names hold the virtual stage (``stage_index``) and the microbatch. Each ``schedule.step()`` is
-    an iteration, unless it runs in an ``annotate.iteration`` of the script, as with several of
-    them for one step of the optimizer.
+    Names contain the virtual stage (``stage_index``) and the microbatch. Each ``schedule.step()``
+    is an iteration, unless it runs inside an ``annotate.iteration`` of the script. This is useful
+    if several of them form one optimizer step.
 
     Args:
-        record: folder to which their times are recorded; None for none.
+        record: Folder in which their times are recorded, or None.
 
     Raises:
-        AnnotationError: PyTorch lacks it, or it is not as expected.
+        AnnotationError: PyTorch lacks the module, or differs from the expected version.
     """
-    return wrapping.once("torch.distributed.pipelining", _wrap, record, "2.5 to 2.14")
+    return wrapping.wrap_once("torch.distributed.pipelining", _wrap, record, "2.5 to 2.14")
 
 
 def _wrap(annotations: Annotations) -> None:
-    stages = annotations.module("torch.distributed.pipelining.stage")
-    schedules = annotations.module("torch.distributed.pipelining.schedules")
-    _wrap_stage(annotations, stages, annotations.attribute(stages, "_PipelineStageBase"))
+    stages = annotations.import_module("torch.distributed.pipelining.stage")
+    schedules = annotations.import_module("torch.distributed.pipelining.schedules")
+    _wrap_stage(annotations, stages, annotations.get_attribute(stages, "_PipelineStageBase"))
     _wrap_transfers(annotations, stages, schedules)
-    base = annotations.attribute(schedules, "_PipelineSchedule")
-    loss = annotations.attribute(base, "_maybe_compute_loss")
-    stage, microbatch = annotations.argument(loss, "stage"), annotations.argument(loss, "mb_index")
+    base = annotations.get_attribute(schedules, "_PipelineSchedule")
+    loss = annotations.get_attribute(base, "_maybe_compute_loss")
+    stage, microbatch = (
+        annotations.get_argument(loss, "stage"),
+        annotations.get_argument(loss, "mb_index"),
+    )
 
     def of_loss(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        at = stage(args, kwargs)
-        return _work("F", at, microbatch(args, kwargs)) if at.is_last else NO_RANGE
+        stage_object = stage(args, kwargs)
+        return (
+            _make_range("F", stage_object, microbatch(args, kwargs))
+            if stage_object.is_last
+            else NO_RANGE
+        )
 
     annotations.wrap(base, "_maybe_compute_loss", of_loss)
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
-        annotations.wrap(annotations.attribute(schedules, name), "step", wrapping.always(iteration))
+        annotations.wrap(
+            annotations.get_attribute(schedules, name),
+            "step",
+            wrapping.make_range_factory(iteration),
+        )
     wrap_optimizers(annotations)
 
 
-def _work(name: str, stage: Any, microbatch: int) -> Range:
+def _make_range(name: str, stage: Any, microbatch: int) -> Range:
     return phase(name, microbatch=microbatch, stage=stage.stage_index)
 
 
 def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
-    """Name forwards and backwards, wherever a class of stages defines its own."""
-    forward = annotations.argument(annotations.attribute(base, "forward_one_chunk"), "fwd_chunk_id")
-    backward = annotations.attribute(base, "backward_one_chunk")
-    chunk = annotations.argument(backward, "bwd_chunk_id")
-    full = annotations.argument(backward, "full_backward", default=True)
-    weights = annotations.argument(
-        annotations.attribute(base, "backward_weight_one_chunk"), "bwd_chunk_id"
+    """Wrap the forwards and backwards of all stage classes."""
+    forward = annotations.get_argument(
+        annotations.get_attribute(base, "forward_one_chunk"), "fwd_chunk_id"
+    )
+    backward = annotations.get_attribute(base, "backward_one_chunk")
+    chunk = annotations.get_argument(backward, "bwd_chunk_id")
+    full = annotations.get_argument(backward, "full_backward", default=True)
+    weights = annotations.get_argument(
+        annotations.get_attribute(base, "backward_weight_one_chunk"), "bwd_chunk_id"
     )
 
-    # In an evaluation a schedule calls a backward all the same, and it does nothing.
+    # In an evaluation a schedule still calls backwards, which do nothing.
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         name = "BW" if full(args, kwargs) else "B"
-        return _work(name, args[0], chunk(args, kwargs)) if args[0].has_backward else NO_RANGE
+        return _make_range(name, args[0], chunk(args, kwargs)) if args[0].has_backward else NO_RANGE
 
     def of_weights(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        return _work("W", args[0], weights(args, kwargs)) if args[0].has_backward else NO_RANGE
+        return (
+            _make_range("W", args[0], weights(args, kwargs)) if args[0].has_backward else NO_RANGE
+        )
 
-    annotations.wrap(base, "forward_one_chunk", lambda a, k: _work("F", a[0], forward(a, k)))
+    annotations.wrap(base, "forward_one_chunk", lambda a, k: _make_range("F", a[0], forward(a, k)))
     annotations.wrap(base, "backward_one_chunk", of_backward)
     annotations.wrap(base, "backward_weight_one_chunk", of_weights)
     if hasattr(base, "perform_reduce_grad"):  # since PyTorch 2.9
-        annotations.wrap(base, "perform_reduce_grad", _reduction(getattr(stages, "FSDPModule", ())))
+        annotations.wrap(
+            base, "perform_reduce_grad", _make_reduction_range(getattr(stages, "FSDPModule", ()))
+        )
 
 
-def _reduction(sharded: Any) -> wrapping.RangeOfCall:
-    """Return the ranges of gradient reductions, which stages of other modules do not have."""
+def _make_reduction_range(sharded: Any) -> wrapping.RangeOfCall:
+    """Return a function that creates the ranges of gradient reductions.
+
+    Only stages whose module is sharded reduce gradients.
+
+    Args:
+        sharded: Class of sharded modules, or () if unknown.
+    """
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
         stage = args[0]
@@ -107,23 +131,23 @@ def _reduction(sharded: Any) -> wrapping.RangeOfCall:
 
 
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:
-    """Name transfers where they start, by the tags from when the stage listed them."""
-    base = annotations.attribute(stages, "_PipelineStageBase")
+    """Wrap the functions that start transfers; a stage tags each transfer when listing it."""
+    base = annotations.get_attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():
-        _tag(annotations, base, method, name)
+        _tag_transfers(annotations, base, method, name)
 
     def of_transfers(ops: Callable[[Args, Kwargs], Any]) -> wrapping.RangeOfCall:
-        return lambda args, kwargs: _transfers(ops(args, kwargs))
+        return lambda args, kwargs: _make_transfer_range(ops(args, kwargs))
 
     for function in ("_batch_p2p", "_sorted_batch_p2p"):
-        ops = annotations.argument(annotations.attribute(schedules, function), "p2p_ops")
+        ops = annotations.get_argument(annotations.get_attribute(schedules, function), "p2p_ops")
         annotations.wrap(schedules, function, of_transfers(ops))
 
 
-def _tag(annotations: Annotations, base: Any, method: str, name: str) -> None:
+def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) -> None:
     """Tag each transfer that a stage lists with its phase, microbatch and stage."""
-    original = annotations.attribute(base, method)
-    microbatch = annotations.argument(original, list(inspect.signature(original).parameters)[1])
+    original = annotations.get_attribute(base, method)
+    microbatch = annotations.get_argument(original, list(inspect.signature(original).parameters)[1])
 
     def tagged(*args: Any, **kwargs: Any) -> Any:
         ops = original(*args, **kwargs)
@@ -135,8 +159,8 @@ def _tag(annotations: Annotations, base: Any, method: str, name: str) -> None:
     annotations.replace(base, method, tagged)
 
 
-def _transfers(ops: Iterable[Any]) -> AbstractContextManager[object]:
-    """Return the range of transfers that start together: two of different kinds are one range."""
+def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
+    """Return the range of transfers that start together; two of different kinds share one range."""
     distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops)
     tags = [tag for tag in distinct if tag is not None]
     if not tags or len(tags) < len(distinct):
@@ -145,33 +169,45 @@ def _transfers(ops: Iterable[Any]) -> AbstractContextManager[object]:
     second = {}
     if len(tags) > 1:
         name, second = "SEND_RECV", {"second_microbatch": tags[1][1], "second_stage": tags[1][2]}
-    both = phase(name, microbatch=microbatch, stage=stage, **second)
-    return Range(both.name, launches=True)
+    name_source = phase(name, microbatch=microbatch, stage=stage, **second)
+    return Range(name_source.name, launches=True)
 
 
-def wrap_optimizers(annotations: Annotations, done: Callable[[Any], None] | None = None) -> None:
-    """Name the steps of all optimizers of PyTorch; ``done`` takes what they return.
+def wrap_optimizers(
+    annotations: Annotations, on_result: Callable[[Any], None] | None = None
+) -> None:
+    """Wrap the steps of all optimizers of PyTorch.
 
-    Its hooks around a step do not fit a range: a step that raises never reaches the second one.
+    Step hooks are not used: if a step raises, the hook after it is never called.
+
+    Args:
+        annotations: Annotations that wrap them.
+        on_result: Called with the result of each step.
     """
-    base = annotations.attribute(annotations.module("torch.optim.optimizer"), "Optimizer")
-    begun = annotations.attribute(base, "_patch_step_function")
+    base = annotations.get_attribute(
+        annotations.import_module("torch.optim.optimizer"), "Optimizer"
+    )
+    patch_step = annotations.get_attribute(base, "_patch_step_function")
     wrapped: set[type] = {base}
 
     def wrap_kinds(kinds: Iterable[type]) -> None:
         for kind in kinds:
             if kind not in wrapped and "step" in vars(kind):
                 wrapped.add(kind)
-                annotations.wrap(kind, "step", wrapping.always(phase, "Optimizer"), done)
+                annotations.wrap(
+                    kind, "step", wrapping.make_range_factory(phase, "Optimizer"), on_result
+                )
 
-    def begins(optimizer: Any) -> None:
-        begun(optimizer)
+    def patch_and_wrap(optimizer: Any) -> None:
+        patch_step(optimizer)
         if annotations.active:
             wrap_kinds(kind for kind in type(optimizer).__mro__ if issubclass(kind, base))
 
-    wrap_kinds(wrapping.subclasses(base))
-    # Learning-rate schedulers give an optimizer a step of its own, around that of its class.
+    wrap_kinds(wrapping.list_subclasses(base))
+    # Learning-rate schedulers wrap the step of an optimizer in an attribute of the instance.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
-            annotations.wrap(optimizer, "step", wrapping.always(phase, "Optimizer"), done)
-    annotations.replace(base, "_patch_step_function", begins)
+            annotations.wrap(
+                optimizer, "step", wrapping.make_range_factory(phase, "Optimizer"), on_result
+            )
+    annotations.replace(base, "_patch_step_function", patch_and_wrap)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.annotate.part_files import encode_line
-from bubbleviz.annotate.ranges import name_of
+from bubbleviz.annotate.ranges import format_name
 from bubbleviz.recording_layout import SCHEMA, SUFFIX
 from tests.planting.ranks.runs import SERVER, Ints, PlantedRun
 
@@ -71,8 +71,8 @@ def _make_header(
 
 
 def _list_names(stage: int, microbatches: int) -> list[str]:
-    names = [name_of(p, m, None, stage) for p in ("F", "BW") for m in range(microbatches)]
-    return [*names, name_of("Optimizer")]
+    names = [format_name(p, m, None, stage) for p in ("F", "BW") for m in range(microbatches)]
+    return [*names, format_name("Optimizer")]
 
 
 def _make_iteration(
