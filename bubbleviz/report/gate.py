@@ -143,7 +143,7 @@ class Check:
 
 
 def describe_verdict(has_passed: bool) -> str:
-    """Return the word with which the line of a check or a promise begins."""
+    """Return the first word of the line of a check or promise: ``ok`` or ``FAILED``."""
     return "ok" if has_passed else "FAILED"
 
 
@@ -183,16 +183,16 @@ def check_promises(
     pair = make_pair(earlier, later)
     if pair.job_difference is not None:
         raise InputError(
-            f"{path}: {pair.job_difference}, so its advice cannot be checked on the later one; "
-            "give --promised-by a report of the same job"
+            f"{path}: {pair.job_difference}, so its advice cannot be checked against the later "
+            "run; use --promised-by with a report of the same job"
         )
     doubts, doubts_after = (
         _list_doubts_of_times(run, allow_incomplete=allow_incomplete) for run in (earlier, later)
     )
     if doubts:
         raise InputError(
-            f"{path}: {doubts[0]}, so it promises nothing that can be checked; give another report "
-            "with --promised-by"
+            f"{path}: {doubts[0]}, so its predictions cannot be checked; use --promised-by with "
+            "another report"
         )
     results = check_advice(pair)
     lines = [
@@ -277,7 +277,7 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
     duplicate = next((name for name, in_ms in keys if keys.count((name, in_ms)) > 1), None)
     if duplicate is not None:
-        raise UsageError(f"{option}: {duplicate!r} has two limits; give one for each ratio")
+        raise UsageError(f"{option}: {duplicate!r} has two limits; give one per ratio")
     return limits
 
 
@@ -288,7 +288,7 @@ def _parse_limit(text: str, option: str) -> Limit:
     largest = math.inf if unit == "ms" else 1
     is_malformed = (equals and not name) or unit == "pt" or (is_window and unit != "ms")
     if not is_malformed and unit == "%" and 1 < amount < math.inf:
-        raise UsageError(f"{option} {text[:60]!r}: a ratio is 100 % at most; give a lower limit")
+        raise UsageError(f"{option} {text[:60]!r}: a ratio is at most 100 %; give a lower limit")
     if is_malformed or not 0 <= amount <= largest:
         raise _make_limit_error(text, option)
     number = limit_text.removesuffix(unit).rstrip()
@@ -300,16 +300,16 @@ def _make_limit_error(text: str, option: str) -> UsageError:
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
     if option == "--max-time":
-        form = "120ms or step=120ms, a limit of the primary or of a named window"
+        form = "120ms or step=120ms, a limit for the primary or a named window"
         missing_unit = "ms"
         is_unit_missing = not math.isnan(_parse_number(f"{limit_text}ms")[0])
     else:
-        form = "30%, 9ms or schedule=30%, a limit of the primary or of a named ratio"
+        form = "30%, 9ms or schedule=30%, a limit for the primary or a named ratio"
         missing_unit = "%"
         is_unit_missing = not unit and 1 < amount <= 100
     prefix = f"{name[:40]}=" if name else ""
     hint = f"; did you mean {prefix}{limit_text}{missing_unit}?" if is_unit_missing else ""
-    return UsageError(f"{option} {text[:60]!r}: not of the form {form}{hint}")
+    return UsageError(f"{option} {text[:60]!r}: must have the form {form}{hint}")
 
 
 def _parse_number(text: str) -> tuple[float, str]:
@@ -382,8 +382,8 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
     amount, unit = _parse_number(text.strip())
     if unit not in ("pt", "%"):
         raise UsageError(
-            f"--max-increase {text[:60]!r}: not of the form 1pt, points of the ratio, or 2%, "
-            "of the length of iterations"
+            f"--max-increase {text[:60]!r}: must be points of the ratio, such as 1pt, or a "
+            "percentage of the iteration time, such as 2%"
         )
     number = text.strip().removesuffix(unit).rstrip()
     increase = f"{number} {unit} above {to_one_line(PurePath(path).name, 60)}"
@@ -425,7 +425,7 @@ def check_limits(
         if ratio is None:
             names = list(saved.summary.bubble_ratio)
             raise InputError(
-                f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(names)}"
+                f"{path}: has no ratio {limit.ratio[:60]!r}; it has {', '.join(names)}"
                 f"{suggest_word(limit.ratio, names)}"
             )
         if no_pipeline is not None:
@@ -435,8 +435,8 @@ def check_limits(
                     "the order of the stages with --order, or the sizes of the run with --parallel"
                 )
             raise InputError(
-                f"{path}: {no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
-                f"be compared with {limit.written}; give analyze {needed}"
+                f"{path}: {no_pipeline}, so {limit.ratio} is not the bubble of a pipeline and "
+                f"cannot be compared with {limit.written}; give analyze {needed}"
             )
         if ratio.bubble.mean is None:
             raise InputError(

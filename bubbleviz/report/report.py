@@ -632,15 +632,15 @@ def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterat
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
         yield Limitation(
             "idle intervals and their causes",
-            f"no rank has a window of {counts.headline}, so they are those of {ratio}",
+            f"no rank has a window of {counts.headline}, so these refer to {ratio}",
         )
     if explanation.no_path_reason:
         yield Limitation("critical path, slack and effects of changes", explanation.no_path_reason)
     elif part := explanation.replayed_ranks:
         yield Limitation(
             "critical path, slack, effects of changes and advice",
-            f"{format_count(part.pipelines, 'pipeline')} of {part.of:,} are replayed: the slowest, "
-            "which bound the iterations, and as many of the others",
+            f"only {part.pipelines:,} of {format_count(part.of, 'pipeline')} are replayed: the "
+            "slowest, which determine the length of iterations, and a sample of the others",
         )
 
 
@@ -651,6 +651,6 @@ def _list_ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:
         if ratio.mean is not None and low is not None and ratio.mean - low > NOTICEABLE:
             yield Limitation(
                 f"the ratio {name}",
-                f"lies between {low:.4f} and {ratio.mean:.4f}: compute kernels outside every "
-                "operation may be work or not; the largest are listed",
+                f"is between {low:.4f} and {ratio.mean:.4f}, depending on whether compute kernels "
+                "outside operations are work; the largest are listed",
             )

@@ -1,6 +1,7 @@
-"""Restrictions: which there are, which a report has, and which one that was saved has.
+"""The known restrictions, and the restrictions of measured and saved reports.
 
-Codes are what programs read; words may change. What is not known restricts, too.
+Programs read the codes, which are stable; texts may change. Unknown codes are treated as
+restrictions.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ UNPROVEN = _make_no_pipeline("pipeline-unproven", reasons.PIPELINE_UNPROVEN)
 RANKS_MISSING = Restriction(
     "ranks-missing",
     "incomplete: ranks of the run are missing",
-    "it is incomplete, since ranks of the run are missing",
+    "it is incomplete because ranks of the run are missing",
     is_missing_part=True,
 )
 WITHOUT_GPU_WORK = Restriction(
     "stages-without-gpu-work",
     "incomplete: the GPU work of some stages was not recorded",
-    "it is incomplete, since the GPU work of some stages was not recorded",
+    "it is incomplete because the GPU work of some stages was not recorded",
     is_missing_part=True,
     kind=LimitationKind.STAGES_WITHOUT_GPU_WORK,
     advice="Trace GPU work in every process: some stages have ranges and no kernel in the "
@@ -45,7 +46,7 @@ WITHOUT_GPU_WORK = Restriction(
 KERNELS_LOST = Restriction(
     "kernels-lost",
     "incomplete: kernels that were launched are not in the profile",
-    "it is incomplete, since kernels that were launched are not in the profile",
+    "it is incomplete because kernels that were launched are not in the profile",
     kind=LimitationKind.KERNELS_LOST,
     advice="Profile again: some launched kernels are not in the profile, so idle time may be work",
     details="-v coverage counts them",
@@ -53,7 +54,7 @@ KERNELS_LOST = Restriction(
 GRAPHS_LOST = Restriction(
     "graphs-lost",
     "incomplete: graph launches have no recorded kernels",
-    "it is incomplete, since graph launches have no recorded kernels",
+    "it is incomplete because graph launches have no recorded kernels",
     kind=LimitationKind.GRAPHS_LOST,
     advice="Profile with larger buffers or for a shorter time: graph launches have no recorded "
     "kernels, so idle time around them is unknown",
@@ -62,7 +63,7 @@ GRAPHS_LOST = Restriction(
 MAYBE_INCOMPLETE = Restriction(
     "stages-may-be-missing",
     "maybe incomplete: stages may be missing",
-    "it may be incomplete, since stages of the run may be missing",
+    "it may be incomplete because stages of the run may be missing",
     is_missing_part=True,
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
@@ -75,13 +76,13 @@ ITERATIONS_UNDIVIDED = Restriction(
 ITERATIONS_UNMARKED = Restriction(
     "iterations-unmarked",
     "one iteration may be a part of a training step",
-    "nothing tells iterations apart, so one may be a part of a training step, and one operation "
-    "several microbatches",
+    "iterations cannot be separated, so one may be part of a training step, and one operation may "
+    "be several microbatches",
     kind=LimitationKind.ITERATIONS_UNMARKED,
     advice="Name iterations in ranges, or record a range Optimizer: all forwards name one "
-    "microbatch and nothing tells iterations apart, so the bubble is unknown",
+    "microbatch and iterations cannot be separated, so the bubble is unknown",
 )
-#: All, what weighs most first: every output has them in this order.
+#: All restrictions, most severe first. Every output lists them in this order.
 RESTRICTIONS = (
     ONE_STAGE,
     UNPROVEN,
@@ -92,8 +93,8 @@ RESTRICTIONS = (
     WITHOUT_GPU_WORK,
     Restriction(
         "file-damaged",
-        "incomplete: events are missing, as a file is cut short or damaged",
-        "it is incomplete, since events of a file that is cut short or damaged are missing",
+        "incomplete: events are missing because a file is cut short or damaged",
+        "it is incomplete because events of a file that is cut short or damaged are missing",
         kind=LimitationKind.FILE_DAMAGED,
         advice="Copy the files again, or record again: a file is cut short or damaged and lacks "
         "events, so idle time may be work",
@@ -103,7 +104,7 @@ RESTRICTIONS = (
     Restriction(
         "work-before-capture",
         "incomplete: work launched before the capture is not recorded",
-        "it is incomplete, since work launched before the capture is not recorded",
+        "it is incomplete because work launched before the capture is not recorded",
         kind=LimitationKind.WORK_BEFORE_CAPTURE,
         advice="Start the capture while the devices are idle: they ran work that was launched "
         "before it and is not recorded, so their idle time is unknown",
@@ -112,13 +113,13 @@ RESTRICTIONS = (
     Restriction(
         "recordings-awaited",
         "incomplete: iterations began before all ranks were recorded",
-        "it is incomplete, since iterations began before all ranks were recorded",
+        "it is incomplete because iterations began before all ranks were recorded",
         kind=LimitationKind.RECORDINGS_AWAITED,
     ),
     Restriction(
         "kernels-left-out",
         "incomplete: kernels have invalid timestamps",
-        "it is incomplete, since kernels with invalid timestamps were left out",
+        "it is incomplete because kernels with invalid timestamps were left out",
         kind=LimitationKind.KERNELS_LEFT_OUT,
         advice="Export or profile again: kernels have invalid timestamps, so idle time may be work",
         details="-v coverage counts them",
@@ -126,7 +127,7 @@ RESTRICTIONS = (
     Restriction(
         "recorded-names-lost",
         "incomplete: names of recorded operations are damaged",
-        "it is incomplete, since operations with damaged names were left out",
+        "it is incomplete because operations with damaged names were left out",
         kind=LimitationKind.RECORDING_NAMES_LOST,
         advice="Copy the recordings again, or record again: operations whose names are damaged "
         "are left out, so idle time may be work",
@@ -135,7 +136,7 @@ RESTRICTIONS = (
     Restriction(
         "kernels-overrun",
         "uncertain: recorded ends of kernels are wrong",
-        "it is uncertain, since kernels end after the next one on their stream starts",
+        "it is uncertain because kernels end after the next one on their stream starts",
         kind=LimitationKind.KERNELS_OVERRUN,
         advice="Profile again: recorded ends of kernels are wrong, so operations and idle time "
         "next to them are uncertain",
@@ -144,7 +145,7 @@ RESTRICTIONS = (
     Restriction(
         "waiting-counted",
         "uncertain: kernels that look like waiting count as compute",
-        "it is uncertain, since kernels that look like waiting count as compute",
+        "it is uncertain because kernels that look like waiting count as compute",
         kind=LimitationKind.WAITING_COUNTED,
         advice="List kernels that communicate in a TOML file, and give it with --convention: "
         "kernels that look like waiting count as compute, so idle time is too small",
@@ -152,8 +153,8 @@ RESTRICTIONS = (
     ),
     Restriction(
         "ranks-without-operations",
-        "maybe incomplete: GPUs that computed as long as others take no part",
-        "GPUs that computed as long as others take no part in it",
+        "maybe incomplete: GPUs that computed as long as others ran no named operation",
+        "GPUs that computed as long as others ran no named operation",
         is_missing_part=True,
         kind=LimitationKind.RANKS_WITHOUT_OPERATIONS,
         advice="Name the forwards and backwards of all GPUs: some computed only outside "
@@ -178,7 +179,7 @@ RESTRICTIONS = (
     Restriction(
         "operations-without-gpu-work",
         "incomplete: the GPU work of some operations is not in the profile",
-        "it is incomplete, since the GPU work of some operations is not in the profile",
+        "it is incomplete because the GPU work of some operations is not in the profile",
         kind=LimitationKind.OPERATIONS_WITHOUT_WORK,
         advice="Profile again: some forwards and backwards have no kernels, so idle time may be "
         "work",
@@ -194,15 +195,15 @@ RESTRICTIONS = (
     ITERATIONS_UNMARKED,
     Restriction(
         "host-name-shared",
-        "one host name stands for several machines",
-        "profiles of one host name were recorded on several machines, by their clocks",
+        "several machines have one host name",
+        "clocks show that profiles with one host name were recorded on several machines",
         is_missing_part=True,
         kind=LimitationKind.HOST_NAME_SHARED,
     ),
     Restriction(
         "ranks-contradicted",
         "uncertain: ranks of one host contradict each other on its clock",
-        "it is uncertain, since ranks of one host contradict each other on its clock",
+        "it is uncertain because ranks of one host contradict each other on its clock",
         kind=LimitationKind.RANKS_CONTRADICTED,
         advice="Give each machine a host name of its own and name iterations in ranges, or set "
         "the stages with --parallel: operations of one host ran before their input was there",
@@ -215,7 +216,7 @@ _MANY_LEFT_OUT = 0.01
 #: Minimum share of kernels whose loss is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
 _CODES = {own.code for own in RESTRICTIONS}
-#: Characters of the words of a restriction that this version does not know.
+#: Maximum number of characters in the text of a restriction that this version does not know.
 _MAX_TEXT = 200
 
 
@@ -242,10 +243,10 @@ def list_restrictions(
     if ranks_missing:
         active.add(RANKS_MISSING)
     if WITHOUT_GPU_WORK in active:
-        # The kernels that were lost are all work of a stage, and the stage is what is missing.
+        # The lost kernels are the entire work of a stage, so the missing stage is reported instead.
         active.discard(KERNELS_LOST)
     if active & {RANKS_MISSING, WITHOUT_GPU_WORK}:
-        # What is known needs no guess.
+        # Stages are known to be missing, so the guess adds nothing.
         active.discard(MAYBE_INCOMPLETE)
     if reason is not None:
         active |= {own for own in RESTRICTIONS if own.no_pipeline_reason == reason}
@@ -287,9 +288,9 @@ def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
 
 
 def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction, ...]:
-    """Return the restrictions of a saved report.
+    """Return the restrictions of a saved report, known ones first.
 
-    Known restrictions come first. A code that this version does not know restricts as well.
+    Unknown codes, written by a later version, are kept as restrictions.
     """
     codes = {entry.code for entry in entries}
     known_restrictions = tuple(own for own in RESTRICTIONS if own.code in codes)
@@ -303,12 +304,12 @@ def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
 
 
 def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
-    """Return why the ranks of a saved report form no whole pipeline, or None if they form one."""
+    """Return why the ranks of a saved report form no complete pipeline, or None if they do."""
     return find_no_pipeline_reason(read_restrictions(entries))
 
 
 def _make_unknown(code: str, message: str) -> Restriction:
-    """Return a restriction of a later version."""
+    """Return a restriction for a code that this version does not know."""
     text = to_one_line(message or code, _MAX_TEXT)
     return Restriction(to_one_line(code, _MAX_TEXT), text, f"it is restricted ({text})")
 

@@ -31,10 +31,10 @@ _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 
 def is_saved_report(path: str) -> bool:
-    """Return whether a path is to be read as a report rather than as profiles.
+    """Return whether a path looks like a saved report rather than profiles.
 
-    Reports are pipes, ``.json`` files that are no traces, and files that begin with ``{``. The
-    result is False if the path cannot be read; whoever reads it then raises the error.
+    Pipes, ``.json`` files that are not traces, and files that begin with ``{`` are reports. Paths
+    that cannot be read are not, so the reader of profiles raises the error.
     """
     file = Path(path)
     try:
@@ -93,29 +93,30 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
 
 
 def read_pipeline(path: str) -> RunSummary:
-    """Return a report with which schedules are simulated, as ``bubbleviz analyze`` wrote it.
+    """Read a report of ``bubbleviz analyze`` whose times describe a complete pipeline.
 
     Raises:
-        InputError: The file cannot be read, is not such a report, or is of no whole pipeline.
+        InputError: The file cannot be read, is not such a report, or describes no complete
+            pipeline.
     """
     return check_pipeline(path, read_summary(path))
 
 
 def check_pipeline(path: str, run: RunSummary) -> RunSummary:
-    """Return a report if its times are those of all stages of a pipeline.
+    """Check that the times of a report describe all stages of a pipeline, and return the report.
 
     Args:
         path: Path of the report, for messages.
         run: The report.
 
     Raises:
-        InputError: It is of no whole pipeline.
+        InputError: They do not.
     """
     reason = find_no_pipeline(run.restrictions)
     if reason is not None:
         raise InputError(
-            f"{path}: {reason}, so its times are not those of a pipeline's stages; give "
-            "analyze the profiles of all stages, or simulate the times with --tf, --tb and --tw"
+            f"{path}: {reason}, so its times do not describe the stages of a pipeline; analyze the "
+            "profiles of all stages, or pass times with --tf, --tb and --tw"
         )
     return run
 
@@ -143,10 +144,10 @@ def _read_schema(path: str, data: bytes) -> str:
         values = msgspec_json.decode(data, type=dict[str, Raw])
         return msgspec_json.decode(values["schema"], type=str)
     except KeyError:
-        raise _make_no_report_error(path, "it names no schema") from None
+        raise _make_no_report_error(path, "it contains no schema") from None
     except _UNREADABLE as error:
         if data.startswith(b"\x1f\x8b"):
-            raise InputError(f"{path}: is packed; unpack it with gunzip") from error
+            raise InputError(f"{path}: is gzipped; unpack it with gunzip") from error
         raise _make_no_report_error(path, error) from error
 
 
@@ -191,8 +192,8 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
     steps = [step.advice for step in summary.first if step.advice is not None]
     if any(index >= len(summary.advice) for index in (*steps, *summary.then)):
         raise InputError(
-            f"{path}: the report lacks advice that it gives first; write it again with bubbleviz "
-            "analyze -o report.json"
+            f"{path}: the report refers to advice that it does not contain; write it again with "
+            "bubbleviz analyze -o report.json"
         )
     labels = [entry.phase for entry in summary.phase_times]
     if summary.memory is not None:
@@ -212,9 +213,10 @@ def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
     if profiles and all(Path(profile).exists() for profile in profiles):
         hint = f"for a page run bubbleviz view {' '.join(map(quote_for_shell, profiles))}"
     else:
-        hint = "a page needs its profiles, which are no longer where they were: give them to view"
+        hint = "give the profiles, which are no longer at their paths, to bubbleviz view for a page"
     return InputError(
-        f"{path}: a report on idle time, without operations; compare and gate take it, and {hint}"
+        f"{path}: is a report on idle time, without operations; use it with compare or gate, and "
+        f"{hint}"
     )
 
 

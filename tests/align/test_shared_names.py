@@ -71,11 +71,8 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     (reason,) = notes(report, SHARED)
     assert "count as 2 machines" in reason
     assert list_restriction_codes(report) == ["host-name-shared"]
-    assert "one host name stands for several machines" in text_of(report)
-    assert (
-        make_document(report)["restrictions"][0]["text"]
-        == "one host name stands for several machines"
-    )
+    assert "several machines have one host name" in text_of(report)
+    assert make_document(report)["restrictions"][0]["text"] == "several machines have one host name"
     # Machines have names of their own, so that they can be told apart.
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)

@@ -358,7 +358,7 @@ def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: Comman
         packed = gzip.compress(text.encode())
         paths[0].write_bytes(packed[: int(0.9 * len(packed))])
     is_marked = damage in {"lines", "gzip"}
-    mark = "incomplete: events are missing, as a file is cut short or damaged"
+    mark = "incomplete: events are missing because a file is cut short or damaged"
 
     file = tmp_path / "out.json"
     printed = " ".join(cli("nccl", *map(str, paths), "-o", str(file))[1].split())

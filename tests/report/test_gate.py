@@ -105,7 +105,7 @@ def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> No
     ("limits", "code", "expected"),
     [
         ([], 2, "nothing to check; give a limit with --max-bubble"),
-        (["<script>\n=0.5"], 1, "no ratio '<script>'; the report has schedule, stage, step"),
+        (["<script>\n=0.5"], 1, "has no ratio '<script>'; it has schedule, stage, step"),
         (["shedule=12%"], 1, "did you mean schedule?"),
         (["step=0.1", "schedule=0.1", "step=3ms", " step = 20%"], 2, "'step' has two limits"),
     ],
@@ -154,7 +154,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
     ],
 )
 def test_limits_of_another_form_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not of the form 30%, 9ms or schedule=30%") as refusal:
+    with pytest.raises(UsageError, match="must have the form 30%, 9ms or schedule=30%") as refusal:
         parse_limits([text])
 
     assert len(str(refusal.value)) < 200
@@ -237,18 +237,21 @@ def test_times_and_baselines_are_limits_too(
         (("--max-bubble", "30"), "did you mean 30%?"),
         (
             ("--max-bubble", "200%"),
-            "--max-bubble '200%': a ratio is 100 % at most; give a lower limit\n",
+            "--max-bubble '200%': a ratio is at most 100 %; give a lower limit\n",
         ),
-        (("--max-bubble", "schedule=101%"), "a ratio is 100 % at most; give a lower limit\n"),
-        (("--baseline", "{idle}"), "is on idle time, and the report to check on the bubbles"),
-        (("--promised-by", "{idle}"), "is on idle time, and the report to check on the bubbles"),
-        (("--baseline", "{saved}", "--max-increase", "1"), "not of the form 1pt, points of the"),
-        (("--max-time", "step=30%"), "not of the form 120ms or step=120ms, a limit of the primary"),
+        (("--max-bubble", "schedule=101%"), "a ratio is at most 100 %; give a lower limit\n"),
+        (("--baseline", "{idle}"), "is about idle time, and the report to check about pipeline"),
+        (("--promised-by", "{idle}"), "is about idle time, and the report to check about pipeline"),
+        (
+            ("--baseline", "{saved}", "--max-increase", "1"),
+            "must be points of the ratio, such as 1pt",
+        ),
+        (("--max-time", "step=30%"), "must have the form 120ms or step=120ms, a limit for"),
         (("--max-time", "10"), "did you mean 10ms?"),
         (("--max-time", "step=10.5"), "did you mean step=10.5ms?"),
-        (("--max-time", "10 s"), "of a named window\n"),
-        (("--max-time", ""), "of a named window\n"),
-        (("--max-bubble", "1pt"), "not of the form 30%, 9ms"),
+        (("--max-time", "10 s"), "or a named window\n"),
+        (("--max-time", ""), "or a named window\n"),
+        (("--max-bubble", "1pt"), "must have the form 30%, 9ms"),
     ],
 )
 def test_limits_of_times_and_baselines_of_another_form_are_refused(
@@ -377,7 +380,7 @@ def test_one_stage_is_no_pipeline_to_check(
     message = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
 
     assert (
-        f"{kind.no_pipeline_reason}, so {ratio} is no pipeline's bubble and cannot be compared"
+        f"{kind.no_pipeline_reason}, so {ratio} is not the bubble of a pipeline and cannot be"
         in message
     )
 
@@ -393,7 +396,7 @@ def test_one_stage_is_no_pipeline_to_check(
         (("schema",), "x" * 10_000, "its schema is 'xxxx"),
         (("schema",), None, "Expected `str`"),
         (("headline",), "nothing", "lacks its headline among its ratios"),
-        (("then",), [99], "lacks advice that it gives first"),
+        (("then",), [99], "refers to advice that it does not contain"),
         (("summary",), [], "Expected `object`"),
         (("summary", "window_ns"), {}, "lacks the window of 'period'"),
         (("summary", "iterations"), -1, ">= 0"),

@@ -51,7 +51,7 @@ RESTRICTED = {
     ),
     "ranks-without-operations": (
         [f"DELETE FROM NVTX_EVENTS WHERE globalTid >> 24 {OF_DEVICE_1}"],
-        "maybe incomplete: GPUs that computed as long as others take no part",
+        "maybe incomplete: GPUs that computed as long as others ran no named operation",
     ),
 }
 #: Those that lack ranks or stages alone.
@@ -193,6 +193,6 @@ def test_the_times_of_no_pipeline_are_refused(
 ) -> None:
     report = _saved(tmp_path, {**whole, "restrictions": [{"code": code}]})
 
-    with pytest.raises(InputError, match="so its times are not those of a pipeline's stages"):
+    with pytest.raises(InputError, match="so its times do not describe the stages of a pipeline"):
         read_pipeline(str(report))
     assert read_pipeline(str(_saved(tmp_path, whole))).restrictions == []

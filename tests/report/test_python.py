@@ -122,7 +122,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda *_: bubbleviz.analyze("x", memory=np.ones(2)), "is not of type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory=1.0), "memory=1.0: is not of type bool"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", order=np.array(3)), "order=array(3): is not of type"),  # type: ignore[arg-type]  # as people do
-        (lambda own, _: own.iteration("a"), "iteration 'a': not a whole number; give an index"),
+        (lambda own, _: own.iteration("a"), "iteration 'a': must be an integer"),
         (lambda *_: bubbleviz.analyze("x", skip=-1), "skip -1: must be 0 or more"),
         (lambda *_: bubbleviz.analyze("x", skip="y"), "skip='y': is not of type int"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", order="ab"), "order='ab': is not of type"),  # type: ignore[arg-type]  # as people do

@@ -61,7 +61,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     text = text_of(report)
     assert f"! ({INCOMPLETE})" in text.splitlines()[0]
     assert "one stage is no pipeline" not in text
-    assert "it is incomplete, since ranks of the run are missing" in write_methods(report)
+    assert "it is incomplete because ranks of the run are missing" in write_methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
     made = make_document(report)
@@ -207,7 +207,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
     assert words == [*missing, WITHOUT_WORK, *counted]
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
-    assert "since the GPU work of some stages was not recorded" in write_methods(report)
+    assert "because the GPU work of some stages was not recorded" in write_methods(report)
     assert str(describe_first_steps(report)).startswith("Trace GPU work in every process")
     notes = {note.what: note for note in report.limitations}
     assert notes["stages without GPU work"].count == 1

@@ -27,7 +27,7 @@ from tests.support.xla_files import make_trace_json
 from tests.support.xla_profiles import make_tpu
 
 US = 1_000
-MARK = "incomplete: events are missing, as a file is cut short or damaged"
+MARK = "incomplete: events are missing because a file is cut short or damaged"
 #: Kernels of a planted run.
 COUNT = 200
 

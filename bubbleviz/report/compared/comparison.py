@@ -175,8 +175,8 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
     for run, cell, longest in list(zip(comparison.runs, cells, longest_cells, strict=True))[1:]:
         if cell.bubble is None or cell.equal_work_ns is None:
             raise InputError(
-                f"{run.path}: its {headline} ratio, or that of the first run, is unknown, so "
-                "neither is worse; see the limitations that analyze lists"
+                f"{run.path}: its {headline} ratio, or the ratio of the first run, is unknown, so "
+                "they cannot be compared; see the limitations that analyze lists"
             )
         sign = cell.equal_work_ns.significant_sign
         if longest.equal_work_ns is not None:

@@ -213,6 +213,6 @@ def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
     path_of_kind = {type(report): path for path, report in reports.items()}
     if len(path_of_kind) > 1:
         raise UsageError(
-            f"{path_of_kind[IdleSummary]} is on idle time, and {path_of_kind[RunSummary]} on the "
-            "bubbles of a pipeline; compare reports of one kind"
+            f"{path_of_kind[IdleSummary]} is about idle time, and {path_of_kind[RunSummary]} about "
+            "pipeline bubbles; compare reports of the same kind"
         )
