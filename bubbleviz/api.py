@@ -41,7 +41,7 @@ from bubbleviz.report.summarizing import summarize
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import simulate_or_estimate
-from bubbleviz.sources.paths import InputFile, missing_files
+from bubbleviz.sources.paths import InputFile, find_missing_files
 from bubbleviz.timing import step
 
 if TYPE_CHECKING:  # no command needs both
@@ -144,7 +144,7 @@ def analyze(
             schedule = find_schedule(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compare_with_plan(*shown, planned)
-    unread = (*unreadable, *missing_files(files))
+    unread = (*unreadable, *find_missing_files(files))
     report = build_report(Report, recordings, run, counts, explanation, unread)
     report = replace(add_schedule(report, schedule, comparison), flops=work)
     if memory:

@@ -17,7 +17,7 @@ from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import is_report, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 
 #: Maximum number of profiles of a run whose range names are examined.
 _MAX_EXAMINED = 4
@@ -60,7 +60,7 @@ def _by_names(
         if is_report(file.path):
             return "analyze", "nsys has yet to export the names of ranges"
         try:
-            if noun := reader_of(file.path).operations:
+            if noun := find_reader(file.path).operations:
                 return "analyze", f"{file.path} is {noun}"
             names = record.sample_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:

@@ -19,7 +19,7 @@ def usage_complaint(error: Any, names: PrivateNames) -> str:
 
     What typer suggests for a word that it does not know may be far from it.
     """
-    from bubbleviz.sources.paths import file_near
+    from bubbleviz.sources.paths import find_similar_file
 
     context = getattr(error, "ctx", None)
     command = getattr(context, "command", None)
@@ -34,7 +34,7 @@ def usage_complaint(error: Any, names: PrivateNames) -> str:
         word = unknown["word"]
         near = suggest_word(word, getattr(command, "commands", ()))
         if not near:
-            file = file_near(word)
+            file = find_similar_file(word)
             near = "" if file is None else f"; did you mean {file}?"
             names.note_paths([word, file or ""])
         reason = f"{to_one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"

@@ -30,7 +30,7 @@ from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.files import export_report
-from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
+from bubbleviz.sources.readers import OpenFile, OpenOperations, find_reader
 from bubbleviz.timing import Step, noting, step
 
 #: Number of rows that are sampled to recognise names, and the number of them that must name a
@@ -172,7 +172,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Op
         with open_entry[0]:
             yield open_entry[1]
         return
-    with reader_of(path).open_file(path, jobs, watch) as file:
+    with find_reader(path).open_file(path, jobs, watch) as file:
         yield file
 
 
@@ -182,11 +182,11 @@ def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> M
     Raises:
         ProfileError: No reader knows the file, or it cannot be read.
     """
-    reader = reader_of(path)
+    reader = find_reader(path)
     with ExitStack() as stack:
         file = stack.enter_context(reader.open_file(path, 1, watch))
         names = file.sample(globs)
-        if reader.decoded_whole:
+        if reader.is_decoded_at_once:
             close_open_files()
             _OPEN_FILES[path] = stack.pop_all(), file
     return names

@@ -84,10 +84,10 @@ class ActivitiesBuilder:
         name, stream, *_ = (*optional, unknown, unknown)
         process = model.process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
-            raise ValueError("a number of a device is below 0 or above 4,194,303")
+            raise ValueError("a device number is below 0 or above 4,194,303")
         at, self._count = self._count, self._count + len(start_ns)
         if self._count > len(self._start_ns):
-            raise ValueError("a table has more rows than numbers of rows")
+            raise ValueError("a table has more rows than its row numbers allow")
         rows = slice(at, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
         place = self._places.numbers(process << _DEVICE_BITS | device_id)

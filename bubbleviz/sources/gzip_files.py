@@ -1,4 +1,4 @@
-"""Files that may be gzipped: their first bytes, and all bytes up to any damage."""
+"""Files that may be gzipped: reads their first bytes, or all bytes up to any damage."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: Bytes of a file that its format is recognised by.
+#: Number of bytes at the start of a file from which its format is recognized.
 HEAD_BYTES = 1 << 16
-#: Bytes of a gzipped file that are unpacked at a time.
+#: Number of compressed bytes of a gzipped file that are read at once.
 _PACKED_BYTES = 1 << 16
-#: Bytes of any other file that are read at a time.
+#: Number of bytes of any other file that are read at once.
 _PLAIN_BYTES = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
-#: Editors of other systems put this in front of UTF-8.
+#: Byte order mark, which some editors put at the start of UTF-8 text.
 BOM = b"\xef\xbb\xbf"
-#: Has zlib look for gzip's header.
+#: Makes zlib expect a gzip header.
 _BITS = zlib.MAX_WBITS | 16
 
 
 def read_head(path: str) -> bytes:
-    """Return the first 64 KiB of a file, unpacked where they are gzipped.
+    """Return the first 64 KiB of a file, unpacked if the file is gzipped.
+
+    A file of size 0, such as a special file, yields no bytes.
 
     Raises:
-        ProfileError: it cannot be opened or unpacked.
+        ProfileError: The file cannot be opened or unpacked.
     """
     try:
         with Path(path).open("rb") as file:
-            # A kernel's log looks like an empty file, and never ends.
+            # Some special files, such as the kernel log, have size 0 and never end.
             packed = file.read(HEAD_BYTES) if os.fstat(file.fileno()).st_size else b""
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
@@ -46,32 +48,32 @@ def read_head(path: str) -> bytes:
 
 
 def is_json(head: bytes) -> bool:
-    """Return whether a file begins as JSON does."""
+    """Return whether the start of a file looks like a JSON object or array."""
     return head.removeprefix(BOM).lstrip()[:1] in (b"{", b"[")
 
 
 class UnpackedFile:
-    """The bytes of a file, unpacked where they are gzipped, up to any damage.
+    """Iterates over the bytes of a file, unpacked if the file is gzipped, up to any damage.
 
     Args:
-        path: of the file.
-        watch: takes the share of it that has been read.
-        most: bytes that are yielded at a time, at most.
+        path: Path of the file.
+        watch: Called with the fraction of the file that has been read.
+        max_bytes: Maximum number of bytes in a chunk.
 
     Attributes:
-        damaged: whether they could not be unpacked to the end.
-        cut: whether the file ends before its gzip data does.
+        damaged: Whether the gzip data is damaged. Known after the iteration, like ``cut``.
+        cut: Whether the file ends before its gzip data does.
     """
 
-    def __init__(self, path: str, watch: Watch, most: int) -> None:
+    def __init__(self, path: str, watch: Watch, max_bytes: int) -> None:
         self.damaged = self.cut = False
-        self._path, self._watch, self._most = path, watch, most
+        self._path, self._watch, self._max_bytes = path, watch, max_bytes
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes, piece by piece.
+        """Yield the bytes in chunks.
 
         Raises:
-            ProfileError: it cannot be opened or read.
+            ProfileError: The file cannot be opened or read.
         """
         try:
             with Path(self._path).open("rb") as file:
@@ -82,20 +84,22 @@ class UnpackedFile:
             ) from error
 
     def _iter_pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
+        """Yield the bytes of an open file of the given size, and report the progress."""
+
         def read(length: int) -> bytes:
             self._watch(min(file.tell() / size, 1.0) if size else 1.0)
             return file.read(length)
 
-        packed = read(min(_PACKED_BYTES, self._most))
+        packed = read(min(_PACKED_BYTES, self._max_bytes))
         if not packed.startswith(GZIP):
             while packed:
                 yield packed
-                packed = read(min(_PLAIN_BYTES, self._most))
+                packed = read(min(_PLAIN_BYTES, self._max_bytes))
             return
         unpacker = zlib.decompressobj(wbits=_BITS)
         while packed:
             try:
-                chunk = unpacker.decompress(packed, self._most)
+                chunk = unpacker.decompress(packed, self._max_bytes)
             except zlib.error:
                 self.damaged = True
                 return
@@ -103,7 +107,7 @@ class UnpackedFile:
                 yield chunk
             packed, self.cut = unpacker.unconsumed_tail, not unpacker.eof
             if unpacker.eof:
-                # A file may be several, one after the other.
+                # A gzipped file may consist of several members.
                 packed = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=_BITS)
             packed = packed or read(_PACKED_BYTES)

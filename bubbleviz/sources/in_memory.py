@@ -1,4 +1,4 @@
-"""Profiles in memory: calls and ranges of files that are decoded as a whole."""
+"""Profiles in memory: the calls and ranges of files that are decoded completely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.timing import step
 
-#: Calls that are yielded at a time.
+#: Number of calls in a block.
 _BLOCK_CALLS = 1 << 16
 
 
@@ -28,9 +28,9 @@ class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
 
     Attributes:
-        calls: all of them; ``row`` counts from 0.
-        name_id: row of ``texts`` of each call.
-        texts: distinct names.
+        calls: All calls. Their ``row`` counts from 0.
+        name_id: Index of each call's name in ``texts``.
+        texts: Distinct names.
     """
 
     calls: model.Calls
@@ -38,41 +38,48 @@ class InMemoryCalls:
     texts: tuple[str, ...]
 
     def blocks(self) -> Iterator[model.Calls]:
-        """Yield all calls, in order."""
-        for at in range(0, len(self.calls), _BLOCK_CALLS):
-            yield self.calls.take(slice(at, at + _BLOCK_CALLS))
+        """Yield all calls in blocks, in order."""
+        for start in range(0, len(self.calls), _BLOCK_CALLS):
+            yield self.calls.take(slice(start, start + _BLOCK_CALLS))
 
     def at(self, rows: Ints) -> model.Calls:
-        """Return the calls of some rows (distinct, ascending)."""
+        """Return the calls in the given rows (distinct, ascending)."""
         return self.calls.take(rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of each call of some rows (distinct, ascending)."""
+        """Return the name of the call in each of the given rows (distinct, ascending)."""
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
-        fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
-        return np.compress(fits[self.name_id[rows]], rows)
+        """Return the given rows (distinct, ascending) whose call's name has one of the prefixes."""
+        has_prefix = np.array([text.startswith(beginnings) for text in self.texts], bool)
+        return np.compress(has_prefix[self.name_id[rows]], rows)
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose names begin in some way, ascending."""
-        fits = np.array([text.startswith(beginnings) for text in self.texts], bool)
-        return np.flatnonzero(fits[self.name_id]) if fits.any() else np.empty(0, np.int64)
+        """Return the rows of the calls whose name has one of the prefixes, ascending."""
+        has_prefix = np.array([text.startswith(beginnings) for text in self.texts], bool)
+        if not has_prefix.any():
+            return np.empty(0, np.int64)
+        return np.flatnonzero(has_prefix[self.name_id])
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains some letters, ascending."""
-        fits = np.array([letters in text for text in self.texts], bool)
-        return np.flatnonzero(fits[self.name_id])
+        """Return the rows of the calls whose name contains a text, ascending."""
+        contains = np.array([letters in text for text in self.texts], bool)
+        return np.flatnonzero(contains[self.name_id])
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Tell which calls of some rows returned an error, which these formats do not record."""
+        """Return a mask of the calls that failed: none, because these formats record no errors."""
         return np.zeros(len(rows), bool)
 
 
 @dataclass(frozen=True)
 class InMemoryRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory, with their names or not."""
+    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory.
+
+    Attributes:
+        ranges: All ranges.
+        names: Names that ``name_id`` refers to, or None if ``ranges`` contains the names.
+    """
 
     ranges: model.Ranges
     names: PackedNames | None = None
@@ -80,19 +87,27 @@ class InMemoryRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
-        """Return the ranges of some threads that last so long, and touch any of some times."""
-        del of  # What is in memory is left out no faster.
+        """Return the ranges of some threads that are long enough and overlap one of some intervals.
+
+        Args:
+            shortest_ns: Minimum duration.
+            threads: Threads of the ranges.
+            since_ns: Starts of the intervals.
+            until_ns: Ends of the intervals.
+            of: Ignored: intervals apply to all threads.
+        """
+        del of  # Selecting by thread would save no time for ranges in memory.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
-        keep = (ranges.end_ns - ranges.start_ns >= shortest_ns) & np.isin(ranges.thread, threads)
-        rows = np.flatnonzero(keep)
-        before = np.searchsorted(times[1], ranges.start_ns[rows], side="right")
-        touching = before < np.searchsorted(times[0], ranges.end_ns[rows])
-        ranges = ranges.take(rows[touching])
+        is_long = ranges.end_ns - ranges.start_ns >= shortest_ns
+        rows = np.flatnonzero(is_long & np.isin(ranges.thread, threads))
+        first_interval = np.searchsorted(times[1], ranges.start_ns[rows], side="right")
+        overlaps = first_interval < np.searchsorted(times[0], ranges.end_ns[rows])
+        ranges = ranges.take(rows[overlaps])
         return ranges if self.names is None else _with_names(ranges, self.names)
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Return ranges with the names that they have."""
+    """Return ranges with their own names only, instead of indices into all names."""
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
     return replace(ranges, name_id=find_positions(used, ranges.name_id), names=texts)
@@ -100,26 +115,26 @@ def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.
 
 @dataclass(frozen=True)
 class Decoded:
-    """A whole profile, and what a look at it tells.
+    """A completely decoded file.
 
     Attributes:
-        profile: with every range, whatever its name.
-        tables: how many rows of each kind the file holds; None where it lacks them.
-        lacking: why there is nothing to analyse, and what to do; "" where there is something.
-        unlinked: why its work cannot be linked to ranges; "" where it can.
-        named: which of the ranges are meant by names; None for all.
-        apart: how the names begin of other ranges that are given where a pattern begins so.
-        sampled: which ranges stand for those of any name; None for all.
-        names: of the ranges, where these have none themselves.
+        profile: The profile, with all ranges.
+        tables: Number of rows of each kind in the file, or None if the file cannot contain them.
+        no_work_reason: Reason why there is nothing to analyze, with advice, or "" if there is.
+        no_links_reason: Reason why work cannot be linked to ranges, with advice, or "" if it can.
+        is_named: Mask of the ranges that are selected by name, or None for all ranges.
+        other_prefix: Other ranges are selected only by patterns that begin with this text.
+        is_sampled: Mask of the ranges that are sampled for the pattern ``*``, or None for all.
+        names: Names of the ranges, or None if the ranges of the profile contain the names.
     """
 
     profile: model.Profile
     tables: Mapping[str, int | None]
-    lacking: str
-    unlinked: str = ""
-    named: Bools | None = None
-    apart: str = ""
-    sampled: Bools | None = None
+    no_work_reason: str
+    no_links_reason: str = ""
+    is_named: Bools | None = None
+    other_prefix: str = ""
+    is_sampled: Bools | None = None
     names: PackedNames | None = None
 
 
@@ -127,7 +142,7 @@ class DecodedFile:
     """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once.
 
     Args:
-        load: decodes it.
+        load: Function that decodes the file.
     """
 
     def __init__(self, load: Callable[[], Decoded]) -> None:
@@ -136,61 +151,67 @@ class DecodedFile:
     @cached_property
     def _decoded(self) -> Decoded:
         with step("read events") as rows:
-            whole = self._load()
-            rows.count = len(whole.profile.activities) + len(whole.profile.ranges)
-        return whole
+            decoded = self._load()
+            rows.count = len(decoded.profile.activities) + len(decoded.profile.ranges)
+        return decoded
 
     @cached_property
     def _names(self) -> NameShapes | PackedNames:
         return self._decoded.names or NameShapes(self._decoded.profile.ranges.names)
 
     def _mask_ranges(self, globs: Sequence[str]) -> Bools:
-        """Tell which ranges have names that patterns fit."""
-        whole = self._decoded
+        """Return a mask of the ranges that are selected by patterns."""
+        decoded = self._decoded
 
-        def fits(wanted: Sequence[str]) -> Bools:
-            return self._names.match_globs(wanted)[whole.profile.ranges.name_id]
+        def match(patterns: Sequence[str]) -> Bools:
+            return self._names.match_globs(patterns)[decoded.profile.ranges.name_id]
 
-        if whole.named is None:
-            return fits(globs)
-        apart = [glob for glob in globs if glob.startswith(whole.apart)]
-        return fits(globs) & (whole.named | fits(apart))
+        if decoded.is_named is None:
+            return match(globs)
+        other_globs = [glob for glob in globs if glob.startswith(decoded.other_prefix)]
+        return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return how often names of ranges occur."""
-        sampled = self._decoded.sampled if "*" in globs else None
-        chosen = self._mask_ranges(globs) if sampled is None else sampled
-        counts = np.bincount(self._decoded.profile.ranges.name_id[chosen])
-        found = Counter[str]()
+        """Return the number of ranges of each name that matches."""
+        is_selected = self._decoded.is_sampled if "*" in globs else None
+        if is_selected is None:
+            is_selected = self._mask_ranges(globs)
+        counts = np.bincount(self._decoded.profile.ranges.name_id[is_selected])
+        n_ranges = Counter[str]()
         used = np.flatnonzero(counts)
         for text, count in zip(self._names.get_texts(used), counts[used].tolist(), strict=True):
-            found[text] += count
-        return found
+            n_ranges[text] += count
+        return n_ranges
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
         """Return the profile.
 
         Args:
-            globs: prefilters of the ranges that are wanted by name.
-            partial: read it even if nothing can be linked.
+            globs: GLOB patterns. Ranges whose name matches none of them are left out.
+            partial: Whether to read the file even if no work can be linked to ranges.
 
         Raises:
-            ProfileError: it cannot be read.
-            NothingToAnalyseError: nothing ran on a device; or calls or ranges were not recorded.
+            ProfileError: The file cannot be read.
+            NothingToAnalyseError: No work of a device was recorded, or, without ``partial``, no
+                calls or ranges were recorded.
         """
-        whole = self._decoded
-        if lacking := whole.lacking or ("" if partial else whole.unlinked):
-            raise NothingToAnalyseError(f"{whole.profile.source.path}: {lacking}")
-        # Names that none of these has need not be understood.
-        ranges = _with_names(whole.profile.ranges.take(self._mask_ranges(globs)), self._names)
+        profile = self._decoded.profile
+        reason = self._decoded.no_work_reason
+        if not partial:
+            reason = reason or self._decoded.no_links_reason
+        if reason:
+            raise NothingToAnalyseError(f"{profile.source.path}: {reason}")
+        # Only the names of selected ranges are kept, because later stages interpret all names.
+        ranges = _with_names(profile.ranges.take(self._mask_ranges(globs)), self._names)
         names = Numbering[str]()
         name_id = names.numbers(ranges.names)[ranges.name_id]
         ranges = replace(ranges, name_id=name_id, names=names.values)
-        return replace(whole.profile, ranges=ranges)
+        return replace(profile, ranges=ranges)
 
     def inspect(self, globs: Sequence[str]) -> model.Contents:
-        """Return the contents of the file, ranges of these names among them."""
-        profile, lacking = self._decoded.profile, self._decoded.lacking or self._decoded.unlinked
+        """Return a summary of the contents of the file. ``globs`` select the ranges it counts."""
+        profile = self._decoded.profile
+        reason = self._decoded.no_work_reason or self._decoded.no_links_reason
         return model.Contents(
             source=profile.source,
             tables=self._decoded.tables,
@@ -198,15 +219,24 @@ class DecodedFile:
             devices=profile.devices,
             candidates=dict(sorted(self.sample(globs).items())),
             ranges=len(profile.ranges),
-            missing=(lacking,) if lacking else (),
-            readable=not lacking,
+            missing=(reason,) if reason else (),
+            readable=not reason,
         )
 
 
 def make_calls(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
-    """Return calls in the order of threads and times; ``ids`` are their correlation ids."""
+    """Return a log of calls, sorted by thread and start.
+
+    Args:
+        start_ns: Start of each call.
+        end_ns: End of each call.
+        thread: Thread of each call.
+        ids: Correlation id of each call.
+        name_id: Index of each call's name in ``texts``.
+        texts: Distinct names.
+    """
     order = sort_rows(thread, start_ns)
     calls = model.Calls(
         np.arange(len(order)),
@@ -227,7 +257,7 @@ def make_no_calls() -> InMemoryCalls:
 def make_ranges(
     start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
 ) -> model.Ranges:
-    """Return ranges that nest and end on their threads."""
+    """Return ranges that are nested and end on the thread they began on (not start/end ranges)."""
     none = np.zeros(len(start_ns), bool)
     end_thread = make_constant(NONE, len(none))
     return model.Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)
@@ -240,27 +270,27 @@ def make_no_ranges() -> model.Ranges:
 
 
 def number_threads(pid: Ints, tid: Ints) -> Ints:
-    """Return threads as nsys numbers them: (pid << 24) + tid.
+    """Return thread numbers as in nsys: ``(pid << 24) + tid``.
 
-    Some formats number a thread with more than 24 bits (the address of a pthread); such threads get
-    the numbers that the others of their process leave free, from the top down.
+    Some formats have thread ids with more than 24 bits, such as the address of a pthread. These are
+    replaced by the largest 24-bit ids that are unused in their process.
 
     Args:
-        pid: process of each row; at most 24 bits.
-        tid: thread of each row, as the format numbers it.
+        pid: Process id of each row; at most 24 bits.
+        tid: Thread id of each row, as the format stores it.
     """
     threads = group_rows(pid, tid)
     processes, number = pid[threads.first], tid[threads.first]
-    wide = (number < 0) | (number > model.PID_MASK)
-    for process in find_distinct(processes[wide]).tolist():
-        rows = np.flatnonzero(wide & (processes == process))
-        taken = number[(processes == process) & ~wide]
-        free = model.PID_MASK - np.arange(len(rows) + len(taken))
-        number[rows] = free[~np.isin(free, taken)][: len(rows)]
+    is_wide = (number < 0) | (number > model.PID_MASK)
+    for process in find_distinct(processes[is_wide]).tolist():
+        rows = np.flatnonzero(is_wide & (processes == process))
+        used = number[(processes == process) & ~is_wide]
+        free = model.PID_MASK - np.arange(len(rows) + len(used))
+        number[rows] = free[~np.isin(free, used)][: len(rows)]
     return ((processes << 24) + number)[threads.of_row]
 
 
 def describe_invalid_times(notes: Iterable[Limitation]) -> str:
-    """Return a clause on the kernels that were left out for their times, or "" if none were."""
+    """Return a clause that counts the kernels left out because of invalid times, or "" if none."""
     counts = ", ".join(f"{note.what}: {note.count}" for note in notes if note.kind in LEFT_OUT)
     return f"no kernel has valid times ({counts})" if counts else ""

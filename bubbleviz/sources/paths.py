@@ -20,16 +20,17 @@ from bubbleviz.model.texts import find_nearest_word, format_count, list_and_coun
 from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nsys import files as nsys_files
-from bubbleviz.sources.readers import READERS, emptiness, is_of, is_own_trace
+from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace, is_recognized
 
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
-#: So many files show how they are numbered, if at most this share of the numbers is missing.
-_ENOUGH, _SHARE = 16, 0.1
-#: What JAX writes beside the planes of a run for Perfetto (create_perfetto_trace=True).
-_OF_ALL_PLANES = "perfetto_trace.json.gz"
-#: So many names of a directory are looked at for one like a name that is missing.
-_MOST_BESIDE = 1000
+#: Minimum number of files that show how files are numbered, and maximum fraction of the numbers
+#: that may be missing.
+_MIN_NUMBERED_FILES, _MAX_MISSING_FRACTION = 16, 0.1
+#: Trace for Perfetto that JAX writes next to the XSpace files (create_perfetto_trace=True).
+_PERFETTO_TRACE = "perfetto_trace.json.gz"
+#: Maximum number of directory entries that are examined, for hints in messages.
+_MAX_ENTRIES = 1000
 
 
 def strip_profile_suffix(name: str) -> str:
@@ -43,147 +44,183 @@ def strip_profile_suffix(name: str) -> str:
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read; ``named`` on the command line, or found in a directory."""
+    """A file to read.
+
+    Attributes:
+        path: Path of the file.
+        named: Whether the user named the file, directly or with a pattern, as opposed to its
+            directory.
+    """
 
     path: str
     named: bool
 
 
-#: Files that are read beside profiles: what they are called in messages, and whether a path leads
-#: to one, which may raise a BubblevizError.
+#: A format of files that are read together with profiles: its noun for messages, and a function
+#: that returns whether a file has the format and may raise a BubblevizError.
 CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 
 
 def find_profiles(
     paths: Sequence[str], also: CompanionFormat | None = None
 ) -> tuple[InputFile, ...]:
-    """Return the files that paths stand for, in the order given.
+    """Expand paths to files, in the order given.
 
-    A directory stands for the profiles in it, a pattern for its matches, both in natural order.
+    A directory is replaced by the profiles in it, and a pattern by the files that match, both in
+    natural order.
 
     Args:
-        paths: files, directories and patterns.
-        also: other files of a directory to take.
+        paths: Files, directories and patterns.
+        also: Format of other files to include from directories.
 
     Raises:
-        InputError: a path does not exist, cannot be read, or leads to no profile.
-        MismatchError: two paths lead to one run in two formats.
+        InputError: A path does not exist, cannot be read, or leads to no profile.
+        MismatchError: Two paths are the same run in two formats.
     """
     if not paths:
         raise InputError("no profile given; name one or more profiles or a directory")
     files: list[InputFile] = []
     for path in paths:
         try:
-            files.extend(_files_of(path, also))
+            files.extend(_find_files(path, also))
         except OSError as error:
             remedy = "check it and its permissions"
             if error.errno == errno.ENAMETOOLONG:
                 remedy = "check its spelling; no file has so long a name"
             raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    # Of a directory one of both was taken, and what companions are called means nothing.
-    for less, more in _superseded([file.path for file in files if file.named]):
+    # In a directory, only the better file of a run was selected, so only named files are checked.
+    for worse, better in _find_superseded([file.path for file in files if file.named]):
         raise MismatchError(
-            f"{less} and {more}: the same run in two formats; give the latter alone"
+            f"{worse} and {better} are the same run in two formats; give only {better}"
         )
     if len(files) > 1:
         by_path = {file.path: file for file in files}
-        first = list(by_path)
-        # Some files are read with others of them.
+        first_paths = list(by_path)
+        # Some files are read together with the first file of their session.
         for reader in READERS:
-            if reader.sessions and any(path.endswith(reader.suffixes) for path in first):
-                first = list(dict.fromkeys(import_module(reader.sessions).first_parts(first)))
-        if len(first) < len(by_path):
-            files = [by_path.get(path, InputFile(path, named=True)) for path in first]
+            if reader.sessions and any(path.endswith(reader.suffixes) for path in first_paths):
+                first_paths = list(
+                    dict.fromkeys(import_module(reader.sessions).first_parts(first_paths))
+                )
+        if len(first_paths) < len(by_path):
+            files = [by_path.get(path, InputFile(path, named=True)) for path in first_paths]
     return tuple(files)
 
 
-def refuse_twins(files: Sequence[str], noun: str = "profile") -> None:
-    """Refuse a file that is named twice, as its content would count twice.
+def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
+    """Refuse a file that is given twice, because its contents would count twice.
+
+    Args:
+        files: Paths of the files.
+        noun: Noun for a file, for the message.
 
     Raises:
-        MismatchError: two paths lead to the same file.
+        MismatchError: Two paths lead to the same file.
     """
-    seen: dict[Path, str] = {}
+    path_of_file: dict[Path, str] = {}
     for path in files:
-        place = Path(path).resolve()
-        if place in seen:
+        resolved = Path(path).resolve()
+        if resolved in path_of_file:
             raise MismatchError(
-                f"{seen[place]} and {path}: the same {noun} twice; give each {noun} once"
+                f"{path_of_file[resolved]} and {path}: the same {noun} twice; give each {noun} once"
             )
-        seen[place] = path
+        path_of_file[resolved] = path
 
 
-def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
-    """Return the files that one path stands for; an OSError is the file system's."""
+def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
+    """Expand one path to files.
+
+    Raises:
+        InputError: The path does not exist or leads to no profile.
+        OSError: The file system cannot read it.
+    """
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
         if nsys_files.is_columnar(path):
             return [InputFile(path, named=True)]
-        return [InputFile(file, named=False) for file in _in_directory(path, also)]
+        return [InputFile(file, named=False) for file in _find_in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
-            raise InputError(f"{path}: neither a file nor a directory; name a profile")
+            raise InputError(f"{path}: is neither a file nor a directory; give a profile")
         if nsys_files.is_table_of_export(path):
-            raise InputError(f"{path}: one table of an export of nsys; give its directory")
+            raise InputError(
+                f"{path}: is a single table of an nsys export; give the directory that contains it"
+            )
         if not Path(path).stat().st_size:
-            raise InputError(f"{path}: {emptiness(path)}")
+            raise InputError(f"{path}: {describe_empty_file(path)}")
         return [InputFile(path, named=True)]
     if glob.has_magic(path):
-        return [InputFile(file, named=True) for file in _matches(path)]
+        return [InputFile(file, named=True) for file in _find_matches(path)]
     if Path(path).is_symlink():
-        raise InputError(f"{path}: a link that leads to no file; check where it points to")
-    raise _missing(path)
+        raise InputError(f"{path}: is a link to a file that does not exist; check its target")
+    raise _make_missing_error(path)
 
 
-def _missing(path: str) -> InputError:
-    """Return the error for a path that leads nowhere."""
-    near = file_near(path)
-    if near is None:
+def _make_missing_error(path: str) -> InputError:
+    """Return the error for a path that does not exist, which suggests a similar name."""
+    similar = find_similar_file(path)
+    if similar is None:
         return InputError(f"{path}: no such file or directory; check the path")
-    return InputError(f"{path}: no such file or directory; did you mean {near}?", paths=[near])
+    return InputError(
+        f"{path}: no such file or directory; did you mean {similar}?", paths=[similar]
+    )
 
 
-def file_near(path: str) -> str | None:
-    """Return the file in the same directory whose name is closest to a missing file's, or None."""
+def find_similar_file(path: str) -> str | None:
+    """Return the file whose name is closest to the name of a missing file in its directory.
+
+    Returns None if no name is close enough, or if the directory cannot be read.
+    """
     folder = Path(path).parent
     try:
-        beside = sorted(file.name for file in islice(folder.iterdir(), _MOST_BESIDE))
+        names = sorted(file.name for file in islice(folder.iterdir(), _MAX_ENTRIES))
     except (OSError, ValueError):
         return None
-    near = find_nearest_word(Path(path).name, beside)
-    return None if near is None else str(folder / near)
+    closest = find_nearest_word(Path(path).name, names)
+    return None if closest is None else str(folder / closest)
 
 
-def _superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield files beside which another one holds more of the same run, and that one."""
-    better = [(s, other) for r in READERS for s in r.suffixes for other in r.superseded_by]
+def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of files of the same run: the file with less data, and the file with more."""
+    replacements = [
+        (suffix, better_suffix)
+        for reader in READERS
+        for suffix in reader.suffixes
+        for better_suffix in reader.superseded_by
+    ]
     names = set(files)
     for file in files:
-        for suffix, other in better:
-            if file.endswith(suffix) and (whole := file.removesuffix(suffix) + other) in names:
-                yield file, whole
+        for suffix, other in replacements:
+            if (
+                file.endswith(suffix)
+                and (better_file := file.removesuffix(suffix) + other) in names
+            ):
+                yield file, better_file
 
 
-def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
-    """Return the files with the endings of profiles, without those that repeat a run.
+def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
+    """Select the profiles among the files of a directory, without duplicates of a run.
+
+    A run may be there as a report, as its exports, in two formats, or with a gzipped copy. Of these
+    only one is selected.
 
     Args:
-        files: of one directory.
-        directories: beside them, each of which is one profile.
+        files: Files of one directory.
+        directories: Directories next to them, each of which is one profile.
     """
     names = set(files)
-    repeated = {file for file, _ in _superseded(files)}
+    repeated = {file for file, _ in _find_superseded(files)}
     repeated |= {file for file in files if file.endswith(".gz") and file[:-3] in names}
     if any(file.endswith(".xplane.pb") for file in files):
-        repeated |= {file for file in files if Path(file).name == _OF_ALL_PLANES}
+        repeated |= {file for file in files if Path(file).name == _PERFETTO_TRACE}
     suffixes = tuple(suffix for reader in READERS for suffix in reader.suffixes)
     profiles = [
         file
         for file in files
         if file.endswith(suffixes)
         and file not in repeated
-        and not (file.endswith(".trace.json") and _begins(file, is_own_trace))
+        and not (file.endswith(".trace.json") and _check_head(file, is_own_trace))
     ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
     for reader in READERS:
@@ -200,14 +237,15 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
 
-def _tables_among(files: Sequence[str]) -> list[str]:
-    """Return the files with the endings of tables of operations that are such by their beginning.
+def _select_tables(files: Sequence[str]) -> list[str]:
+    """Select the tables of operations among the files of a directory.
 
-    Those that are named like one of them, but for numbers, are meant to be tables, too: whoever
-    reads them says that they are damaged.
+    A file is selected if it has the suffix of a table and is recognized as one. If the names of
+    recognized tables contain numbers, files whose names differ from them only in numbers are
+    selected as well: they must be damaged, and their reader reports it.
 
     Args:
-        files: of one directory.
+        files: Files of one directory.
     """
     tabular = [reader for reader in READERS if reader.table_suffixes]
     endings = tuple(suffix for reader in tabular for suffix in reader.table_suffixes)
@@ -215,88 +253,126 @@ def _tables_among(files: Sequence[str]) -> list[str]:
     tables = {
         file
         for file in candidates
-        if _begins(file, lambda head: any(reader.recognises(head) for reader in tabular))
+        if _check_head(file, lambda head: any(reader.recognises(head) for reader in tabular))
     }
-    named = {_NUMBER.sub("#", Path(file).name) for file in tables}
-    numbered = {name for name in named if "#" in name}
+    name_patterns = {_NUMBER.sub("#", Path(file).name) for file in tables}
+    numbered_patterns = {name for name in name_patterns if "#" in name}
     return [
         file
         for file in candidates
-        if file in tables or _NUMBER.sub("#", Path(file).name) in numbered
+        if file in tables or _NUMBER.sub("#", Path(file).name) in numbered_patterns
     ]
 
 
-def _begins(file: str, told: Callable[[bytes], bool]) -> bool:
-    """Return what the first bytes of a file tell; false where they cannot be read."""
+def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
+    """Return whether a test of the first bytes of a file is true; False if it cannot be read."""
     with suppress(ProfileError):
-        return told(read_head(file))
+        return test(read_head(file))
     return False
 
 
 def _is_profile(file: str) -> bool:
-    """Tell whether a file whose ending allows a profile is one by its first bytes."""
+    """Return whether a file with a possible suffix of profiles is recognized as a profile."""
     with suppress(ProfileError):
         return any(
-            is_of(reader, file)
+            is_recognized(reader, file)
             for reader in READERS
             if reader.possible_suffixes and file.endswith(reader.possible_suffixes)
         )
     return False
 
 
-def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
-    """Return the profiles, and the files beside them, that a directory stands for."""
+def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
+    """Return the files to read in a directory, in natural order.
+
+    These are, in this order of preference: the profiles in the directory, together with files of
+    the format ``also``; the profiles of its only run, if a tool keeps a folder for each run; the
+    profiles in the folders of the hosts of one run; or tables of operations.
+
+    Raises:
+        InputError: The directory contains several runs, or nothing to read.
+        OSError: The directory cannot be read.
+    """
     entries = list(Path(path).iterdir())
     folders = [entry for entry in entries if entry.is_dir()]
-    content = [str(entry) for entry in entries if entry.is_file()]
-    others = [file for file in content if also is not None and also[1](file)]
+    files = [str(entry) for entry in entries if entry.is_file()]
+    companions = [file for file in files if also is not None and also[1](file)]
+    others = [file for file in files if file not in companions]
     directories = [str(folder) for folder in folders if nsys_files.is_columnar(str(folder))]
-    profiles = [file for file in content if file not in others]
-    if files := [*profiles_among(profiles, directories), *others]:
-        return sorted(files, key=make_natural_key)
-    # A tool may log to folders of its own, one for each run.
-    logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
-    run_folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
-    runs = sorted(map(str, run_folders))
+    if selected := [*select_profiles(others, directories), *companions]:
+        return sorted(selected, key=make_natural_key)
+
+    runs = _list_run_folders(path)
     if len(runs) == 1:
-        return _in_directory(runs[0], also)
-    # Or to a folder for each host, all of one run.
-    endings = tuple(suffix for r in READERS if r.folder_by_host for suffix in r.suffixes)
-    within = {str(own): [str(f) for f in own.iterdir() if f.is_file()] for own in folders}
-    below = [file for files in within.values() for file in files]
-    # Beside profiles, tables are mostly what was made of them.
-    if files := [file for file in below if file.endswith(endings)] or _tables_among(
-        [] if runs else content
-    ):
-        return sorted(files, key=make_natural_key)
-    if runs := runs or _folders_below(path):
-        held = format_count(len(runs), "run")
-        raise InputError(f"{path}: holds {held} in folders; name one, such as {runs[-1]}")
+        return _find_in_directory(runs[0], also)
+    # Tables next to profiles were probably derived from them.
+    if selected := _find_by_host(folders) or _select_tables([] if runs else files):
+        return sorted(selected, key=make_natural_key)
+    if runs := runs or _find_folders(path):
+        n_runs = format_count(len(runs), "run")
+        raise InputError(
+            f"{path}: contains {n_runs} in subfolders; give one of them, such as {runs[-1]}"
+        )
+    raise _make_no_profile_error(path, files, also)
+
+
+def _list_run_folders(path: str) -> list[str]:
+    """Return the folders of runs in a directory, for tools that create one for each run."""
+    logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
+    folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
+    return sorted(map(str, folders))
+
+
+def _find_by_host(folders: Sequence[Path]) -> list[str]:
+    """Return the profiles in the folders of hosts, for tools that create one for each host."""
+    suffixes = tuple(s for reader in READERS if reader.folder_by_host for s in reader.suffixes)
+    files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
+    return [file for file in files if file.endswith(suffixes)]
+
+
+def _make_no_profile_error(
+    path: str, files: Sequence[str], also: CompanionFormat | None
+) -> InputError:
+    """Return the error for a directory without profiles, which lists the suffixes looked for.
+
+    Args:
+        path: Path of the directory.
+        files: Files in it. JSON files are suggested, because most are no traces and are read only
+            if the user names them.
+        also: Format of other files that were looked for.
+    """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
-    tables = [suffix for reader in READERS for suffix in reader.table_suffixes]
-    looked_for = ", ".join(
-        f"*{s}" for s in (*suffixes, *nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *tables)
-    )
-    neither = "no profile" if also is None else f"neither {also[0]} nor a profile"
-    json_files = sorted((file for file in content if file.endswith(".json")), key=make_natural_key)
+    table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
+    suffixes += [*nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *table_suffixes]
+    looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
+    missing = "no profile" if also is None else f"neither {also[0]} nor a profile"
+    json_files = sorted((file for file in files if file.endswith(".json")), key=make_natural_key)
     remedy = "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
     if json_files:
-        # Most of the JSON files in a folder are no traces, so they are only read by name.
         remedy = f"name JSON files themselves if they are traces, such as {json_files[0]}"
-    raise InputError(f"{path}: the directory holds {neither} (looked for {looked_for}); {remedy}")
+    return InputError(
+        f"{path}: the directory contains {missing} (looked for {looked_for}); {remedy}"
+    )
 
 
-def _folders_below(path: str) -> list[str]:
-    """Return the folders in a directory, however deep, that hold profiles; of very many some."""
-    below = islice(Path(path).rglob("*"), _MOST_BESIDE)
+def _find_folders(path: str) -> list[str]:
+    """Return the folders below a directory, at any depth, that contain profiles.
+
+    Only a limited number of directory entries is examined.
+    """
     files: dict[str, list[str]] = {}
-    for entry in below:
+    for entry in islice(Path(path).rglob("*"), _MAX_ENTRIES):
         if entry.is_file():
             files.setdefault(str(entry.parent), []).append(str(entry))
-    return sorted(folder for folder, own in files.items() if profiles_among(own))
+    return sorted(folder for folder, content in files.items() if select_profiles(content))
 
 
-def _matches(pattern: str) -> list[str]:
+def _find_matches(pattern: str) -> list[str]:
+    """Return the files and columnar exports that match a pattern, in natural order.
+
+    Raises:
+        InputError: No file matches.
+    """
     paths = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
     files = [
         path
@@ -309,24 +385,25 @@ def _matches(pattern: str) -> list[str]:
     return sorted(files, key=make_natural_key)
 
 
-# Files of a directory, of which some may be no profiles that can be read.
-
-
 T = TypeVar("T")
 
 
 def read_each(
     files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
-    """Return the contents of each file, and limitations for files of directories without any.
+    """Read each file. Files found in directories that cannot be read are left out.
 
     Args:
-        files: named, or found in directories.
-        read: a file by its path; reports how much of it has been read.
-        progress: receives how much of each file has been read.
+        files: Files to read.
+        read: Function that reads a file, given its path and the receiver of its progress.
+        progress: Receives the fraction of each file that has been read, or None.
+
+    Returns:
+        contents: The results of ``read``.
+        limitations: One limitation for each file that was left out.
 
     Raises:
-        ProfileError: a file that was named cannot be read, or none of the others can.
+        ProfileError: A file that the user named cannot be read, or no file can be read.
     """
     progress = progress or Unwatched()
     progress.files({file.path: nsys_files.measure_bytes(file.path) for file in files})
@@ -344,38 +421,40 @@ def read_each(
             watch(1.0)
     if errors and not contents:
         raise errors[0]
-    return contents, tuple(map(unreadable_profile, errors))
+    return contents, tuple(map(make_unreadable_limitation, errors))
 
 
-def unreadable_profile(error: BubblevizError) -> Limitation:
-    """Return the limitation for a file of a directory that cannot be read."""
+def make_unreadable_limitation(error: BubblevizError) -> Limitation:
+    """Return the limitation for a file in a directory that cannot be read."""
     kind = LimitationKind.PROFILE_UNREADABLE
     return Limitation("a profile of the directory", str(error), kind=kind, hosts=error.hosts)
 
 
-def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation for files that a directory lacks by the numbers of those found in it.
+def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
+    """Return a limitation if numbers are missing in the names of the files of a directory.
 
-    That is known where their names differ by one number alone, and few numbers are left out.
+    Nothing is reported unless there are enough files, their names differ in a single number, and
+    few numbers are missing.
     """
-    found = [Path(file.path) for file in files if not file.named]
-    names = [re.split(f"({_NUMBER.pattern})", path.name) for path in found]
+    files_found = [Path(file.path) for file in files if not file.named]
+    names = [re.split(f"({_NUMBER.pattern})", path.name) for path in files_found]
     if (
-        len(found) < _ENOUGH
-        or len({(path.parent, len(name)) for path, name in zip(found, names, strict=True)}) > 1
+        len(files_found) < _MIN_NUMBERED_FILES
+        or len({(path.parent, len(name)) for path, name in zip(files_found, names, strict=True)})
+        > 1
     ):
         return ()
     varying = [texts for texts in zip(*names, strict=True) if len(set(texts)) > 1]
     if len(varying) != 1 or not all(map(_NUMBER.fullmatch, varying[0])):
         return ()
-    held = set(map(int, varying[0]))
-    first, last = min(held), max(held)
-    # Of process ids and times most are left out, and there are very many.
-    if not 0 < last - first + 1 - len(held) <= _SHARE * (last - first + 1):
+    numbers = set(map(int, varying[0]))
+    first, last = min(numbers), max(numbers)
+    # If the numbers are process ids or times, most of the numbers are missing.
+    if not 0 < last - first + 1 - len(numbers) <= _MAX_MISSING_FRACTION * (last - first + 1):
         return ()
-    absent = [str(number) for number in range(first, last + 1) if number not in held]
+    absent = [str(number) for number in range(first, last + 1) if number not in numbers]
     reason = (
-        f"{found[0].parent}: lacks {list_and_count(absent, 8)} of the files numbered {first} to "
-        f"{last}; what they hold is not in the results"
+        f"{files_found[0].parent}: lacks {list_and_count(absent, 8)} of the files numbered {first} "
+        f"to {last}; what they contain is not in the results"
     )
     return (Limitation("missing files", reason, len(absent)),)

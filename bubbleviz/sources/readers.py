@@ -1,6 +1,6 @@
-"""Input formats: how each kind of file is recognised, and what opens it.
+"""Input formats: recognizes the format of a file, and opens it.
 
-To add one, add a row to ``READERS``; the same stages link, count and draw its profiles.
+To support another format, add a row to ``READERS``. All later stages are the same for all formats.
 """
 
 from __future__ import annotations
@@ -34,112 +34,116 @@ if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
 
 
-#: The beginning of a recording, of this version or another one.
+#: Matches the start of a recording of any version.
 _RECORDING = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.recording/')
-#: The beginning of a report of this program.
+#: Matches the start of a report of this program.
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.(?!recording/)')
-#: The beginning of a trace that this program wrote for viewers.
+#: Matches the start of a trace that this program wrote for trace viewers.
 _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_reason"\s*:')
-#: The beginning of a file of costs, as XLA's latency-hiding scheduler reads it.
+#: Matches the start of a file of instruction costs for XLA's latency-hiding scheduler.
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
-#: How an SQLite file describes a table.
-_CREATED = re.compile(rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII)
-#: Where files look empty, and some, such as a kernel's log, never end.
-_WITHOUT_DISK = ("/proc", "/sys")
-#: Endings of files that a tool wrote as profiles, and whose content must be damaged.
-_ENDINGS = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
+#: Matches the definition of a table in an SQLite file.
+_TABLE_DEFINITION = re.compile(
+    rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII
+)
+#: Folders of special files, which have size 0. Some of them, such as the kernel log, never end.
+_SPECIAL_FOLDERS = ("/proc", "/sys")
+#: Suffixes of profiles. A file with such a suffix that is not recognized must be damaged.
+_PROFILE_SUFFIXES = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
 #: The first bytes of ZIP, XZ, Zstandard and bzip2 archives.
-_ARCHIVES = (b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
+_ARCHIVE_MAGIC = (b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
 
 
 class OpenFile(Protocol):
-    """An open file of some kind.
+    """An open file of any format.
 
-    All of its methods take GLOB prefilters of range names, and raise ProfileError where the file
-    cannot be read.
+    The methods take GLOB patterns as prefilters of range names: a name that an analysis needs
+    matches one of them, but not every name that matches is needed. They raise ProfileError if the
+    file cannot be read.
     """
 
     def sample(self, globs: Sequence[str], rows: int = ..., /) -> Mapping[str, int]:
-        """Return how often names that match occur in a sample of the ranges.
+        """Count the names that match in a sample of the ranges.
 
         Args:
-            globs: prefilters of the names.
-            rows: about so many ranges are looked at, where others need not be read.
+            globs: GLOB patterns.
+            rows: Approximate number of ranges to read, if the format allows to read a part.
         """
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile; its calls can be read while the file is open.
+        """Return the profile. Its calls can be read as long as the file is open.
 
         Args:
-            globs: prefilters of the ranges that are wanted by name.
-            partial: read it even if it lacks calls, ranges, or kernels beside copies. These tables
-                are then empty, without a limitation: the caller knows what follows. Work is never
-                missing. Where the work stands for its own launches (``launches_known`` is false),
-                a limitation says that launches, or GPU work, were not recorded, partial or not.
+            globs: GLOB patterns. Ranges whose name matches none of them are left out.
+            partial: Whether to read the file even if it has no calls, no ranges, or copies but no
+                kernels. These tables are then empty, and no limitation reports it. If kernels stand
+                for their own launches (``launches_known`` is false), a limitation always reports
+                that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyseError: nothing ran; or, without ``partial``, one of these tables is
-                missing that an analysis needs.
+            NothingToAnalyseError: No work of a device was recorded, or, without ``partial``, a
+                table that an analysis needs is missing.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return the contents of the file, for a first look."""
+        """Return a summary of the contents of the file. ``globs`` select the ranges it counts."""
 
 
 @runtime_checkable
 class OpenOperations(OpenFile, Protocol):
-    """An open file that holds operations themselves, instead of what they are worked out from."""
+    """An open file that contains operations, not the kernels and ranges to derive them from."""
 
     def operations(self) -> OperationTable:
-        """Return them.
+        """Return the operations.
 
         Raises:
-            ProfileError: the file cannot be read, or holds no operations.
+            ProfileError: The file cannot be read, or contains no operations.
         """
 
 
 Opened: TypeAlias = AbstractContextManager[OpenFile]
-#: Opens a path, to be read by so many threads at once; reports its progress.
+#: Opens a file: its arguments are a path, a number of threads, and the receiver of the progress.
 Opener: TypeAlias = Callable[[str, int, Watch], Opened]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file that can be read.
+    """An input format.
 
     Attributes:
-        name: of the format, in reports.
-        suffixes: endings of the files that a directory is searched for.
-        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind,
-            or of an SQLite file; no two kinds recognise the same file.
-        holds: of kinds of SQLite files, whether one is of this kind by the names of its tables and
-            views; no two kinds hold the same.
-        open_file: opens a path, to be read by so many threads at once; reports its progress.
-        decoded_whole: whether any look at a file decodes all of it.
-        possible_suffixes: endings of further files, which are read if recognised.
-        is_possible: whether the first 64 KiB of a file that no reader recognises may be of this
-            kind.
-        superseded_by: endings of files that hold more of the same run; of a directory such a file
-            is read instead of one of this kind with the same name.
-        table_suffixes: endings of tables of operations, which a directory stands for where it holds
-            no profile.
-        operations: what a file of operations themselves is, in words; "" for profiles.
-        sessions: module that knows which files belong together, "" where each stands for itself:
-            ``first_parts`` gives of some paths all but those that are read with others of them,
-            ``newest_run`` of those of one directory the newest run's, without such.
-        recognises_directory: whether a directory as a whole is a profile of this kind.
-        folder: where a tool puts profiles below its directory, a folder for each run; "" for
-            nowhere.
-        folder_by_host: whether it makes a folder for each host, of one run, in its directory.
+        name: Name of the format, for reports.
+        suffixes: Suffixes of the files to look for in a directory.
+        recognises: ``recognises(head)`` returns whether a file is of this format, from its first
+            64 KiB (unpacked if the file is gzipped). For SQLite files it returns True in several
+            readers; otherwise at most one reader recognizes a file.
+        recognises_tables: For SQLite files, ``recognises_tables(names)`` returns whether a file is
+            of this format from the names of its tables and views. At most one reader does.
+        open_file: Opens a file.
+        is_decoded_at_once: Whether opening the file decodes all of it.
+        possible_suffixes: Suffixes of further files to look for, which are read if recognized.
+        is_possible: ``is_possible(head)`` returns whether a file that no reader recognizes may be
+            of this format.
+        superseded_by: Suffixes of files that contain more of the same run. In a directory, they
+            are read instead of a file of this format with the same name.
+        table_suffixes: Suffixes of tables of operations, which are read in directories without
+            profiles.
+        operations: Noun for a file of operations, for messages, or "" for profiles.
+        sessions: Module that finds the files of one run, or "" if each file is a run of its own.
+            Its function ``first_parts`` removes files that are read together with others from a
+            list of paths, and ``newest_run`` selects the files of the newest run in a directory.
+        recognises_directory: ``recognises_directory(path)`` returns whether a directory as a whole
+            is a profile of this format.
+        folder: Name of the folder in which a tool creates a folder for each run, or "".
+        folder_by_host: Whether the tool creates a folder for each host of a run.
     """
 
     name: str
     recognises: Callable[[bytes], bool]
     open_file: Opener
     suffixes: tuple[str, ...] = ()
-    decoded_whole: bool = True
+    is_decoded_at_once: bool = True
     possible_suffixes: tuple[str, ...] = ()
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()
@@ -148,76 +152,76 @@ class Reader:
     sessions: str = ""
     folder: str = ""
     recognises_directory: Callable[[str], bool] = lambda _: False
-    holds: Callable[[frozenset[str]], bool] | None = None
+    recognises_tables: Callable[[frozenset[str]], bool] | None = None
     folder_by_host: bool = False
 
 
-def opened_by(place: str, *more: str) -> Opener:
-    """Return a reader's function that opens a file by one of a module, as ``module:function``.
+def make_opener(function: str, *more: str) -> Opener:
+    """Return an opener that calls a function, and imports its module only then.
 
-    The module is imported only where a file is opened, so that other formats start faster.
+    Importing a module when a file is opened lets other formats start faster.
 
     Args:
-        place: of a function, which takes a path, a number of threads and what takes the progress.
-        more: what else it takes.
+        function: Path of the function below ``bubbleviz.sources``, as ``module:function``. It takes
+            a path, a number of threads and the receiver of the progress.
+        more: Further arguments of the function.
     """
 
     def open_file(path: str, jobs: int, watch: Watch) -> Opened:
-        opened: Opened = _function(place)(path, jobs, watch, *more)
+        opened: Opened = _import_function(function)(path, jobs, watch, *more)
         return opened
 
     return open_file
 
 
-def decoded_by(place: str) -> Opener:
-    """Return a reader's function for files that are decoded whole, once anything is asked of them.
+def make_decoding_opener(function: str) -> Opener:
+    """Return an opener for files that are decoded completely on the first access.
 
     Args:
-        place: of a function, as of :func:`opened_by`, which takes a path and what takes the
-            progress, and returns what it decoded.
+        function: Path of the function, as in :func:`make_opener`. It takes a path and the receiver
+            of the progress, and returns the decoded file.
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
 
-        return nullcontext(DecodedFile(partial(_function(place), path, watch)))
+        return nullcontext(DecodedFile(partial(_import_function(function), path, watch)))
 
     return open_file
 
 
-def _function(place: str) -> Callable[..., Any]:
-    module, _, function = f"bubbleviz.sources.{place}".partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
-    return found
+def _import_function(path: str) -> Callable[..., Any]:
+    module, _, function = f"bubbleviz.sources.{path}".partition(":")
+    imported: Callable[..., Any] = getattr(import_module(module), function)
+    return imported
 
 
-#: Bytes of a Parquet or Arrow file with a footer, or of a stream with a schema, at least; what is
-#: shorter was cut.
-_SHORTEST_PARQUET, _SHORTEST_ARROW = 12, 16
-#: An Arrow file, and a message of a stream, which follows the length of its schema.
-_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
-#: Of these every file of rocprofv3, where the GUID of a process stands behind the name, and of
-#: rocmProfileData.
-_OF_ROCPD = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-_OF_RPD = frozenset(("rocpd_api", "rocpd_op"))
-#: Keys of the document, and categories, that no other profiler than PyTorch's writes.
-_OF_PYTORCH = re.compile(
+#: Minimum size in bytes of a Parquet file and of an Arrow file or stream. Shorter files were cut.
+_MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
+#: First bytes of an Arrow file, and of an Arrow stream.
+_ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
+#: Matches tables that every file of rocprofv3 has, with or without the GUID of a process.
+_ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
+#: Tables of which every file of rocmProfileData has at least one.
+_RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
+#: Matches keys of the document and categories that only PyTorch's profiler writes.
+_PYTORCH_MARKS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
     rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
 )
-#: A count of an operation, of a tracer inside the training program.
-_OF_TRACER = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
-#: The precision of times, and names of processes, as XLA's profiler writes them.
-_OF_XLA = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
-#: A plane of which the name fits: its tag and length, its number, if any, and its name.
+#: Matches the microbatch of an operation, in traces that the training program itself wrote.
+_TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
+#: Matches the precision of times or a process name, in traces of XLA's profiler.
+_XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
+#: Matches the first plane of an XSpace protocol buffer, from its tag to the start of its name.
 _PLANE = re.compile(
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])*"
     rb"\x12[\x80-\xff]{0,9}[\x00-\x7f](?:/host:|/device:|Task Environment)"
 )
 
 
-def _columns(head: bytes) -> list[str]:
-    """Return the names of columns in the first line; none where it is no such line."""
+def _parse_columns(head: bytes) -> list[str]:
+    """Return the column names in the first line, or [] if the line is not a header."""
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
@@ -225,17 +229,17 @@ def _columns(head: bytes) -> list[str]:
     return header_in(head)
 
 
-def _names_operations(head: bytes) -> bool:
-    """Tell whether the first line names the columns that operations need."""
-    if not (columns := _columns(head)):
+def _has_operation_columns(head: bytes) -> bool:
+    """Return whether the first line has the names of all columns that operations need."""
+    if not (columns := _parse_columns(head)):
         return False
 
     return not list_missing(columns)
 
 
-def _is_of_tracer(head: bytes) -> bool:
-    counted = is_json(head) and _OF_TRACER.search(head) is not None
-    return counted and not (_OF_PYTORCH.search(head) or _OF_XLA.search(head))
+def _is_tracer_file(head: bytes) -> bool:
+    has_count = is_json(head) and _TRACER_MARK.search(head) is not None
+    return has_count and not (_PYTORCH_MARKS.search(head) or _XLA_MARKS.search(head))
 
 
 def _is_database(head: bytes) -> bool:
@@ -245,16 +249,16 @@ def _is_database(head: bytes) -> bool:
 READERS = (
     Reader(
         name="arrow",
-        recognises=lambda head: head.startswith(_ARROW) and len(head) >= _SHORTEST_ARROW,
-        open_file=opened_by("operations.open_table:open_table", "arrow"),
+        recognises=lambda head: head.startswith(_ARROW_MAGIC) and len(head) >= _MIN_ARROW_BYTES,
+        open_file=make_opener("operations.open_table:open_table", "arrow"),
         table_suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
         operations="a table of operations",
     ),
     Reader(
         name="csv",
-        recognises=_names_operations,
-        is_possible=lambda head: len(columns := _columns(head)) > 1 and all(columns),
-        open_file=opened_by("operations.open_table:open_table", "csv"),
+        recognises=_has_operation_columns,
+        is_possible=lambda head: len(columns := _parse_columns(head)) > 1 and all(columns),
+        open_file=make_opener("operations.open_table:open_table", "csv"),
         table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
         operations="a table of operations",
     ),
@@ -262,30 +266,30 @@ READERS = (
         name="kineto",
         suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
         possible_suffixes=(".json",),
-        recognises=lambda head: is_json(head) and _OF_PYTORCH.search(head) is not None,
-        # A trace that was filtered or merged by hand may hold no mark of PyTorch.
+        recognises=lambda head: is_json(head) and _PYTORCH_MARKS.search(head) is not None,
+        # A trace that was filtered or merged by hand may contain no mark of PyTorch.
         is_possible=is_json,
-        open_file=decoded_by("kineto.profile:read_profile"),
+        open_file=make_decoding_opener("kineto.profile:read_profile"),
     ),
     Reader(
         name="nsys",
         suffixes=(".sqlite",),
         recognises=_is_database,
-        holds=lambda tables: not tables.isdisjoint(TABLES),
-        open_file=opened_by("nsys.profile_file:open_file"),
-        decoded_whole=False,
+        recognises_tables=lambda tables: not tables.isdisjoint(TABLES),
+        open_file=make_opener("nsys.profile_file:open_file"),
+        is_decoded_at_once=False,
     ),
     Reader(
         name="nsys_columns",
         recognises=lambda _: False,
         recognises_directory=is_columnar,
-        open_file=opened_by("nsys.profile_file:open_directory"),
-        decoded_whole=False,
+        open_file=make_opener("nsys.profile_file:open_directory"),
+        is_decoded_at_once=False,
     ),
     Reader(
         name="parquet",
-        recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _SHORTEST_PARQUET,
-        open_file=opened_by("operations.open_table:open_table", "parquet"),
+        recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _MIN_PARQUET_BYTES,
+        open_file=make_opener("operations.open_table:open_table", "parquet"),
         table_suffixes=(".parquet", ".pq"),
         operations="a table of operations",
     ),
@@ -293,7 +297,7 @@ READERS = (
         name="recording",
         suffixes=(SUFFIX,),
         recognises=lambda head: _RECORDING.match(head) is not None,
-        open_file=opened_by("operations.jsonl.recording:open_recording"),
+        open_file=make_opener("operations.jsonl.recording:open_recording"),
         operations="a recording of bubbleviz.annotate",
         sessions="bubbleviz.sources.operations.jsonl.sessions",
     ),
@@ -302,70 +306,71 @@ READERS = (
         suffixes=("_results.db",),
         possible_suffixes=(".db",),
         recognises=_is_database,
-        holds=lambda tables: any(map(_OF_ROCPD.fullmatch, tables)),
-        open_file=opened_by("rocm.profile_file:open_file", "rocpd"),
+        recognises_tables=lambda tables: any(map(_ROCPD_TABLE.fullmatch, tables)),
+        open_file=make_opener("rocm.profile_file:open_file", "rocpd"),
         folder_by_host=True,
     ),
     Reader(
         name="rpd",
         suffixes=(".rpd",),
         recognises=_is_database,
-        holds=lambda tables: bool(_OF_RPD & tables),
-        open_file=opened_by("rocm.profile_file:open_file", "rpd"),
+        recognises_tables=lambda tables: bool(_RPD_TABLES & tables),
+        open_file=make_opener("rocm.profile_file:open_file", "rpd"),
     ),
     Reader(
         name="traced",
         possible_suffixes=(".json",),
-        recognises=_is_of_tracer,
-        open_file=opened_by("operations.open_table:open_table", "traced"),
+        recognises=_is_tracer_file,
+        open_file=make_opener("operations.open_table:open_table", "traced"),
         operations="a trace of operations",
     ),
-    # As jax.profiler writes it, it holds at most a million events, and no UTC.
+    # A trace of jax.profiler has at most a million events, and no UTC times.
     Reader(
         name="xla-trace",
-        # As jax.profiler names it, and XProf's trace viewer.
+        # Names used by jax.profiler, and by the trace viewer of XProf.
         suffixes=(".trace.json.gz", ".trace.json", ".trace_viewer.json.gz", ".trace_viewer.json"),
         superseded_by=(".xplane.pb",),
-        recognises=lambda head: is_json(head) and _OF_XLA.search(head) is not None,
-        open_file=decoded_by("xla.trace_json:read_profile"),
+        recognises=lambda head: is_json(head) and _XLA_MARKS.search(head) is not None,
+        open_file=make_decoding_opener("xla.trace_json:read_profile"),
         folder=FOLDER,
     ),
     Reader(
         name="xplane",
         suffixes=(".xplane.pb",),
         recognises=lambda head: _PLANE.match(head) is not None,
-        open_file=decoded_by("xla.xspace:read_profile"),
+        open_file=make_decoding_opener("xla.xspace:read_profile"),
         folder=FOLDER,
     ),
 )
 
 
 def is_own_trace(head: bytes) -> bool:
-    """Tell by its first bytes whether a file is a trace of a report, written for viewers."""
+    """Return whether a file is a trace that this program wrote for viewers, by its first bytes."""
     return _OWN_TRACE.search(head) is not None
 
 
-def _recognised_as(path: str, head: bytes) -> Reader | None:
-    """Return the reader that recognises a file for sure.
+def _recognize(path: str, head: bytes) -> Reader | None:
+    """Return the reader that recognizes a file, or None if no reader does.
 
     Raises:
-        ProfileError: it is events of NCCL, a timeline of Ascend, or an unknown database.
+        ProfileError: The file contains events of NCCL or a timeline of Ascend, or is an unknown
+            database.
     """
     if head.startswith(SQLITE):
-        return _reader_of_database(path, head)
+        return _find_database_reader(path, head)
     recognised = next((reader for reader in READERS if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
 
     if detect_format(head):
         raise ProfileError(
-            f"{path}: recorded operations of NCCL, not a profile; give them to bubbleviz nccl, "
-            "alone or together with profiles"
+            f"{path}: contains recorded NCCL operations and is not a profile; use bubbleviz "
+            "nccl, alone or together with profiles"
         )
     if is_json(head) and ("trace_view." in Path(path).name or b'"Ascend Hardware"' in head):
         raise ProfileError(
-            f"{path}: a timeline of Ascend's profiler, which names no kernels as such; write a row "
-            "for each operation (bubbleviz guide tables)"
+            f"{path}: is a timeline of Ascend's profiler, which does not mark kernels; write a "
+            "table of operations instead (bubbleviz guide tables)"
         )
     return recognised
 
@@ -384,115 +389,135 @@ def _refuse_own_files(path: str, head: bytes) -> None:
     if _REPORT.search(head):
         packed = "unpack it with gunzip, and " if path.endswith(".gz") else ""
         raise ProfileError(
-            f"{path}: a report of bubbleviz, not a profile; give the profiles, or {packed}give the "
-            "report to bubbleviz compare, gate, plan or view"
+            f"{path}: is a report of bubbleviz, not a profile; give the profiles, or {packed}give "
+            "the report to bubbleviz compare, gate, plan or view"
         )
     if is_own_trace(head):
         raise ProfileError(
-            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
-            "in a viewer of traces"
+            f"{path}: is a trace that bubbleviz wrote, not a profile; give the profiles, or open "
+            "it in a trace viewer"
         )
 
 
-def reader_of(path: str) -> Reader:
-    """Return the reader for a file, by its first bytes, or for a directory that is one profile.
+def find_reader(path: str) -> Reader:
+    """Return the reader for a file, or for a directory that as a whole is one profile.
+
+    The file is recognized by its first bytes. If no reader recognizes it, the first reader for
+    which it is possible is returned; tables must in addition have a suffix that is not one of a
+    profile.
 
     Raises:
-        ProfileError: no reader knows the file.
+        ProfileError: The file is empty, cannot be read, or has no format that can be read.
     """
     if of_directory := [reader for reader in READERS if reader.recognises_directory(path)]:
         return of_directory[0]
     head = read_head(path)
     if not head.strip():
-        raise ProfileError(f"{path}: {emptiness(path)}")
+        raise ProfileError(f"{path}: {describe_empty_file(path)}")
     refuse_pointer(path, head)
     if path.endswith(".pbtxt") or _COSTS.match(head):
         raise ProfileError(
-            f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
-            "with --against, beside the profile of a JAX run"
+            f"{path}: contains instruction costs for XLA and is not a profile; use bubbleviz pgle "
+            "with --against, together with the profile of a JAX run"
         )
     _refuse_own_files(path, head)
-    if (recognised := _recognised_as(path, head)) is not None:
+    if (recognised := _recognize(path, head)) is not None:
         return recognised
     for reader in READERS:
-        # A table has not the name of a profile.
-        named = path.endswith(reader.table_suffixes) or not path.endswith(_ENDINGS)
-        if reader.is_possible(head) and (named or not reader.table_suffixes):
-            return reader
-    if path.endswith(_ENDINGS):
-        raise ProfileError(
-            f"{path}: not an SQLite database (or encrypted), nor a trace of PyTorch or XLA; "
-            f"{next_step(path)}"
+        has_possible_name = path.endswith(reader.table_suffixes) or not path.endswith(
+            _PROFILE_SUFFIXES
         )
-    archive = "; unpack it, or" if head.startswith(_ARCHIVES) else ";"
+        if reader.is_possible(head) and (has_possible_name or not reader.table_suffixes):
+            return reader
+    if path.endswith(_PROFILE_SUFFIXES):
+        raise ProfileError(
+            f"{path}: is not an SQLite database (or it is encrypted) and not a trace of PyTorch or "
+            f"XLA; "
+            f"{suggest_next_step(path)}"
+        )
+    archive = "; unpack it, or" if head.startswith(_ARCHIVE_MAGIC) else ";"
     raise ProfileError(
-        f"{path}: no profile{archive} give an SQLite export of nsys, a profile of "
+        f"{path}: is not a profile{archive} give an SQLite export of nsys, a profile of "
         "rocprofv3 (.db, .rpd), a trace of PyTorch (.json, .json.gz), one of XLA (.xplane.pb, "
         ".trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
     )
 
 
-def is_of(reader: Reader, path: str) -> bool:
-    """Tell whether a file is of a kind, by its first bytes and, in a database, its tables.
+def is_recognized(reader: Reader, path: str) -> bool:
+    """Return whether a reader recognizes a file, by its first bytes and the tables of a database.
 
     Raises:
-        ProfileError: the file cannot be read.
+        ProfileError: The file cannot be read.
     """
     head = read_head(path)
     if not reader.recognises(head):
         return False
-    if reader.holds is None:
+    if reader.recognises_tables is None:
         return True
 
-    return reader.holds(list_relations(path))
+    return reader.recognises_tables(list_relations(path))
 
 
-def _reader_of_database(path: str, head: bytes) -> Reader:
-    """Return the reader of an SQLite file: by its tables, else by its ending, to say what lacks.
+def _find_database_reader(path: str, head: bytes) -> Reader:
+    """Return the reader for an SQLite file.
+
+    The file is recognized by its tables. A file without any tables is recognized by its suffix, so
+    that the reader reports what is missing.
+
+    Args:
+        path: Path of the file.
+        head: Its first 64 KiB.
 
     Raises:
-        ProfileError: no reader knows it, or it is gzipped.
+        ProfileError: The file has tables that no reader recognizes, or it is gzipped.
     """
-    if _is_packed(path):
-        raise ProfileError(f"{path}: gzip of an SQLite database; unpack it with gunzip first")
-    kinds = [reader for reader in READERS if reader.holds is not None]
-    created = frozenset(name.decode() for name in _CREATED.findall(head))
-    at_once = [reader for reader in kinds if reader.holds and reader.holds(created)]
+    if _is_gzipped(path):
+        raise ProfileError(f"{path}: is a gzipped SQLite database; unpack it with gunzip first")
+    kinds = [reader for reader in READERS if reader.recognises_tables is not None]
+    created = frozenset(name.decode() for name in _TABLE_DEFINITION.findall(head))
+    at_once = [
+        reader for reader in kinds if reader.recognises_tables and reader.recognises_tables(created)
+    ]
     if len(at_once) == 1:
         return at_once[0]
-    # The tables are described elsewhere in the file, or texts in it look like their descriptions.
+    # The definitions are not in the first 64 KiB, or texts there look like definitions.
 
     relations = list_relations(path)
-    by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
+    by_tables = (
+        reader
+        for reader in kinds
+        if reader.recognises_tables and reader.recognises_tables(relations)
+    )
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     found = next(by_tables, None)
     if found is None and relations:
         raise ProfileError(
-            f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it has none "
-            f"of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); {next_step(path)}"
+            f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile: it has "
+            f"none of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); "
+            f"{suggest_next_step(path)}"
         )
     return found or next(by_ending, kinds[0])
 
 
-def emptiness(path: str) -> str:
-    """Return what a file is that unpacks to nothing, or blanks, and what to do."""
-    place = Path(path).resolve()
-    if any(place.is_relative_to(mounted) for mounted in _WITHOUT_DISK):
+def describe_empty_file(path: str) -> str:
+    """Return the reason why a file has no content (or only blanks), and advice, for messages."""
+    resolved = Path(path).resolve()
+    if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):
         return "a special file, which its system writes as it is read; name a profile"
-    if place.stat().st_size and _is_packed(path):
-        return f"cut short: gzip data without any content; {next_step(path)}"
+    if resolved.stat().st_size and _is_gzipped(path):
+        return f"cut short: gzip data without any content; {suggest_next_step(path)}"
     if path.endswith(SUFFIX):
-        return f"the file is empty: its process recorded nothing; {next_step(path)}"
-    return f"the file is empty; {next_step(path)}"
+        return f"the file is empty: its process recorded nothing; {suggest_next_step(path)}"
+    return f"the file is empty; {suggest_next_step(path)}"
 
 
-def _is_packed(path: str) -> bool:
+def _is_gzipped(path: str) -> bool:
     with Path(path).open("rb") as file:
         return file.read(len(GZIP)) == GZIP
 
 
-def next_step(path: str) -> str:
-    """Return the advice on a file without a profile, by the ending of its name."""
+def suggest_next_step(path: str) -> str:
+    """Return advice for a file that contains no profile, by the suffix of its name."""
     if any(path.endswith(reader.table_suffixes) for reader in READERS):
         return "write a row for each operation (bubbleviz guide tables)"
     if path.endswith(SUFFIX):

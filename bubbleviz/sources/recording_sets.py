@@ -60,16 +60,16 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         is_merged=True,
         process_labels=_label_processes(profiles, labels),
     )
-    working = [part for part in parts if not part.lacking]
-    linked = [part for part in parts if not part.unlinked]
+    working = [part for part in parts if not part.no_work_reason]
+    linked = [part for part in parts if not part.no_links_reason]
     return Decoded(
         profile,
         _add_counts([part.tables for part in parts]),
-        "" if working else parts[0].lacking,
-        "" if linked else parts[0].unlinked,
-        named=_join_masks(parts, [part.named for part in parts], missing=True),
-        apart=parts[0].apart,
-        sampled=_join_masks(parts, [part.sampled for part in parts], missing=False),
+        "" if working else parts[0].no_work_reason,
+        "" if linked else parts[0].no_links_reason,
+        is_named=_join_masks(parts, [part.is_named for part in parts], missing=True),
+        other_prefix=parts[0].other_prefix,
+        is_sampled=_join_masks(parts, [part.is_sampled for part in parts], missing=False),
     )
 
 

@@ -85,7 +85,7 @@ def test_what_is_no_profile_is_refused_without_a_word_on_commands(
     file = tmp_path / "notes.txt"
     file.write_text("nothing here")
 
-    assert "no profile; give an SQLite export" in cli.refused(str(file), code=1)
+    assert "is not a profile; give an SQLite export" in cli.refused(str(file), code=1)
 
 
 def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:

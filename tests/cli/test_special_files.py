@@ -135,7 +135,7 @@ def test_a_directory_with_json_files_asks_for_the_files(tmp_path: Path, cli: Com
     message = " ".join(error.split())
 
     assert code == 1
-    assert "holds no profile" in message
+    assert "contains no profile" in message
     assert "name JSON files themselves if they are traces, such as" in message
     assert message.endswith("rank2.json")
     assert "nsys export" not in message

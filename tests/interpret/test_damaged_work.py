@@ -29,7 +29,7 @@ from bubbleviz.report.restrictions import drop_few_left_out, read_restrictions
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from bubbleviz.sources.in_memory import make_no_ranges
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
 from tests.support.edited_databases import edit_database
@@ -76,7 +76,7 @@ def _damaged(folder: Path, change: str, rows: str) -> Path:
 
 def _link(path: Path) -> LinkedProfile:
     """Link the work of a profile to its launches, without ranges."""
-    with reader_of(str(path)).open_file(str(path), 1, lambda *_: None) as file:
+    with find_reader(str(path)).open_file(str(path), 1, lambda *_: None) as file:
         return link(file.read(("*",), partial=True), make_no_ranges())
 
 

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a missing file": (lambda b: [b.inputs / "nowhere.sqlite"], ("nowhere.sqlite", "no such file")),
     "a link to itself": (
         lambda b: [link_to_itself(b.inputs / "loop.sqlite")],
-        ("loop.sqlite", "a link that leads to no file"),
+        ("loop.sqlite", "is a link to a file that does not exist"),
     ),
     "a missing file among others": (
         lambda b: [run_of_one(b.inputs), b.inputs / "nowhere.sqlite"],
@@ -201,11 +201,11 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a directory of two runs": (
         lambda b: [b.inputs] if all(run_of_one(made(b.inputs / name)) for name in "ab") else [],
-        ("holds 2 runs in folders; name one, such as", "b"),
+        ("contains 2 runs in subfolders; give one of them, such as", "b"),
     ),
     "a directory of directories of a run": (
         lambda b: [run_of_one(made(b.inputs / "a" / "b" / "c")).parents[3]],
-        ("holds 1 run in folders; name one, such as", "c"),
+        ("contains 1 run in subfolders; give one of them, such as", "c"),
     ),
     "a directory of unreadable files": (
         lambda b: [folder_of(written_in(b.inputs / "broken.sqlite", NO_PROFILE))],
@@ -217,29 +217,29 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     ),
     "a folder that is named like a profile": (
         lambda b: [made(b.inputs / "run.sqlite")],
-        ("holds no profile",),
+        ("contains no profile",),
     ),
     "a journal": (lambda b: [beside(run_of_one(b.inputs), "-journal")], ("-journal", *WRITING)),
     "a log": (lambda b: [beside(run_of_one(b.inputs), "-wal")], ("-wal", *WRITING)),
     "a database that is no export": (
         lambda b: [edit_database(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
-        ("no nsys export", "StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"),
+        ("neither an nsys export", "StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"),
     ),
     "a database without any table": (
         lambda b: [edit_database(b.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")],
-        ("no nsys export",),
+        ("not an nsys export",),
     ),
     "a trace of another database": (
         lambda b: [edit_database(b.inputs / "x.rpd", "CREATE TABLE users (id)")],
-        ("no nsys export, nor a profile of ROCm",),
+        ("neither an nsys export nor a ROCm profile",),
     ),
     "a database without anything": (
         lambda b: [edit_database(b.inputs / "x.db", "PRAGMA user_version = 3")],
-        ("no profile of rocprofv3: it has none of the tables",),
+        ("not a profile of rocprofv3: it has none of the tables",),
     ),
     "a start that is NULL": (
         lambda b: [without_a_start(run_of_one(b.inputs))],
-        ("holds NULL (no value) where a number belongs",),
+        ("contains NULL (no value) in place of a number",),
     ),
     "marks alone": (
         lambda b: [run_of(b, *(replace(r, kind=34, end=None) for r in RANGES))],
@@ -541,7 +541,7 @@ def test_hostile_names_and_tables_are_inert_in_a_refusal(bench: Bench, text: str
     other = edit_database(bench.inputs / "x.sqlite", f'CREATE TABLE "{quoted}" (id INTEGER)')
 
     assert "most frequent names" in bench.refused(hostile_profile(bench.inputs, text))
-    assert "no nsys export" in bench.refused(other)
+    assert "neither an nsys export" in bench.refused(other)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_directory_without_core_tables_is_told_in_a_sentence(
 
     for path in (directory, empty):
         message = cli.refused(command, str(path), code=1)
-        assert f"{path}: a directory of tables, but no nsys export: it has none" in message
+        assert f"{path}: is a directory of tables, but not an nsys export: it has none" in message
         assert message.count("\n") == 1
 
 
@@ -178,7 +178,8 @@ def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) ->
     table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 
     assert cli.refused("analyze", str(table), code=1) == (
-        f"bubbleviz: {table}: one table of an export of nsys; give its directory\n"
+        f"bubbleviz: {table}: is a single table of an nsys export; give the directory that "
+        "contains it\n"
     )
 
 
@@ -353,7 +354,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLin
     directory = write_columnar(EXAMPLE, tmp_path)
     changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
 
-    assert "two columns of one name" in cli.refused("analyze", str(directory), code=1)
+    assert "two columns with the same name" in cli.refused("analyze", str(directory), code=1)
 
 
 def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(

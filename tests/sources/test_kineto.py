@@ -23,8 +23,8 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
-from bubbleviz.sources.readers import reader_of
-from bubbleviz.sources.trace_events import times_ns
+from bubbleviz.sources.readers import find_reader
+from bubbleviz.sources.trace_events import convert_times_ns
 from tests.planting import Planting, plant
 from tests.support import xla_profiles
 from tests.support.needs import get_real_file
@@ -34,7 +34,7 @@ from tests.support.torch_traces import write_traces
 
 
 def _read(path: Path, *globs: str) -> Profile:
-    with reader_of(str(path)).open_file(str(path), 1, unwatched) as file:
+    with find_reader(str(path)).open_file(str(path), 1, unwatched) as file:
         return file.read(globs or ("*",))
 
 
@@ -299,7 +299,7 @@ def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
 def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
     written = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]
 
-    assert times_ns(written).tolist() == [start_ns, duration_ns]
+    assert convert_times_ns(written).tolist() == [start_ns, duration_ns]
 
 
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.sources.paths import InputFile, missing_files
+from bubbleviz.sources.paths import InputFile, find_missing_files
 from tests.planting import Planting, plant
 
 
@@ -42,7 +42,7 @@ def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> 
     ],
 )
 def test_gaps_in_numbers_are_counted(names: list[str], expected: int) -> None:
-    notes = missing_files([InputFile(f"/runs/{name}", named=False) for name in names])
+    notes = find_missing_files([InputFile(f"/runs/{name}", named=False) for name in names])
 
     assert sum(note.count for note in notes) == expected
-    assert missing_files([InputFile(f"/runs/{name}", named=True) for name in names]) == ()
+    assert find_missing_files([InputFile(f"/runs/{name}", named=True) for name in names]) == ()

@@ -16,7 +16,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.sources.nccl.event_objects import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import detect_format, read_events
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 from tests.support.nccl_event_files import Op, Plugin, Step, format_line, make_proxy_file
 from tests.support.needs import get_real_file
 
@@ -393,7 +393,7 @@ def test_a_file_is_of_one_format_or_none(text: str, name: str, gap: str) -> None
 @pytest.mark.parametrize("text", [SMALL, make_proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
 def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -> None:
     with pytest.raises(ProfileError, match="bubbleviz nccl"):
-        reader_of(written(tmp_path, text))
+        find_reader(written(tmp_path, text))
 
 
 # Real files

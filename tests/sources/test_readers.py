@@ -15,7 +15,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 from tests.support.columnar_exports import write_columnar
 from tests.support.needs import get_real_file
 from tests.support.notes import list_limitation_subjects
@@ -56,7 +56,7 @@ def planted(folder: Path) -> dict[str, Path]:
 
 
 def claimed_by(path: Path) -> list[str]:
-    return [name for name, reader in KNOWN.items() if readers.is_of(reader, str(path))]
+    return [name for name, reader in KNOWN.items() if readers.is_recognized(reader, str(path))]
 
 
 def test_every_reader_has_a_planted_file(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_one_reader_claims_each_file(tmp_path: Path) -> None:
     for name, path in planted(tmp_path).items():
         if path.is_dir():
             assert [n for n, r in KNOWN.items() if r.recognises_directory(str(path))] == [name]
-            assert reader_of(str(path)).name == name
+            assert find_reader(str(path)).name == name
             continue
         assert claimed_by(path) == [name]
-        assert reader_of(str(path)).name == name
+        assert find_reader(str(path)).name == name
         reader = KNOWN[name]
         endings = reader.suffixes or reader.table_suffixes or reader.possible_suffixes
         assert str(path).endswith(endings)
@@ -81,7 +81,7 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
     path.write_text('{"traceEvents": []}')
 
     assert claimed_by(path) == []
-    assert reader_of(str(path)).name == "kineto"
+    assert find_reader(str(path)).name == "kineto"
 
 
 @pytest.mark.thorough

@@ -273,7 +273,7 @@ def test_a_file_of_another_kind_is_refused_with_what_can_be_read(
     path = tmp_path / name
     path.write_bytes(content)
     text = _shown(command, path, cli)
-    kind = f"no profile{advice} an SQLite export of nsys" if advice[0] == ";" else advice
+    kind = f"is not a profile{advice} an SQLite export of nsys" if advice[0] == ";" else advice
     assert kind in text
     assert "nsys export" not in text
 
@@ -305,7 +305,8 @@ def test_a_database_that_is_packed_is_to_be_unpacked(
     message = cli.refused("analyze", packed)
 
     assert (
-        message == f"bubbleviz: {packed}: gzip of an SQLite database; unpack it with gunzip first\n"
+        message
+        == f"bubbleviz: {packed}: is a gzipped SQLite database; unpack it with gunzip first\n"
     )
 
 

@@ -22,7 +22,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.progress import unwatched
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 from bubbleviz.sources.rocm.rocpd import read_recording
 from bubbleviz.sources.sqlite import database
 from tests.planting import plant
@@ -246,7 +246,7 @@ def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
     processes = [p for export in exports(tmp_path, servers=2) for p in read_processes(export)]
     path = write_rocpd(tmp_path / "merged.db", processes)
 
-    with pytest.raises(ProfileError, match=r"merges processes of 2 hosts \(node0, node1\)"):
+    with pytest.raises(ProfileError, match=r"contains processes of 2 hosts \(node0, node1\)"):
         bubbleviz.analyze([path])
 
 
@@ -500,7 +500,7 @@ def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
         f'SELECT 77777, nid, pid, tid, start, end, 901, 99999 FROM "{region}" LIMIT 1',
     )
 
-    with reader_of(str(path)).open_file(str(path), 1, unwatched) as file:
+    with find_reader(str(path)).open_file(str(path), 1, unwatched) as file:
         profile = file.read(("train_*",))
 
     assert profile.ranges.names[int(profile.ranges.name_id[0])] == "train_step"

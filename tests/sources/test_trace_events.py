@@ -55,7 +55,7 @@ def _of(tmp_path: Path, content: bytes) -> Read:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files read some bytes at a time, so that events lie across blocks."""
-    for name, size in {"BLOCK": 40, "_NEAR": 60}.items():
+    for name, size in {"BLOCK": 40, "_MAX_BOUNDARY_DISTANCE": 60}.items():
         monkeypatch.setattr(trace_events, name, size)
     monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 10)
 
@@ -67,10 +67,13 @@ def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
     events, file = _of(tmp_path, content)
 
     assert [e.ph for e in events] in ([], [""])
-    assert (file._malformed, file.cut, [*file.limitations()]) == (0, False, [])
+    assert (file._n_malformed, file.cut, [*file.limitations()]) == (0, False, [])
 
 
-_NO_DOCUMENT, _NO_EVENT = "JSON without traceEvents", "JSON without trace events, so not a trace"
+_NO_DOCUMENT, _NO_EVENT = (
+    "JSON without traceEvents",
+    "JSON without trace events, so it is not a trace",
+)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_what_is_written_is_read(
         )
         for e in events
     ]
-    assert (file._malformed, file.cut) == (0, False)
+    assert (file._n_malformed, file.cut) == (0, False)
     assert dict(file.metadata()) == {**document, "traceEvents": []}
 
 
@@ -185,7 +188,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
         before = len(names)
         whole = b"]" in _THREE[: 1 if zipped else length]
         assert zipped or file.cut == (not whole)
-        assert file._malformed == 0
+        assert file._n_malformed == 0
     assert before == 3
 
 
@@ -219,7 +222,7 @@ def test_an_event_that_cannot_be_read_costs_no_other(
     events, file = _of(tmp_path, b"[" + event % b"a" + b"," + broken + b"," + event % b"c" + b"]")
 
     assert "".join(e.name.encode("utf-8", "replace").decode() for e in events) == names
-    assert (file._malformed, file.cut) == (malformed, False)
+    assert (file._n_malformed, file.cut) == (malformed, False)
 
 
 @pytest.mark.parametrize("n_fields", [1, 3000])
@@ -248,13 +251,13 @@ def test_events_that_cannot_be_read_are_counted_once_each(
     events, file = _of(tmp_path, ("[" + ",\n".join([*texts, whole]) + "]").encode())
 
     assert [event.name for event in events] == ["a"] * 6
-    assert file._malformed == 5
+    assert file._n_malformed == 5
 
 
 def test_a_brace_too_many_costs_no_event(tmp_path: Path) -> None:
     events, file = _of(tmp_path, b'[{"ph":"X","name":"a"}},{"ph":"X","name":"b"}]')
 
-    assert ["".join(event.name for event in events), file._malformed] == ["ab", 0]
+    assert ["".join(event.name for event in events), file._n_malformed] == ["ab", 0]
 
 
 def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
@@ -326,7 +329,7 @@ def test_what_is_no_number_is_no_time(text: str, others: list[str]) -> None:
 
 
 def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, size in {"BLOCK": 40, "_LONGEST": 300}.items():
+    for name, size in {"BLOCK": 40, "_MAX_BYTES": 300}.items():
         monkeypatch.setattr(trace_events, name, size)
 
     with pytest.raises(ProfileError, match="without a complete event"):

@@ -10,7 +10,7 @@ from typing import Any
 from bubbleviz import errors
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.report.report import Report
-from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.readers import find_reader
 from tests.support.xla_files import E, L, P, make_space
 
 FORWARD, BACKWARD = (
@@ -108,7 +108,7 @@ def write_planes(folder: Path, planes: list[P], name: str = "host0.xplane.pb", *
 
 
 def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
-    with reader_of(str(path)).open_file(str(path), 1, lambda _: None) as file:
+    with find_reader(str(path)).open_file(str(path), 1, lambda _: None) as file:
         return file.read(globs)
 
 

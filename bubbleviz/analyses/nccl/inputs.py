@@ -10,7 +10,7 @@ from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.model.pointers import describe_pointer
 from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import detect_format
-from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
+from bubbleviz.sources.paths import InputFile, find_profiles, refuse_duplicates
 
 #: Endings that event files have: a pointer of such a name in a directory may stand for one.
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
@@ -42,7 +42,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
         return formats[path] != "" or path in pointers
 
     files = find_profiles(paths, ("an event file of NCCL", recognises))
-    refuse_twins([file.path for file in files], "file")
+    refuse_duplicates([file.path for file in files], "file")
     # Event files of ranks that recorded alike may be equal; profiles never are.
     refuse_same_content(Fleet(1), [file.path for file in files if not recognises(file.path)])
     return {file: formats[file.path] if recognises(file.path) else "" for file in files}

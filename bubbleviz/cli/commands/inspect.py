@@ -13,7 +13,7 @@ from bubbleviz.cli.terminal import complain, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.render.document import Sentence
-from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
+from bubbleviz.sources.paths import InputFile, find_profiles, make_unreadable_limitation
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.bundle import Bundle
@@ -66,7 +66,7 @@ def inspect(
     outputs.deliver(tuple(seen), lambda shown, *_: _draft(shown), printed)
     for error in unreadable:
         outputs.names.note_error(error)
-        complain(unreadable_profile(error).sentence, 0, outputs.names)
+        complain(make_unreadable_limitation(error).sentence, 0, outputs.names)
 
 
 def _looked_over(

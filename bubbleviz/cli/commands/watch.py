@@ -70,11 +70,11 @@ def watch(
     from bubbleviz.analyses.watch.outputs import opened
     from bubbleviz.analyses.watch.text import READ
     from bubbleviz.analyses.watch.watched_iterations import limit_watch
-    from bubbleviz.sources.paths import profiles_among
+    from bubbleviz.sources.paths import select_profiles
 
     if Path(folder).exists() and not Path(folder).is_dir():
         other = (
-            f", or bubbleviz analyze {quote_for_shell(folder)}" if profiles_among([folder]) else ""
+            f", or bubbleviz analyze {quote_for_shell(folder)}" if select_profiles([folder]) else ""
         )
         raise InputError(
             f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
@@ -115,11 +115,11 @@ def watch(
 
 def _are_all_readable(sight: Sight, watcher: Watcher, names: PrivateNames) -> bool:
     """Print which recordings are empty, and return whether none is empty or unreadable."""
-    from bubbleviz.sources.readers import emptiness
+    from bubbleviz.sources.readers import describe_empty_file
 
     empty = watcher.empty_recordings()
     for path in empty:
-        complain(f"{path}: {emptiness(path)}", 0, names)
+        complain(f"{path}: {describe_empty_file(path)}", 0, names)
     return not sight.unreadable and not empty
 
 

@@ -22,7 +22,7 @@ from bubbleviz.interpret.recording import Recordings, join_recordings
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import list_files, measure_bytes
-from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
+from bubbleviz.sources.paths import InputFile, find_profiles, make_unreadable_limitation
 from bubbleviz.timing import Step, add
 
 T = TypeVar("T")
@@ -251,6 +251,6 @@ def record_all(
     ordered = [parts[number] for number in sorted(parts)]
     if not ordered:
         raise errors[0]
-    limitations = (unreadable_profile(errors[number]) for number in sorted(errors))
+    limitations = (make_unreadable_limitation(errors[number]) for number in sorted(errors))
     recordings = join_recordings(ordered)
     return recordings, tuple(limitations)

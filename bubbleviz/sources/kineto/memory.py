@@ -12,7 +12,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.sources.trace_events import MISSING, TraceFile, global_threads
+from bubbleviz.sources.trace_events import MISSING, TraceFile, to_global_threads
 
 #: Upper bounds of bytes (70 TB) and of device numbers. Sums of many such values fit in 64 bits.
 _MOST_BYTES, _MOST_DEVICES = 1 << 46, 1 << 31
@@ -58,4 +58,4 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
     if len(time_ns) == 0:
         return None
-    return MemoryEvents(time_ns, global_threads(file.threads)[thread], *rest)
+    return MemoryEvents(time_ns, to_global_threads(file.threads)[thread], *rest)

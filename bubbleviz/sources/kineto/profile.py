@@ -48,7 +48,7 @@ from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
 from bubbleviz.sources.kineto.synchronisation import find_streams, read_synchronisation
 from bubbleviz.sources.recording_sets import join_recordings
-from bubbleviz.sources.trace_events import TraceFile, global_threads
+from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 
 # Tables of a profile, made of the events of PyTorch's profiler.
 #
@@ -255,7 +255,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
     called = (names[number] for number in find_distinct(every_event.calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
-    threads = global_threads(file.threads)
+    threads = to_global_threads(file.threads)
     trace = _Trace(path, file.metadata(), base_ns, threads, names, device, api, file.cut)
     recordings = find_recordings(path, file.threads.values, every_event.work, every_event.calls)
     if recordings is None:
@@ -377,9 +377,9 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         f"{loss}; {again}" if loss else "",
         "" if len(calls) else _UNLINKED,
         # Of Python's functions, modules alone are asked for by name.
-        named=np.asarray(ranges.kind != kineto.PYTHON, bool),
-        apart=_MODULE,
-        sampled=annotated if annotated.any() else None,
+        is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
+        other_prefix=_MODULE,
+        is_sampled=annotated if annotated.any() else None,
     )
 
 

@@ -478,7 +478,7 @@ def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
     """
     if len({name.lower() for name in names}) < len(names):
         raise ProfileError(
-            f"{path}: {file.name} has two columns of one name, which no export of nsys has; "
+            f"{path}: {file.name} has two columns with the same name, which nsys never writes; "
             f"{EXPORT_AGAIN}"
         )
 

@@ -161,7 +161,7 @@ class Export(ABC):
     def __init__(self, path: str, schema: Schema, what: str, jobs: int, watch: Watch) -> None:
         if not {STRINGS, KERNEL, RUNTIME, NVTX} & set(schema):
             raise ProfileError(
-                f"{path}: {what}, but no nsys export: it has none of the tables "
+                f"{path}: is {what}, but not an nsys export: it has none of the tables "
                 f"{STRINGS}, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
             )
         self.path, self.schema, self.views = path, schema, QUERIES.select_views(schema)
@@ -274,7 +274,7 @@ class Export(ABC):
         """
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the export lacks {', '.join(self.find_missing(name))}, which an "
+                f"{self.path}: the export lacks {', '.join(self.find_missing(name))}, which the "
                 f"analysis needs; {EXPORT_AGAIN}"
             )
 
@@ -323,18 +323,16 @@ class Export(ABC):
         """
         if not isinstance(value, int):
             raise self._make_value_error(
-                f"holds {_TYPES.get(type(value), 'a value')} where a whole number"
+                f"contains {_TYPES.get(type(value), 'a value')} in place of a whole number"
             )
         return value
 
     def _make_value_error(self, what: str) -> ProfileError:
         """Return the error for a value that is not the expected number."""
-        return ProfileError(
-            f"{self.path}: {what} belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
-        )
+        return ProfileError(f"{self.path}: {what}, so it is damaged or was edited; {EXPORT_AGAIN}")
 
     def _make_null_error(self) -> ProfileError:
-        return self._make_value_error(f"{NVTX} holds NULL (no value) where a number")
+        return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
         """Open the thread pool and start to read kernels, which needs no names of ranges."""

@@ -209,7 +209,7 @@ def _iter_lost_work(
         elif not recorded.get(kind, not beginnings) and (
             find_calls(export, call_names, beginnings, 1).size
         ):
-            reason = f"{export.path} holds calls that {make} some, but none in {table}"
+            reason = f"{export.path} contains calls that {make} some, but none in {table}"
             yield Limitation(what, reason, kind=costs)
 
 

@@ -129,8 +129,8 @@ def _check_ranges(export: Export) -> None:
     lacking = export.find_missing("ranges/named")
     if lacking:
         raise SchemaError(
-            f"{export.path}: the export lacks {', '.join(lacking)}, without which ranges have no "
-            f"names; {EXPORT_AGAIN}"
+            f"{export.path}: the export lacks {', '.join(lacking)}, so ranges have no names; "
+            f"{EXPORT_AGAIN}"
         )
 
 
@@ -147,7 +147,7 @@ def _find_name_limitations(
         notes.append(Limitation("names of ranges", reason, kind=lost))
     if len(names) < len(lacking) and bool(ranges.start_end.any()):
         reason = f"{export.path} lacks {NVTX}.endGlobalTid, so they count on their starting thread"
-        notes.append(Limitation("start/end ranges that another thread ended", reason))
+        notes.append(Limitation("ranges that ended on another thread", reason))
     if any(name.startswith("<string ") for name in kernel_names):
         reason = f"{export.path} has none for them in StringIds"
         unnamed.append(Limitation("names of kernels, and maybe of ranges", reason, kind=lost))

@@ -332,7 +332,9 @@ class SqliteExport(export.Export):
         needed = name == "ranges/named"
         if needed and any(column.null_count for column in numbers):
             raise self._make_null_error()
-        text_among_ranges = self._make_value_error(f"{export.NVTX} holds text where a number")
+        text_among_ranges = self._make_value_error(
+            f"{export.NVTX} contains text in place of a number"
+        )
         if needed and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges
         try:
@@ -356,12 +358,12 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
     with sqlite.open_database(path, QUERIES) as database:
         stored = sqlite.read_stored_columns(database, QUERIES.columns_read)
         for relation, root_page, _, _, column, *_ in stored:
-            odd = "" if root_page else "is a view or a virtual table"
+            problem = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:
-                odd = f"has a column named {_ROW_NUMBER}"
-            if odd:
+                problem = f"has a column named {_ROW_NUMBER}"
+            if problem:
                 raise ProfileError(
-                    f"{path}: {relation} {odd}, which no export of nsys has; {EXPORT_AGAIN}"
+                    f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
         # Who waits for threads reads, too, and more of all these than cores hinder each other.

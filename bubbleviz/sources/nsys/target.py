@@ -16,7 +16,7 @@ from bubbleviz.sources.nsys.queries import table_of
 #: The loss where an optional query cannot run, or gives nothing though it must.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
-    "target/host": "the hostname; the file stands for a host of its own, --same-clock joins files",
+    "target/host": "the hostname; the file counts as a host of its own, --same-clock joins files",
     "target/session": "the start of the session, which puts profiles on one clock",
 }
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"

@@ -278,7 +278,7 @@ class Part:
             return np.empty((len(query.columns), 0), np.int64)
         if not self.has(name):
             raise SchemaError(
-                f"{self.path}: the file lacks {', '.join(self.find_missing(name))}, which an "
+                f"{self.path}: the file lacks {', '.join(self.find_missing(name))}, which the "
                 f"analysis needs; {query.maker.again}"
             )
         stored = self._page_table(name)

@@ -259,8 +259,8 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
         return ""
     if recording.n_unnamed_ranges:
         return (
-            "no range is named, since the events of the ROCTx ranges that were recorded hold no "
-            f"texts (rocpd_event.extdata); {again}"
+            "no range is named, because the events of the recorded ROCTx ranges contain no texts "
+            f"(rocpd_event.extdata); {again}"
         )
     return (
         f"no ROCTx ranges were recorded; {again}, with ranges switched on in the training framework"
@@ -290,11 +290,11 @@ def _iter_limitations(
         yield Limitation(subject, reason, recording.n_unnamed_calls, lost_names)
     has_launches = any(name.startswith((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)) for name in call_names)
     if has_launches and not n_kernels:
-        reason = f"{path} holds calls that launch some, but none in {kernel_table}"
+        reason = f"{path} contains calls that launch some, but none in {kernel_table}"
         yield Limitation(profile.KERNELS, reason, kind=LimitationKind.COSTS)
     has_copy_calls = any(name.startswith(COPIES) for name in call_names)
     if has_copy_calls and not recording.n_copies:
-        reason = f"{path} holds calls that make some, but none in {copy_table}"
+        reason = f"{path} contains calls that make some, but none in {copy_table}"
         yield Limitation("copies", reason, kind=LimitationKind.OTHER)
 
 

@@ -153,8 +153,8 @@ class RocmRecording:
         """
         if len(ids) and not NONE <= ids.min() <= ids.max() <= PID_MASK:
             raise ProfileError(
-                f"{self.path}: a process or thread has a number below 0 or above 16,777,215, so "
-                f"the file is damaged or was edited; {remedy}"
+                f"{self.path}: a process or thread id is below 0 or above 16,777,215, so the "
+                f"file is damaged or was edited; {remedy}"
             )
 
 
@@ -211,10 +211,10 @@ _MAX_SCANNED_PROCESSES = 8
 #: The limitation if a query lacks a column, or cannot run.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
-    "target/nodes": "the hostname; the file stands for a host of its own, --same-clock joins files",
+    "target/nodes": "the hostname; the file counts as a host of its own, --same-clock joins files",
     "target/agents": "GPU models",
     "target/processes": "process ids",
-    "calls/all": "kinds of calls, or what launched what",
+    "calls/all": "kinds of calls, or which call launched which work",
     "ranges/texts": "names of ranges",
     "gpu_work/kernel_names": "names of kernels",
     "gpu_work/copies": "copies",
@@ -250,9 +250,9 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         # A profile has one clock, and every host has its own.
         names = sorted(host or "without a name" for host, _ in hosts)
         raise ProfileError(
-            f"{path}: merges processes of {len(hosts)} hosts "
+            f"{path}: contains processes of {len(hosts)} hosts "
             f"({list_first(names, _MAX_NAMED_HOSTS)}), but a profile has one clock; give the "
-            "files that were merged, or merge the files of each host separately",
+            "original files, or merge the files of each host separately",
             hosts=[host for host, _ in hosts],
         )
     host, machine = next(iter(hosts), ("", ""))
@@ -282,8 +282,8 @@ def _read_parts(
     has_tables = any({*tables} & {*names} for names in table_sets)
     if not table_sets or (recording.format == "rpd" and not has_tables):
         raise ProfileError(
-            f"{recording.path}: an SQLite database, but no {queries.noun}: it has none of the "
-            f"tables {', '.join(tables)}; {queries.again}"
+            f"{recording.path}: is an SQLite database, but not a {queries.noun}: it has none of "
+            f"the tables {', '.join(tables)}; {queries.again}"
         )
     parts_of_pid: dict[int, int] = {}
     hosts: dict[tuple[str, str], None] = {}
@@ -334,9 +334,9 @@ def _read_guids(part: Part) -> Sequence[str]:
     ]
     if tables_without_guid:
         raise ProfileError(
-            f"{part.path}: holds {format_count(len(guids), 'process', 'processes')} in one table, "
-            f"and {tables_without_guid[0]} lacks the column guid, so rows cannot be told apart; "
-            f"{part.remedy}"
+            f"{part.path}: contains {format_count(len(guids), 'process', 'processes')} in one "
+            f"table, but {tables_without_guid[0]} lacks the column guid, so its rows cannot be "
+            f"assigned to processes; {part.remedy}"
         )
     return guids
 

@@ -286,8 +286,8 @@ class Database:
             if caught:
                 raise caught.pop() from None
             raise ProfileError(
-                f"{self.path}: {table} cannot be counted ({error.orig}); the file is damaged or "
-                f"was cut short: {self._maker.again}"
+                f"{self.path}: the rows of {table} cannot be counted ({error.orig}); the file is "
+                f"damaged or was cut short: {self._maker.again}"
             ) from error
 
     def query_columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
@@ -445,7 +445,7 @@ def check_pages(path: str, maker: Queries) -> None:
             length = f"{size} of {page * pages} bytes"
             if not has_header:
                 length = f"{size} bytes are no database"
-            raise ProfileError(f"{path}: was cut short, {length}; {maker.again}")
+            raise ProfileError(f"{path}: is cut short, {length}; {maker.again}")
 
 
 def check_finished(path: str, maker: Queries) -> None:
@@ -458,8 +458,8 @@ def check_finished(path: str, maker: Queries) -> None:
         is_unfinished = sidecar.name.endswith(LOG) and sidecar.stat().st_size
         if is_unfinished or sidecar.name.endswith(JOURNAL):
             raise ProfileError(
-                f"{path}: is still being written, or its writer died ({sidecar.name} is next to "
-                f"it); wait for {maker.program} to finish, or {maker.again}"
+                f"{path}: is still being written, or its writer died ({sidecar.name} exists next "
+                f"to it); wait for {maker.program} to finish, or {maker.again}"
             )
 
 
