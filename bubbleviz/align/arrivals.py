@@ -49,7 +49,7 @@ class Arrivals(Table):
     send: Ints
 
 
-def arrivals(operations: Operations) -> Arrivals:
+def find_arrivals(operations: Operations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
     exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
@@ -58,28 +58,30 @@ def arrivals(operations: Operations) -> Arrivals:
         return Arrivals(never, never, np.zeros(count, bool), none, none)
     rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
     forward = operations.phase[rows] == Phase.F
-    receive = _named(operations, (Phase.RECV_F, Phase.RECV_B), -1)
+    receive = _find_named_transfers(operations, (Phase.RECV_F, Phase.RECV_B), -1)
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
     exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
     latest, seen = exact.copy(), np.zeros(count, bool)
     ranks = int(operations.rank.max(initial=NONE)) + 1
     for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
         unnamed = consumers[~named[consumers]]
-        latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
+        latest[unnamed] = np.maximum(
+            latest[unnamed], _find_latest_receive_end(operations, unnamed, phase)
+        )
         receives = make_mask(
             ranks, operations.rank[mask_phases(operations.phase, (phase, Phase.SEND_RECV))]
         )
         receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
         seen[consumers] = receives[operations.rank[consumers]]
-    return Arrivals(exact, latest, seen, receive, sends(operations))
+    return Arrivals(exact, latest, seen, receive, find_sends(operations))
 
 
-def sends(operations: Operations) -> Ints:
+def find_sends(operations: Operations) -> Ints:
     """Return the row of the send of the name of each operation; -1 none."""
-    return _named(operations, (Phase.SEND_F, Phase.SEND_B), 1)
+    return _find_named_transfers(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
 
-def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
+def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
     """Return the row of the transfer with the key of each F, B and BW; -1 for none.
 
     Its phase is the first one for F, and the other for what goes backward. It is the last one that
@@ -108,7 +110,7 @@ def _named(operations: Operations, phases: tuple[Phase, Phase], side: int) -> In
     return found
 
 
-def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
+def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     """Return the latest end of what a rank may have received for each of these operations.
 
     That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.
@@ -135,7 +137,7 @@ def _latest(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     return np.where(some, latest_ns - packing.shift_ns[waiting_rank], NEVER)
 
 
-def inputs_ready(operations: Operations, inputs: Arrivals) -> Ints:
+def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
     """Return when the input of each operation was there at the latest, ``NEVER`` where unknown.
 
     A span that begins after its receive, or on a rank without any, begins when its input is there.

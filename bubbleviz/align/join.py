@@ -1,7 +1,7 @@
 """The recordings of several profiles, joined into one set of tables.
 
 Ranks, operations and names get numbers that count over all profiles. Times stay integer
-nanoseconds; :func:`correct_clocks` is the only place that moves them.
+nanoseconds; :func:`apply_clocks` is the only place that moves them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class JoinedRank:
     local: LocalRank
 
 
-def _unknown() -> Ints:
+def _make_unknown() -> Ints:
     """Return the column of an attribute that is not known yet."""
     return np.empty(0, np.int64)
 
@@ -61,8 +61,8 @@ class JoinedRecordings(RecordedTables):
 
     Ranks are numbered in the order of the profiles. :func:`join` sets the attributes up to
     ``unmarked``. The other attributes are unknown until
-    :func:`bubbleviz.align.stages.staging.stage` sets them together with the virtual stages and
-    chunks of the operations.
+    :func:`bubbleviz.align.stages.staging.find_stages` sets them, together with the virtual stages
+    and chunks of the operations.
 
     Attributes:
         ranks: All ranks.
@@ -107,14 +107,14 @@ class JoinedRecordings(RecordedTables):
     inferred: bool
     unmarked: bool
     arrivals: Arrivals = field(default_factory=Arrivals.make_empty)
-    stage_of_rank: Ints = field(default_factory=_unknown)
-    pipeline: Ints = field(default_factory=_unknown)
-    reducing: Ints = field(default_factory=_unknown)
-    common_iteration: Ints = field(default_factory=_unknown)
+    stage_of_rank: Ints = field(default_factory=_make_unknown)
+    pipeline: Ints = field(default_factory=_make_unknown)
+    reducing: Ints = field(default_factory=_make_unknown)
+    common_iteration: Ints = field(default_factory=_make_unknown)
     iteration_names: tuple[str, ...] = ()
     paired: bool = False
     iteration_numbers: tuple[Ints, Ints, Ints] = field(
-        default_factory=lambda: (_unknown(), _unknown(), _unknown())
+        default_factory=lambda: (_make_unknown(), _make_unknown(), _make_unknown())
     )
     stages_missing: bool = False
     ranks_missing: bool = False
@@ -145,7 +145,7 @@ class JoinedRecordings(RecordedTables):
         index_of = {machine: index for index, machine in enumerate(self.machines)}
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
 
-    def common_iterations_of(self, rank: Ints, iteration: Ints) -> Ints:
+    def get_common_iterations(self, rank: Ints, iteration: Ints) -> Ints:
         """Return the iteration over all ranks of an iteration of each rank, or -1 if there is none.
 
         Args:
@@ -179,7 +179,7 @@ def join(
     for profile, (recording, machine) in enumerate(zip(recordings, machines, strict=True)):
         for rank in recording.ranks:
             ranks.append(JoinedRank(profile, _find_host(recording, rank), machine, rank))
-    joined = JoinedRecordings(
+    joined_recordings = JoinedRecordings(
         ranks=tuple(ranks),
         machine_of_profile=tuple(machines),
         told_clocks=tuple(recording.source.clock for recording in recordings),
@@ -192,7 +192,7 @@ def join(
         unmarked=LimitationKind.ITERATIONS_UNMARKED in noted,
         **_number_over_all(parts),
     )
-    return correct_clocks(joined, sessions)
+    return apply_clocks(joined_recordings, sessions)
 
 
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
@@ -228,8 +228,8 @@ def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
 
 def _find_host(recording: Recording, rank: LocalRank) -> str:
     """Return the host of a rank: the one that a table gives, or else the host of the profile."""
-    told = rank.told
-    return recording.source.host if told is None or told.host is None else told.host
+    declared = rank.told
+    return recording.source.host if declared is None or declared.host is None else declared.host
 
 
 def _find_first_meetings(parts: Recordings) -> Ints:
@@ -246,8 +246,8 @@ def _find_first_meetings(parts: Recordings) -> Ints:
 IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
 
 
-def correct_clocks(
-    joined: JoinedRecordings, corrections: Sequence[ProfileClock]
+def apply_clocks(
+    recordings: JoinedRecordings, corrections: Sequence[ProfileClock]
 ) -> JoinedRecordings:
     """Return recordings with corrected times.
 
@@ -256,16 +256,16 @@ def correct_clocks(
     never kept at once.
 
     Args:
-        joined: The recordings.
+        recordings: The recordings.
         corrections: Correction of the times of each profile.
     """
-    profile = np.array([rank.profile for rank in joined.ranks], np.int64)
+    profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     offset_ns = np.array([clock.offset_ns for clock in corrections], np.int64)[profile]
     drift_ppm = np.array([clock.drift_ppm for clock in corrections])[profile]
     t0_ns = np.array([clock.t0_ns for clock in corrections], np.int64)[profile]
     has_drift = bool(drift_ppm.any())
     if not has_drift and not offset_ns.any():
-        return joined
+        return recordings
 
     def correct(rank: Ints, times_ns: Ints) -> Ints:
         if not has_drift:
@@ -282,7 +282,7 @@ def correct_clocks(
         start_ns, end_ns = correct(rank, table.start_ns), correct(rank, table.end_ns)
         return replace(table, start_ns=start_ns, end_ns=end_ns)
 
-    operations, columns = joined.operations, {}
+    operations, columns = recordings.operations, {}
     for name in _TIMES:
         times_ns = getattr(operations, name)
         if name.startswith("host"):
@@ -291,22 +291,22 @@ def correct_clocks(
         is_span = name in ("start_ns", "end_ns")
         is_known = operations.has_span == 1 if is_span else times_ns != NONE
         columns[name] = correct_known(operations.rank, times_ns, is_known)
-    tables = {name: getattr(joined, name) for name in _INTERVALS}
+    tables = {name: getattr(recordings, name) for name in _INTERVALS}
     intervals = {
         name: correct_intervals(table, table.rank) for name, table in tables.items() if len(table)
     }
-    every_rank = np.arange(len(joined.ranks))
+    every_rank = np.arange(len(recordings.ranks))
     return replace(
-        joined,
-        recorded_start_ns=correct(every_rank, joined.recorded_start_ns),
-        recorded_end_ns=correct(every_rank, joined.recorded_end_ns),
+        recordings,
+        recorded_start_ns=correct(every_rank, recordings.recorded_start_ns),
+        recorded_end_ns=correct(every_rank, recordings.recorded_end_ns),
         operations=operations.replace_columns(**columns),
-        busy=correct_intervals(joined.busy, operations.rank[joined.busy.operation]),
+        busy=correct_intervals(recordings.busy, operations.rank[recordings.busy.operation]),
         **intervals,
     )
 
 
-def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
+def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
     """Make one window of recordings that only go forward, chunk after chunk.
 
     Serving frameworks mark each step of their scheduler, and a step is one chunk. The next chunk
@@ -322,9 +322,9 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     several chunks, such as the batches of an evaluation, stay iterations, and all other runs are
     returned unchanged.
     """
-    operations = joined.operations
+    operations = recordings.operations
     if run_kind(operations.phase) != INFERENCE:
-        return joined
+        return recordings
     is_forward = operations.phase == Phase.F
     rows = np.flatnonzero(is_forward & (operations.iteration >= 0))
     # Each of several iterations of each rank must contain one forward of each chunk.
@@ -332,8 +332,8 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     chunk = operations.chunk[rows], operations.sequence[rows]
     n_iterations = len(grouping.find_distinct(operations.iteration[rows]))
     if n_iterations < 2 or number_occurrences((*iteration_of_rank, *chunk)).any():
-        return joined
-    named = joined.named_iteration
+        return recordings
+    named = recordings.named_iteration
     is_named = bool((named[is_forward] >= 0).all())
     number = (named if is_named else operations.iteration)[rows]
     number = grouping.lookup_values(
@@ -345,20 +345,20 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
         iteration=np.where(is_inside, 0, NONE),
         microbatch=np.where(is_numbered, number, operations.microbatch),
     )
-    iteration = np.minimum(joined.collectives.iteration, 0)
+    iteration = np.minimum(recordings.collectives.iteration, 0)
     return replace(
-        joined,
+        recordings,
         operations=operations,
-        active=_sum_active_time(joined),
-        collectives=joined.collectives.replace_columns(iteration=iteration),
+        active=_sum_active_time(recordings),
+        collectives=recordings.collectives.replace_columns(iteration=iteration),
         named_iteration=np.full(len(named), NONE, np.int64),
     )
 
 
-def _sum_active_time(joined: JoinedRecordings) -> ActiveTime:
+def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
     """Return the time for which each rank was active over all of its iterations."""
-    active, running, operations = joined.active, joined.running, joined.operations
-    n_ranks = len(joined.ranks)
+    active, running, operations = recordings.active, recordings.running, recordings.operations
+    n_ranks = len(recordings.ranks)
     work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     first_ns, last_ns = group_extents(
         operations.rank[work], n_ranks, operations.start_ns[work], operations.end_ns[work]

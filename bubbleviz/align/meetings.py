@@ -42,34 +42,34 @@ _MAX_PIECE_GAP_NS = 5_000
 
 
 def match_collectives(
-    joined: JoinedRecordings, time: Timebase, parallel: Parallel | None
+    recordings: JoinedRecordings, time: Timebase, parallel: Parallel | None
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
     Args:
-        joined: The recordings on the report's clock, with stages, pipelines and iterations.
+        recordings: The recordings on the report's clock, with stages, pipelines and iterations.
         time: Uncertainty of the clocks.
         parallel: Sizes of the run, or None if the user gives none.
     """
-    table = joined.collectives
+    table = recordings.collectives
     table = table.replace_columns(
-        iteration=joined.common_iterations_of(table.rank, table.iteration)
+        iteration=recordings.get_common_iterations(table.rank, table.iteration)
     )
     if (table.meeting != NONE).any():
         # A table of operations states the meetings.
         return table
     compared = table
-    if not joined.paired:
+    if not recordings.paired:
         # Only sequence numbers within groups, and equal ends, show what meets.
         compared = table.replace_columns(iteration=np.zeros(len(table), np.int64))
     meeting = find_meetings(
         compared,
-        joined.stage_of_rank,
-        joined.pipeline,
-        joined.reducing,
+        recordings.stage_of_rank,
+        recordings.pipeline,
+        recordings.reducing,
         time,
-        sizes_known=joined.paired and parallel is not None,
-        ordered=joined.paired,
+        sizes_known=recordings.paired and parallel is not None,
+        ordered=recordings.paired,
     )
     return table.replace_columns(meeting=meeting)
 
@@ -84,15 +84,15 @@ class _Meetings:
     def __init__(self, n_collectives: int) -> None:
         self.number = np.full(n_collectives, NONE, np.int64)
 
-    def add(self, found: Ints) -> None:
+    def add(self, meeting: Ints) -> None:
         """Add further meetings, for the collectives without one.
 
         Args:
-            found: Meeting of each collective, or -1 if unknown.
+            meeting: Meeting of each collective, or -1 if unknown.
         """
-        is_new = (found >= 0) & (self.number == NONE)
+        is_new = (meeting >= 0) & (self.number == NONE)
         next_number = int(self.number.max(initial=NONE)) + 1
-        self.number[is_new] = found[is_new] + next_number
+        self.number[is_new] = meeting[is_new] + next_number
 
 
 def find_meetings(
@@ -125,8 +125,8 @@ def find_meetings(
     meetings = _Meetings(len(collectives))
     if len(collectives) == 0:
         return meetings.number
-    for found in _match_recorded_groups(collectives, time, ordered=ordered):
-        meetings.add(found)
+    for meeting in _match_recorded_groups(collectives, time, ordered=ordered):
+        meetings.add(meeting)
     has_name = np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
     is_groupless = (collectives.group == NONE) & (collectives.iteration >= 0) & has_name
     _match_in_partitions(
@@ -170,12 +170,12 @@ def _match_in_partitions(
         is_undivided = (n_cells_of_group == 1)[group_rows(partition).of_row] | ~has_group
         cell = np.where(has_group, cells.of_row, NONE)
         members = np.stack((cell, np.arange(len(cell))))[:, has_group]
-        found = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
-        found = _keep_frequent(collectives, found)
-        meetings.add(np.where(is_undivided[collectives.rank], found, NONE))
+        meeting = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
+        meeting = _select_frequent(collectives, meeting)
+        meetings.add(np.where(is_undivided[collectives.rank], meeting, NONE))
         # Ranks whose clocks cannot be compared may be members, so no smaller group is certain.
         is_only_member = np.bincount(members[0], minlength=1)[cell] == 1
-        may_meet = (found == NONE) & ~is_only_member[collectives.rank]
+        may_meet = (meeting == NONE) & ~is_only_member[collectives.rank]
         is_open &= is_undivided[collectives.rank] | may_meet
 
 
@@ -210,7 +210,7 @@ def _match_recorded_groups(
     rows = np.flatnonzero(has_certain_group & is_numbered[group])
     number = group_rows(group[rows], collectives.sequence[rows]).of_row
     by_number = scatter(len(collectives), rows, number)
-    yield _require_two_ranks(collectives, by_number)
+    yield _drop_single_ranks(collectives, by_number)
     has_iteration = collectives.iteration >= 0
     rows = np.flatnonzero(has_certain_group & ~is_numbered[group] & has_iteration)
     by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
@@ -222,7 +222,7 @@ def _match_recorded_groups(
     yield match_by_ends(collectives, rows, group[rows], members, time, np.array(max_size, np.int64))
 
 
-def _require_two_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
+def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     """Return the meetings with -1 in place of a meeting that has a single rank."""
     has_meeting = meeting >= 0
     rank = collectives.rank[has_meeting]
@@ -253,7 +253,7 @@ def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) ->
     is_equal = (min_count == max_count)[key]
     rows, key = rows[is_equal], key[is_equal]
     meeting[rows] = group_rows(key, collectives.order[rows]).of_row
-    return _require_two_ranks(collectives, meeting)
+    return _drop_single_ranks(collectives, meeting)
 
 
 def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
@@ -287,7 +287,7 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
             yield partition
 
 
-def _keep_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
+def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     """Return the meetings of collectives that meet in at least half of the iterations.
 
     Ends that agree in only a few iterations agree by chance. A meeting is dropped if any member of
@@ -335,7 +335,7 @@ def match_by_ends(
         tolerance_of_cell[number] = _get_tolerance_ns(time, members[1][members[0] == number])
     is_usable = (cell >= 0) & (tolerance_of_cell[cell] >= 0)
     rows, cell = rows[is_usable], cell[is_usable]
-    rows, cell, cluster = _cluster_ends(collectives, rows, cell, tolerance_of_cell)
+    rows, cell, cluster = _group_by_end(collectives, rows, cell, tolerance_of_cell)
 
     # If a rank has several pieces, its last end counts.
     end_ns = collectives.end_ns[rows]
@@ -364,7 +364,7 @@ def match_by_ends(
     return _add_pieces(collectives, meeting)
 
 
-def _cluster_ends(
+def _group_by_end(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """Divide the collectives of a cell, iteration and kind at gaps between their end times.

@@ -28,15 +28,15 @@ DRIFT = 50e-6
 #: Resolution of clocks in ns. Bounds that miss each other by less do not contradict each other.
 GRAIN_NS = 5_000.0
 #: UTC clocks are set by less than that; machines are switched on at more different times.
-REBOOT_NS = 10_000_000_000
+_MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 #: Captures of one run overlap; what lies further apart in UTC is another run.
-APART_NS = 60_000_000_000
+_MAX_GAP_NS = 60_000_000_000
 #: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many; where
 #: ranks have no numbers of one run, in more.
-_WRONG_NS = 3_600_000_000_000
-_FEW, _FEWER = 4, 8
+_MAX_WRONG_NS = 3_600_000_000_000
+_MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
 #: Hosts that a limitation names; it counts all.
-_NAMED = 4
+_MAX_NAMES = 4
 
 
 def correct_times(
@@ -79,7 +79,7 @@ class ProfileClock:
         """Return the corrected times."""
         return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
-    def corrected(self, correction: ProfileClock) -> ProfileClock:
+    def compose(self, correction: ProfileClock) -> ProfileClock:
         """Return this clock with a further correction of the times that it gives."""
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
@@ -116,7 +116,7 @@ def subtract_sessions(
     return tuple(clock.relative_to(session) for clock, session in pairs)
 
 
-def machines_of(
+def find_machines(
     sources: Sequence[Source], same_clock: Sequence[Sequence[str]] = ()
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
@@ -146,30 +146,34 @@ def machines_of(
     for source in sources:
         clock = source.host if source.clock is None else source.clock.name
         name = machine.get(source.host, clock)
-        share = _are_timed if source.host in machine else _may_share
-        if name in first and not share(source, first[name]):
+        can_share = _has_known_offset if source.host in machine else _can_share
+        if name in first and not can_share(source, first[name]):
             name = f"{name} ({source.path})"
         first.setdefault(name, source)
         machines.append(name)
     return tuple(machines)
 
 
-def _are_timed(source: Source, other: Source) -> bool:
+def _has_known_offset(source: Source, other: Source) -> bool:
     """Return whether the time between the starts of two sessions is known."""
-    return any(_step_ns(source, other, steady) is not None for steady in (True, False))
+    return any(
+        _measure_session_offset(source, other, steady) is not None for steady in (True, False)
+    )
 
 
-def _may_share(source: Source, other: Source) -> bool:
+def _can_share(source: Source, other: Source) -> bool:
     """Return whether two profiles of one hostname can be of one machine."""
     if source.clock is None and not (source.host_known and other.host_known):
         return False
     ids = source.machine, other.machine
     if None not in ids and ids[0] != ids[1]:
         return False
-    return _boots_apart_ns(source, other) < REBOOT_NS and _are_timed(source, other)
+    return _measure_boot_difference(source, other) < _MAX_BOOT_DIFFERENCE_NS and _has_known_offset(
+        source, other
+    )
 
 
-def _boots_apart_ns(source: Source, other: Source) -> int:
+def _measure_boot_difference(source: Source, other: Source) -> int:
     """Return how far apart two profiles' machines were switched on; 0 where that is not known."""
     booted = [
         profile.session_utc_ns - profile.session_clock_ns
@@ -179,7 +183,9 @@ def _boots_apart_ns(source: Source, other: Source) -> int:
     return abs(booted[0] - booted[1]) if len(booted) == 2 else 0
 
 
-def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[ProfileClock, ...]:
+def build_session_clocks(
+    sources: Sequence[Source], machines: Sequence[str]
+) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile by when its session started; the first one's is 0.
 
     Profiles of one machine share its clock. Across machines it is their UTC clocks, whose error
@@ -192,27 +198,34 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
     clocks: list[ProfileClock] = []
     anchors: dict[str, int] = {}
     for index, (source, machine) in enumerate(zip(sources, machines, strict=True)):
-        at = anchors.setdefault(machine, index)
+        anchor = anchors.setdefault(machine, index)
         # Machines that are said to share a clock need not have been switched on together.
-        together = _boots_apart_ns(source, sources[at]) < REBOOT_NS
-        steps = [_step_ns(source, sources[at], steady) for steady in (True, False)[not together :]]
+        has_same_boot = _measure_boot_difference(source, sources[anchor]) < _MAX_BOOT_DIFFERENCE_NS
+        steps = [
+            _measure_session_offset(source, sources[anchor], steady)
+            for steady in (True, False)[not has_same_boot :]
+        ]
         step = next((step for step in steps if step is not None), None)
-        if at < index and step is not None:
-            clocks.append(ProfileClock(clocks[at].offset_ns + step, clocks[at].uncertainty_ns))
+        if anchor < index and step is not None:
+            clocks.append(
+                ProfileClock(clocks[anchor].offset_ns + step, clocks[anchor].uncertainty_ns)
+            )
         else:
-            step = _step_ns(source, sources[0], steady=False)
+            step = _measure_session_offset(source, sources[0], steady=False)
             clocks.append(ProfileClock(step or 0, None if index else 0))
     return tuple(clocks)
 
 
-def _step_ns(source: Source, other: Source, steady: bool) -> int | None:
+def _measure_session_offset(source: Source, other: Source, steady: bool) -> int | None:
     """Return how long after another one a session started, by one of its clocks; None unknown."""
     name = "session_clock_ns" if steady else "session_utc_ns"
     times = getattr(source, name), getattr(other, name)
     return None if None in times else times[0] - times[1]
 
 
-def untimed(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Limitation, ...]:
+def list_untimed_profiles(
+    sources: Sequence[Source], machines: Sequence[str]
+) -> tuple[Limitation, ...]:
     """Return a limitation for each profile whose start in UTC is not known, of several machines.
 
     Where UTC puts hosts on one clock, such a profile's times can only be taken as they are.
@@ -221,18 +234,18 @@ def untimed(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Limitat
         sources: the profiles.
         machines: the machine of each.
     """
-    lacking = [source for source in sources if source.session_utc_ns is None]
+    untimed_sources = [source for source in sources if source.session_utc_ns is None]
     return tuple(
         Limitation(
             "clock of a profile",
             f"{source.path} does not record when its session started; "
             "its times are taken as they are",
         )
-        for source in (lacking if len(set(machines)) > 1 else ())
+        for source in (untimed_sources if len(set(machines)) > 1 else ())
     )
 
 
-def as_much_as_most(ranks: Ints, operations: Ints) -> Bools:
+def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
     """Return whether each profile holds as many ranks and operations as most do.
 
     Of several numbers that are equally frequent each is that of most; none does where all differ.
@@ -241,18 +254,18 @@ def as_much_as_most(ranks: Ints, operations: Ints) -> Bools:
         ranks: how many each profile holds.
         operations: likewise.
     """
-    alike = group_rows(ranks, operations).of_row
-    often = np.bincount(alike, minlength=1)[alike]
-    return np.asarray((often == often.max(initial=0)) & (often > 1), bool)
+    size_class = group_rows(ranks, operations).of_row
+    frequency = np.bincount(size_class, minlength=1)[size_class]
+    return np.asarray((frequency == frequency.max(initial=0)) & (frequency > 1), bool)
 
 
 def refuse_unrelated(
     sources: Sequence[Source],
     captures: Sequence[tuple[int, int]],
     clocks: Sequence[ProfileClock],
-    fitting: Bools,
+    is_typical: Bools,
     *,
-    numbered: bool = False,
+    is_numbered: bool = False,
 ) -> tuple[Limitation, ...]:
     """Refuse captures that lie more than a minute apart in UTC.
 
@@ -263,47 +276,51 @@ def refuse_unrelated(
         sources: the profiles.
         captures: first and last time of each on its own clock.
         clocks: of the profiles, by their sessions.
-        fitting: of each, whether it holds :func:`as_much_as_most`.
-        numbered: whether every rank has a number of its own.
+        is_typical: of each, whether it holds :func:`mask_typical_sizes`.
+        is_numbered: whether every rank has a number of its own.
 
     Raises:
         MismatchError: two captures do.
     """
-    known = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
-    starts, ends = (
-        np.array([captures[i][side] + clocks[i].offset_ns for i in known.tolist()], np.int64)
+    has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
+    starts_ns, ends_ns = (
+        np.array([captures[i][side] + clocks[i].offset_ns for i in has_utc.tolist()], np.int64)
         for side in (0, 1)
     )
-    order = sort_rows(starts, ends)
-    number, starts, ends = known[order].tolist(), starts[order], ends[order]
+    order = sort_rows(starts_ns, ends_ns)
+    profile, starts_ns, ends_ns = has_utc[order].tolist(), starts_ns[order], ends_ns[order]
     # A long capture can hold shorter ones, so that the latest end so far counts.
-    latest = np.maximum.accumulate(ends)
-    gaps = np.flatnonzero(starts[1:] - latest[:-1] > APART_NS)
+    latest = np.maximum.accumulate(ends_ns)
+    gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
         return ()
     group = np.searchsorted(gaps, np.arange(len(order)))
-    most = np.bincount(group).argmax()
-    wrong = [i for i, own in zip(number, group.tolist(), strict=True) if own != most]
-    span_ns = int(starts[-1] - starts[0])
-    elsewhere = {sources[i].host for i in number if i not in wrong}
-    same_run = numbered or all(fitting[i] and sources[i].host not in elsewhere for i in wrong)
-    few = len(wrong) * (_FEW if numbered else _FEWER) <= len(number)
-    if not (same_run and few) or span_ns > _WRONG_NS:
-        at = int(gaps[0])
-        before = number[int(np.flatnonzero(ends[: at + 1] == latest[at])[-1])]
-        gap_ns = int(starts[at + 1] - latest[at])
+    largest_group = np.bincount(group).argmax()
+    wrong = [i for i, own in zip(profile, group.tolist(), strict=True) if own != largest_group]
+    span_ns = int(starts_ns[-1] - starts_ns[0])
+    other_hosts = {sources[i].host for i in profile if i not in wrong}
+    same_run = is_numbered or all(
+        is_typical[i] and sources[i].host not in other_hosts for i in wrong
+    )
+    is_minority = len(wrong) * (
+        _MAX_WRONG_DIVISOR if is_numbered else _MAX_UNNUMBERED_WRONG_DIVISOR
+    ) <= len(profile)
+    if not (same_run and is_minority) or span_ns > _MAX_WRONG_NS:
+        gap = int(gaps[0])
+        last_profile = profile[int(np.flatnonzero(ends_ns[: gap + 1] == latest[gap])[-1])]
+        gap_ns = int(starts_ns[gap + 1] - latest[gap])
         raise MismatchError(
-            f"{sources[before].path} and {sources[number[at + 1]].path}: captured "
+            f"{sources[last_profile].path} and {sources[profile[gap + 1]].path}: captured "
             f"{gap_ns / 1e9:.0f} s "
             "apart by their clocks, so they are not one run; give the profiles of one run"
         )
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
-    why = "the ranks are those of one run" if numbered else "they hold as much as these"
+    reason = "the ranks are those of one run" if is_numbered else "they hold as much as these"
     return (
         Limitation(
             "clocks that are minutes off",
-            f"{list_first(hosts, _NAMED)} recorded up to {span_ns / 1e9:,.0f} s away from the "
-            f"others by UTC, though {why}; set the clock (NTP)",
+            f"{list_first(hosts, _MAX_NAMES)} recorded up to {span_ns / 1e9:,.0f} s away from the "
+            f"others by UTC, though {reason}; set the clock (NTP)",
             len(hosts),
         ),
     )

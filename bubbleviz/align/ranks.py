@@ -17,17 +17,17 @@ from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import list_and_count, make_natural_key
 
 #: Ranks that a limitation names; it counts all.
-_NAMED = 32
+_MAX_NAMES = 32
 
 
-def places_of(joined: JoinedRecordings) -> Ints:
+def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
     Ranks are ordered by pipeline, stage, host, global rank, device and process.
     """
     big = np.iinfo(np.int64).max
-    stages = zip(joined.stage_of_rank.tolist(), joined.pipeline.tolist(), strict=True)
-    key_of = {host: make_natural_key(host) for host in {rank.host for rank in joined.ranks}}
+    stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)
+    key_of = {host: make_natural_key(host) for host in {rank.host for rank in recordings.ranks}}
     keys = [
         (
             big if first < 0 else pipeline,
@@ -37,25 +37,25 @@ def places_of(joined: JoinedRecordings) -> Ints:
             rank.local.device_id,
             get_pid(rank.local.process),
         )
-        for rank, (first, pipeline) in zip(joined.ranks, stages, strict=True)
+        for rank, (first, pipeline) in zip(recordings.ranks, stages, strict=True)
     ]
     return invert_permutation(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
-def ranks_of(joined: JoinedRecordings, place: Ints) -> tuple[tables.Rank, ...]:
+def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.Rank, ...]:
     """Return the ranks in pipeline order.
 
     Args:
-        joined: The recordings with their stages.
-        place: Index of each rank in the report.
+        recordings: The recordings with their stages.
+        rank_index: Index of each rank in the report.
     """
-    labels = _labels(joined)
-    stages, pipelines = joined.stage_of_rank.tolist(), joined.pipeline.tolist()
-    placed = []
-    for index, number in enumerate(np.argsort(place).tolist()):
-        rank, first, pipeline = joined.ranks[number], stages[number], pipelines[number]
+    labels = _make_labels(recordings)
+    stages, pipelines = recordings.stage_of_rank.tolist(), recordings.pipeline.tolist()
+    ranks = []
+    for index, number in enumerate(np.argsort(rank_index).tolist()):
+        rank, first, pipeline = recordings.ranks[number], stages[number], pipelines[number]
         device = rank.local.device
-        placed.append(
+        ranks.append(
             tables.Rank(
                 index=index,
                 label=labels[number],
@@ -72,14 +72,14 @@ def ranks_of(joined: JoinedRecordings, place: Ints) -> tuple[tables.Rank, ...]:
                 bubble_ratio=None,
             )
         )
-    return tuple(placed)
+    return tuple(ranks)
 
 
-def _labels(joined: JoinedRecordings) -> list[str]:
+def _make_labels(recordings: JoinedRecordings) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
-    labels = [f"{rank.host} {rank.local.place}" for rank in joined.ranks]
+    labels = [f"{rank.host} {rank.local.place}" for rank in recordings.ranks]
     often = Counter(labels)
-    for index, rank in enumerate(joined.ranks):
+    for index, rank in enumerate(recordings.ranks):
         if often[labels[index]] > 1:
             pid = get_pid(rank.local.process)
             labels[index] = f"{rank.host} pid {pid} {rank.local.place}"
@@ -87,16 +87,16 @@ def _labels(joined: JoinedRecordings) -> list[str]:
     return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
 
 
-def find_excluded_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
+def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that take part in no ratio.
 
     Those that ran no forward or backward, but computed as long as others, are what names were not
     recorded of, or not known.
     """
-    operations, count = joined.operations, len(joined.ranks)
-    working, measured = make_mask(count, joined.working), np.zeros(count, bool)
-    measured[operations.rank[joined.works & (operations.has_span == 1)]] = True
-    loose, active = joined.unattributed, joined.active
+    operations, count = recordings.operations, len(recordings.ranks)
+    working, measured = make_mask(count, recordings.working), np.zeros(count, bool)
+    measured[operations.rank[recordings.works & (operations.has_span == 1)]] = True
+    loose, active = recordings.unattributed, recordings.active
     loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
     active_ns = group_sum(active.rank, count, active.active_ns)
     usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
@@ -123,6 +123,8 @@ def find_excluded_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
         ),
     ):
         if which.any():
-            labels = _labels(joined)
+            labels = _make_labels(recordings)
             found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-            yield Limitation(what, f"{why}{list_and_count(found, _NAMED)}{more}", len(found), kind)
+            yield Limitation(
+                what, f"{why}{list_and_count(found, _MAX_NAMES)}{more}", len(found), kind
+            )

@@ -17,10 +17,10 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.clocks.offsets import Precedences
-from bubbleviz.align.clocks.timebase import rank_precedences, timebase
-from bubbleviz.align.join import JoinedRecordings, correct_clocks
+from bubbleviz.align.clocks.timebase import build_timebase, find_rank_precedences
+from bubbleviz.align.join import JoinedRecordings, apply_clocks
 from bubbleviz.align.profile_clocks import GRAIN_NS, ProfileClock, subtract_sessions
-from bubbleviz.align.waiting_kernels import kernels_by_name, waiting_limitation
+from bubbleviz.align.waiting_kernels import describe_waiting, group_kernels_by_name
 from bubbleviz.interpret.recording import Recording, UnknownKernels
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import group_latest
@@ -38,8 +38,10 @@ _EARLY_END_SHARE = 0.02
 _MAX_NAMES = 8
 
 
-def receiving_kernels(
-    recordings: Sequence[Recording], sessions: Sequence[ProfileClock], joined: JoinedRecordings
+def find_receiving_kernels(
+    recordings: Sequence[Recording],
+    sessions: Sequence[ProfileClock],
+    joined_recordings: JoinedRecordings,
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for an input and count as compute.
 
@@ -48,27 +50,27 @@ def receiving_kernels(
     Args:
         recordings: All recordings of a run.
         sessions: Clock of each recording according to its session.
-        joined: The recordings on these clocks, with stages and iterations.
+        joined_recordings: The recordings on these clocks, with stages and iterations.
     """
-    several = _on_several_ranks(recordings, sessions)
-    if not several or not joined.paired:
+    kernels_of_name = _list_shared_names(recordings, sessions)
+    if not kernels_of_name or not joined_recordings.paired:
         return
-    precedences = rank_precedences(joined)
-    machine = joined.machine_of_rank
+    precedences = find_rank_precedences(joined_recordings)
+    machine = joined_recordings.machine_of_rank
     earlier, later = precedences.earlier_clock, precedences.later_clock
     precedences = precedences.take(machine[earlier] == machine[later])
-    ready_ns = _inputs_ready(joined, precedences)
-    for name, of_ranks in several.items():
-        if _are_receiving(of_ranks, joined.operations, ready_ns):
+    ready_ns = _find_ready_times(joined_recordings, precedences)
+    for name, of_ranks in kernels_of_name.items():
+        if _are_receiving(of_ranks, joined_recordings.operations, ready_ns):
             behaviour = "begins before the input of its operation exists, and ends once it does"
-            yield waiting_limitation(name, of_ranks, behaviour, "bubbles are too small")
+            yield describe_waiting(name, of_ranks, behaviour, "bubbles are too small")
 
 
-def contradicting_kernels(
+def find_contradicting_kernels(
     recordings: Sequence[Recording],
     captures: Sequence[tuple[int, int]],
     sessions: Sequence[ProfileClock],
-    joined: JoinedRecordings,
+    joined_recordings: JoinedRecordings,
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose waiting explains why clocks contradict each other.
 
@@ -79,31 +81,34 @@ def contradicting_kernels(
         recordings: All recordings of a run.
         captures: First and last time of each profile on its own clock.
         sessions: Clock of each recording according to its session.
-        joined: The recordings on these clocks, with stages and iterations.
+        joined_recordings: The recordings on these clocks, with stages and iterations.
     """
-    for name, of_ranks in _on_several_ranks(recordings, sessions).items():
-        start_ns = _starts_without(of_ranks, joined.operations)
-        shortened = replace(joined, operations=joined.operations.replace_columns(start_ns=start_ns))
-        time = timebase(shortened, sessions, captures, "causal")
+    for name, of_ranks in _list_shared_names(recordings, sessions).items():
+        start_ns = _move_starts(of_ranks, joined_recordings.operations)
+        shortened = replace(
+            joined_recordings,
+            operations=joined_recordings.operations.replace_columns(start_ns=start_ns),
+        )
+        time = build_timebase(shortened, sessions, captures, "causal")
         if time.contradicted:
             continue
         corrections = subtract_sessions(time.clocks, sessions)
-        aligned = correct_clocks(joined, corrections)
-        ready_ns = _inputs_ready(aligned, rank_precedences(aligned))
-        on_report = _on_several_ranks(recordings, time.clocks)[name]
+        aligned = apply_clocks(joined_recordings, corrections)
+        ready_ns = _find_ready_times(aligned, find_rank_precedences(aligned))
+        on_report = _list_shared_names(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
             behaviour = "explains the contradiction of clocks if it waits"
-            yield waiting_limitation(name, of_ranks, behaviour, "bubbles may be too small")
+            yield describe_waiting(name, of_ranks, behaviour, "bubbles may be too small")
 
 
-def _on_several_ranks(
+def _list_shared_names(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> dict[str, list[UnknownKernels]]:
     """Return the unknown kernels of each name that several ranks run, one element per rank.
 
     Only the names with the most time are returned.
     """
-    by_name = kernels_by_name(_numbered_through(recordings, clocks))
+    by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
     total_ns = {
         name: sum(of_rank.total_ns for of_rank in of_ranks)
         for name, of_ranks in by_name.items()
@@ -113,7 +118,7 @@ def _on_several_ranks(
     return {name: by_name[name] for name in longest}
 
 
-def _numbered_through(
+def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
     """Yield unknown kernels on the clocks of sessions, with ranks numbered over all recordings."""
@@ -129,22 +134,22 @@ def _numbered_through(
         first_rank += len(recording.ranks)
 
 
-def _inputs_ready(joined: JoinedRecordings, precedences: Precedences) -> Ints:
+def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
     """Return when the inputs of each operation existed, or ``NEVER``.
 
     Operations with a recorded receive are left out.
 
     Args:
-        joined: The recordings with stages, pipelines and iterations.
+        recordings: The recordings with stages, pipelines and iterations.
         precedences: Data dependencies between ranks on one clock.
     """
     rows = precedences.later_row
-    is_used = joined.arrivals.latest_ns[rows] == NEVER
+    is_used = recordings.arrivals.latest_ns[rows] == NEVER
     before_ns = precedences.earlier_ns[is_used]
-    return group_latest(rows[is_used], len(joined.operations), before_ns, NEVER)
+    return group_latest(rows[is_used], len(recordings.operations), before_ns, NEVER)
 
 
-def _starts_without(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
+def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
     """Return the starts of all operations as if those that begin with a kernel began after it.
 
     Args:
@@ -153,7 +158,7 @@ def _starts_without(of_ranks: Sequence[UnknownKernels], operations: Operations) 
     """
     start_ns = operations.start_ns.copy()
     for kernels in of_ranks:
-        rows = _rows_of_rank(operations, kernels.rank)
+        rows = _find_rows_of_rank(operations, kernels.rank)
         rows = rows[operations.has_span[rows] == 1]
         kernel = np.searchsorted(kernels.start_ns, operations.start_ns[rows])
         kernel = np.minimum(kernel, len(kernels.start_ns) - 1)
@@ -163,7 +168,7 @@ def _starts_without(of_ranks: Sequence[UnknownKernels], operations: Operations) 
     return start_ns
 
 
-def _rows_of_rank(operations: Operations, rank: int) -> Ints:
+def _find_rows_of_rank(operations: Operations, rank: int) -> Ints:
     """Return the rows of a rank's operations, which are in order of ranks."""
     first, end = np.searchsorted(operations.rank, (rank, rank + 1))
     return np.arange(first, end)
@@ -186,7 +191,7 @@ def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Int
         operations: Operations of all ranks, on the same clock.
         ready_ns: When the input of each operation existed, or ``NEVER``.
     """
-    rows = _rows_of_rank(operations, kernels.rank)
+    rows = _find_rows_of_rank(operations, kernels.rank)
     rows = rows[ready_ns[rows] != NEVER]
     rows = rows[np.argsort(operations.start_ns[rows], kind="stable")]
     if not len(rows):

@@ -11,7 +11,11 @@ from itertools import combinations
 import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
-from bubbleviz.align.profile_clocks import as_much_as_most, refuse_unrelated, session_clocks
+from bubbleviz.align.profile_clocks import (
+    build_session_clocks,
+    mask_typical_sizes,
+    refuse_unrelated,
+)
 from bubbleviz.align.waits import get_pass_keys
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording, Recordings
@@ -40,34 +44,34 @@ def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tup
     numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     is_numbered = None not in numbers and len(set(numbers)) == len(numbers)
     n_ranks = np.array([len(recording.ranks) for recording in recordings], np.int64)
-    fitting = as_much_as_most(n_ranks, parts.count_rows("operations"))
-    sessions = session_clocks(sources, machines)
-    return refuse_unrelated(sources, captures, sessions, fitting, numbered=is_numbered)
+    is_typical = mask_typical_sizes(n_ranks, parts.count_rows("operations"))
+    sessions = build_session_clocks(sources, machines)
+    return refuse_unrelated(sources, captures, sessions, is_typical, is_numbered=is_numbered)
 
 
 def refuse_other_runs(
-    recordings: Sequence[Recording], machines: Sequence[str], joined: JoinedRecordings
+    recordings: Sequence[Recording], machines: Sequence[str], joined_recordings: JoinedRecordings
 ) -> None:
     """Refuse recordings that are of no one run.
 
     Args:
         recordings: one a profile.
         machines: on which each was made.
-        joined: all of them.
+        joined_recordings: all of them.
 
     Raises:
         MismatchError: they differ in what one run has in common, or hold a process twice.
     """
     # An export that lost names of ranges is not held to what these tell.
-    lost = LimitationKind.RANGE_NAMES_LOST
-    named = [all(note.kind is not lost for note in r.limitations) for r in recordings]
-    _refuse_other_shapes(recordings, np.array(named), joined)
-    _refuse_other_namings([r for r, kept in zip(recordings, named, strict=True) if kept])
-    _refuse_twice(recordings, machines)
+    names_lost = LimitationKind.RANGE_NAMES_LOST
+    has_all_names = [all(note.kind is not names_lost for note in r.limitations) for r in recordings]
+    _refuse_other_shapes(recordings, np.array(has_all_names), joined_recordings)
+    _refuse_other_namings([r for r, kept in zip(recordings, has_all_names, strict=True) if kept])
+    _refuse_duplicates(recordings, machines)
 
 
 def _refuse_other_shapes(
-    recordings: Sequence[Recording], named: Bools, joined: JoinedRecordings
+    recordings: Sequence[Recording], has_all_names: Bools, joined_recordings: JoinedRecordings
 ) -> None:
     """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
 
@@ -75,33 +79,35 @@ def _refuse_other_shapes(
 
     Args:
         recordings: one a profile.
-        named: which of them hold all names.
-        joined: all of them.
+        has_all_names: which of them hold all names.
+        joined_recordings: all of them.
     """
-    rank, forwards, chunks = _whole_iterations(joined.operations, sure=False)
+    rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations, sure=False)
     if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
         # Those that are whole for sure are some of these.
         return
-    rank, forwards, chunks = _whole_iterations(joined.operations)
-    profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
-    kept = named[profile]
-    profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
-    for number, what in (
+    rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations)
+    profile = np.array([rank.profile for rank in joined_recordings.ranks], np.int64)[rank]
+    is_compared = has_all_names[profile]
+    profile, forwards, chunks = profile[is_compared], forwards[is_compared], chunks[is_compared]
+    for number, noun in (
         (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
         (chunks, "model chunks per rank"),
     ):
         groups = group_rows(profile, number)
-        often = np.bincount(groups.of_row, minlength=len(groups))
+        frequency = np.bincount(groups.of_row, minlength=len(groups))
         owner, value = profile[groups.first], number[groups.first]
         # The most frequent number of each profile, of several the smallest.
-        usual = find_first_rows(owner, -often, value)
+        most_frequent = find_first_rows(owner, -frequency, value)
         first: dict[int, str] = {}
-        for place, count in zip(owner[usual].tolist(), value[usual].tolist(), strict=True):
-            first.setdefault(count, recordings[place].source.path)
+        for owner_index, count in zip(
+            owner[most_frequent].tolist(), value[most_frequent].tolist(), strict=True
+        ):
+            first.setdefault(count, recordings[owner_index].source.path)
         if len(first) > 1:
             (count, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {count} and {another} {what}, so they are not one run, "
+                f"{path} and {second}: {count} and {another} {noun}, so they are not one run, "
                 "or a range is missing in one; give the profiles of one run, each as a whole"
             )
 
@@ -121,13 +127,13 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
             )
 
 
-def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
     """Raise MismatchError where two profiles hold one process of a machine, or one told rank.
 
     A process is captured twice (``--capture-range-end=repeat``), or they are two runs.
     """
     paths: dict[tuple[str | int, ...], str] = {}
-    why = (
+    clauses = (
         "process {} of the same host, so they are two captures or two runs; analyze each by "
         "itself, or, if two containers have this host name, record again with a name for each",
         "rank {}; give all rows of a rank in one table, or each rank a number of its own",
@@ -135,18 +141,20 @@ def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> N
     for recording, machine in zip(recordings, machines, strict=True):
         source = recording.source
         # Containers of one machine count their processes each for itself.
-        held: dict[tuple[str | int, ...], None] = {
+        keys: dict[tuple[str | int, ...], None] = {
             **{(machine, source.host, get_pid(rank.process)): None for rank in recording.ranks},
             **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
         }
-        for key in held:
-            path, told = paths.setdefault(key, source.path), len(key) == 1
-            if path != source.path and (told or source.host_known):
-                words = why[told].format(key[-1])
+        for key in keys:
+            path, is_declared = paths.setdefault(key, source.path), len(key) == 1
+            if path != source.path and (is_declared or source.host_known):
+                words = clauses[is_declared].format(key[-1])
                 raise MismatchError(f"{path} and {source.path}: both hold {words}")
 
 
-def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Ints, Ints, Ints]:
+def _find_complete_iterations(
+    operations: Operations, *, sure: bool = True
+) -> tuple[Ints, Ints, Ints]:
     """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
@@ -156,37 +164,39 @@ def _whole_iterations(operations: Operations, *, sure: bool = True) -> tuple[Int
         operations: of all ranks, in order of these.
         sure: whether backwards are looked at; else there may be more.
     """
-    parts = (_whole_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank))
+    parts = (
+        _find_complete_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank)
+    )
     rank, forwards, chunks = (np.concatenate(column) for column in zip(*parts, strict=True))
     return rank, forwards, chunks
 
 
-def _whole_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Return :func:`_whole_iterations` of a stretch of ranks."""
+def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
+    """Return :func:`_find_complete_iterations` of a stretch of ranks."""
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration
     cells = int(cell.max(initial=0)) + 1
     forward = np.flatnonzero(first & mask_phases(operations.phase, (Phase.F, Phase.FB)))
-    cut = np.zeros(cells, bool)
+    is_cut = np.zeros(cells, bool)
     if sure:
         backward = np.flatnonzero(
             first & mask_phases(operations.phase, (Phase.B, Phase.BW, Phase.FB))
         )
-        both = np.concatenate((forward, backward))
+        rows = np.concatenate((forward, backward))
         microbatch, chunk = get_pass_keys(operations, forward, backward)
-        passes = group_rows(cell[both], microbatch, chunk, operations.sequence[both])
+        passes = group_rows(cell[rows], microbatch, chunk, operations.sequence[rows])
         ran = np.zeros((2, len(passes)), bool)
         ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
-        cut[cell[both[passes.first[ran[0] != ran[1]]]]] = True
-    begins = make_mask(cells, cell[forward[operations.microbatch[forward] == 0]])
+        is_cut[cell[rows[passes.first[ran[0] != ran[1]]]]] = True
+    has_begin = make_mask(cells, cell[forward[operations.microbatch[forward] == 0]])
     pairs = find_distinct_rows(cell[forward], operations.chunk[forward])
-    followed = make_mask(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
+    is_followed = make_mask(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
     later = cell[forward[operations.iteration[forward] > 0]] - 1
-    followed[later] = True
-    whole = begins & ~cut & followed[:cells]
+    is_followed[later] = True
+    is_complete = has_begin & ~is_cut & is_followed[:cells]
     return (
-        np.flatnonzero(whole) // iterations,
-        np.bincount(cell[forward], minlength=cells)[whole],
-        np.bincount(pairs[0], minlength=cells)[whole],
+        np.flatnonzero(is_complete) // iterations,
+        np.bincount(cell[forward], minlength=cells)[is_complete],
+        np.bincount(pairs[0], minlength=cells)[is_complete],
     )

@@ -19,28 +19,33 @@ from typing import TypeVar
 import numpy as np
 
 from bubbleviz.align.clocks.shared_names import (
-    contradiction_limitations,
+    list_contradicting_hosts,
+    list_shared_names,
     rename_hosts,
     separate_machines,
-    shared_name_limitations,
 )
-from bubbleviz.align.clocks.timebase import Timebase, rank_precedences, timebase, within_machines
-from bubbleviz.align.join import JoinedRecordings, as_stream, correct_clocks, join
+from bubbleviz.align.clocks.timebase import (
+    Timebase,
+    build_timebase,
+    check_machines,
+    find_rank_precedences,
+)
+from bubbleviz.align.join import JoinedRecordings, apply_clocks, join, merge_stream
 from bubbleviz.align.meetings import find_incomplete_collectives, match_collectives
 from bubbleviz.align.profile_clocks import (
     ProfileClock,
-    machines_of,
-    session_clocks,
+    build_session_clocks,
+    find_machines,
+    list_untimed_profiles,
     subtract_sessions,
-    untimed,
 )
-from bubbleviz.align.ranks import find_excluded_ranks, places_of, ranks_of
-from bubbleviz.align.receiving_kernels import contradicting_kernels, receiving_kernels
+from bubbleviz.align.ranks import build_ranks, find_excluded_ranks, order_ranks
+from bubbleviz.align.receiving_kernels import find_contradicting_kernels, find_receiving_kernels
 from bubbleviz.align.refusals import refuse_other_runs, refuse_unrelated_captures
-from bubbleviz.align.stage_layers import StageLayers, layers_of_stages
+from bubbleviz.align.stage_layers import StageLayers, build_stage_layers
 from bubbleviz.align.stages.pipelines import Parallel
-from bubbleviz.align.stages.staging import stage
-from bubbleviz.align.waiting_kernels import waiting_kernels
+from bubbleviz.align.stages.staging import find_stages
+from bubbleviz.align.waiting_kernels import find_waiting_kernels
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import Recording, Recordings
 from bubbleviz.interpret.start_skew import RecordedDevice
@@ -162,65 +167,65 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """
     recordings = parts.recordings
     alignment = _align_recordings(parts, hints)
-    place, time = alignment.place, alignment.time
+    rank_index, time = alignment.place, alignment.time
     corrections = subtract_sessions(time.clocks, alignment.sessions)
-    joined = correct_clocks(alignment.joined, corrections)
-    ranks = ranks_of(joined, place)
-    collectives = match_collectives(joined, time, hints.parallel)
+    joined_recordings = apply_clocks(alignment.recordings, corrections)
+    ranks = build_ranks(joined_recordings, rank_index)
+    collectives = match_collectives(joined_recordings, time, hints.parallel)
     limitations = (
         *alignment.limitations,
-        *find_excluded_ranks(joined),
+        *find_excluded_ranks(joined_recordings),
         *_find_waiting_kernels(parts, alignment, hints),
-        *find_incomplete_collectives(collectives, joined.exposed),
+        *find_incomplete_collectives(collectives, joined_recordings.exposed),
     )
     renumbered = replace(
-        joined.operations,
-        rank=place[joined.operations.rank],
-        iteration=joined.common_iteration,
+        joined_recordings.operations,
+        rank=rank_index[joined_recordings.operations.rank],
+        iteration=joined_recordings.common_iteration,
         stages=tuple(rank.stage for rank in ranks),
         global_ranks=tuple(rank.global_rank for rank in ranks),
     )
-    hosts = joined.hosts.replace_columns(rank=place[joined.hosts.rank])
-    operations, busy, hosts, new_row = _sort_operations(renumbered, joined.busy, hosts)
+    hosts = joined_recordings.hosts.replace_columns(rank=rank_index[joined_recordings.hosts.rank])
+    operations, busy, hosts, new_row = _sort_operations(renumbered, joined_recordings.busy, hosts)
     collectives = collectives.replace_columns(operation=new_row[collectives.operation])
-    times = _tabulate_active_times(joined, place)
+    times = _build_active_times(joined_recordings, rank_index)
     n_ranks = [len(recording.ranks) for recording in recordings]
     bounds = np.cumsum([0, *n_ranks]).tolist()
-    rank_of_local = tuple(place[first:stop] for first, stop in pairwise(bounds))
+    rank_of_local = tuple(rank_index[first:stop] for first, stop in pairwise(bounds))
     recorded = _convert_recorded_devices(recordings, time.clocks, is_contradicted=time.contradicted)
-    by_place = np.argsort(place)
+    rank_order = np.argsort(rank_index)
     return Run(
         ranks=ranks,
         clocks=time.clocks,
-        timebase=replace(time, machine=time.machine[by_place]),
+        timebase=replace(time, machine=time.machine[rank_order]),
         operations=operations,
         busy=busy,
         active_ns=times["active_ns"],
         kernel_ns=times["kernel_ns"],
         gap_ns=times["gap_ns"],
         collective_gap_ns=times["collective_gap_ns"],
-        running=_sort_intervals(joined.running, place),
-        unattributed=_sort_intervals(joined.unattributed, place),
-        exposed=_sort_intervals(joined.exposed, place),
-        collectives=_sort_intervals(collectives, place),
-        overheads=_sort_intervals(joined.overheads, place),
-        unrecorded=_sort_intervals(joined.unrecorded, place),
+        running=_sort_intervals(joined_recordings.running, rank_index),
+        unattributed=_sort_intervals(joined_recordings.unattributed, rank_index),
+        exposed=_sort_intervals(joined_recordings.exposed, rank_index),
+        collectives=_sort_intervals(collectives, rank_index),
+        overheads=_sort_intervals(joined_recordings.overheads, rank_index),
+        unrecorded=_sort_intervals(joined_recordings.unrecorded, rank_index),
         hosts=hosts,
-        iteration_names=joined.iteration_names,
-        paired=joined.paired,
-        stages_missing=joined.stages_missing,
-        ranks_missing=joined.ranks_missing,
-        pipeline_unproven=joined.pipeline_unproven,
-        ends_early=joined.ends_early,
-        order_refutes=joined.order_refutes,
+        iteration_names=joined_recordings.iteration_names,
+        paired=joined_recordings.paired,
+        stages_missing=joined_recordings.stages_missing,
+        ranks_missing=joined_recordings.ranks_missing,
+        pipeline_unproven=joined_recordings.pipeline_unproven,
+        ends_early=joined_recordings.ends_early,
+        order_refutes=joined_recordings.order_refutes,
         limitations=limitations,
         rank_of_local=rank_of_local,
-        pauses=_sort_intervals(joined.pauses, place),
-        recorded_start_ns=joined.recorded_start_ns[by_place],
-        layers=layers_of_stages(recordings, operations, rank_of_local),
+        pauses=_sort_intervals(joined_recordings.pauses, rank_index),
+        recorded_start_ns=joined_recordings.recorded_start_ns[rank_order],
+        layers=build_stage_layers(recordings, operations, rank_of_local),
         recorded=tuple(recorded),
         profile_hosts=alignment.hosts,
-        has_kernels=all(rank.local.told is None for rank in joined.ranks),
+        has_kernels=all(rank.local.told is None for rank in joined_recordings.ranks),
     )
 
 
@@ -232,7 +237,7 @@ class _Alignment:
         machines: Assumed machine of each profile.
         hosts: Name of the host of each profile.
         sessions: Clock of each profile according to its session.
-        joined: The recordings on these clocks, with stages, pipelines and iterations.
+        recordings: The recordings on these clocks, with stages, pipelines and iterations.
         place: Index of each rank in the report.
         time: Common clock of all profiles.
         early: Limitations for ranks of one machine that contradict each other.
@@ -242,7 +247,7 @@ class _Alignment:
     machines: tuple[str, ...]
     hosts: tuple[str, ...]
     sessions: tuple[ProfileClock, ...]
-    joined: JoinedRecordings
+    recordings: JoinedRecordings
     place: Ints
     time: Timebase
     early: tuple[Limitation, ...]
@@ -261,21 +266,21 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
         UsageError: ``hints.order`` does not name every rank once.
     """
     sources = [recording.source for recording in parts.recordings]
-    machines = machines_of(sources, hints.same_clock)
+    machines = find_machines(sources, hints.same_clock)
     notes: tuple[Limitation, ...] = ()
     if hints.method != "causal":
         notes = refuse_unrelated_captures(parts, machines)
     alignment = _align(parts, machines, hints)
     if hints.method in (None, "causal"):
-        alignment, shared = _separate_contradicting(alignment, parts, hints)
+        alignment, shared = _split_contradicting(alignment, parts, hints)
         notes = (*notes, *shared)
     if hints.method == "utc":
-        notes = (*notes, *untimed(sources, alignment.machines))
+        notes = (*notes, *list_untimed_profiles(sources, alignment.machines))
     limitations = (
         *notes,
         *alignment.time.limitations,
         *alignment.early,
-        *alignment.joined.limitations,
+        *alignment.recordings.limitations,
     )
     return replace(alignment, limitations=limitations)
 
@@ -293,18 +298,18 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
         UsageError: ``hints.order`` does not name every rank once.
     """
     sources = [recording.source for recording in parts.recordings]
-    sessions = session_clocks(sources, machines)
-    joined = join(parts, machines, sessions)
-    refuse_other_runs(parts.recordings, machines, joined)
-    joined, place = _stage_in_order(as_stream(joined), hints)
+    sessions = build_session_clocks(sources, machines)
+    recordings = join(parts, machines, sessions)
+    refuse_other_runs(parts.recordings, machines, recordings)
+    recordings, rank_index = _find_stages(merge_stream(recordings), hints)
     return _Alignment(
         machines=machines,
         hosts=tuple(source.host for source in sources),
         sessions=sessions,
-        joined=joined,
-        place=place,
-        time=timebase(joined, sessions, _list_captures(parts), hints.method or "causal"),
-        early=within_machines(joined),
+        recordings=recordings,
+        place=rank_index,
+        time=build_timebase(recordings, sessions, _list_captures(parts), hints.method or "causal"),
+        early=check_machines(recordings),
     )
 
 
@@ -313,28 +318,28 @@ def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
     return tuple((recording.start_ns, recording.end_ns) for recording in parts.recordings)
 
 
-def _stage_in_order(joined: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
+def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
     """Find stages, pipelines and iterations, and the index of each rank in the report.
 
     Raises:
         UsageError: ``hints.order`` does not name every rank once.
     """
-    staged = stage(joined, parallel=hints.parallel)
-    place = places_of(staged)
+    staged = find_stages(recordings, parallel=hints.parallel)
+    rank_index = order_ranks(staged)
     if not hints.order:
-        return staged, place
+        return staged, rank_index
     # The order names ranks by the indices that they would have without it.
-    if sorted(hints.order) != list(range(len(place))):
+    if sorted(hints.order) != list(range(len(rank_index))):
         raise UsageError(
-            f"--order must name each of the ranks 0 to {len(place) - 1} once, by the numbers "
+            f"--order must name each of the ranks 0 to {len(rank_index) - 1} once, by the numbers "
             "that the table gives them without it"
         )
-    order = np.argsort(place)[np.array(hints.order)].tolist()
-    staged = stage(joined, order, hints.parallel)
-    return staged, places_of(staged)
+    order = np.argsort(rank_index)[np.array(hints.order)].tolist()
+    staged = find_stages(recordings, order, hints.parallel)
+    return staged, order_ranks(staged)
 
 
-def _separate_contradicting(
+def _split_contradicting(
     alignment: _Alignment, parts: Recordings, hints: RunHints
 ) -> tuple[_Alignment, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
@@ -352,26 +357,26 @@ def _separate_contradicting(
         alignment: The alignment, or a new one if machines were separated.
         notes: Limitations for hostnames that stand for several machines, or may do so.
     """
-    joined = alignment.joined
+    recordings = alignment.recordings
     given_hosts = {host for group in hints.same_clock for host in group}
     is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
-    is_given |= any(clock is not None and clock.aligned for clock in joined.told_clocks)
+    is_given |= any(clock is not None and clock.aligned for clock in recordings.told_clocks)
     shares_machine = len(alignment.machines) > len(set(alignment.machines))
-    if is_given or not shares_machine or not joined.paired:
+    if is_given or not shares_machine or not recordings.paired:
         return alignment, ()
-    machines = separate_machines(joined, rank_precedences(joined))
+    machines = separate_machines(recordings, find_rank_precedences(recordings))
     if machines is None:
         return alignment, ()
     renamed = rename_hosts(parts, alignment.machines, machines)
     separated = _align(renamed, machines, hints)
-    is_matched = separated.joined.paired
+    is_matched = separated.recordings.paired
     if is_matched and not separated.time.contradicted and not separated.early:
-        return separated, shared_name_limitations(alignment.machines, machines)
+        return separated, list_shared_names(alignment.machines, machines)
     kind = LimitationKind.RANKS_CONTRADICTED
     if alignment.early:
         early = tuple(replace(note, kind=kind) for note in alignment.early)
         return replace(alignment, early=early), ()
-    return alignment, contradiction_limitations(alignment.machines, machines)
+    return alignment, list_contradicting_hosts(alignment.machines, machines)
 
 
 def _find_waiting_kernels(
@@ -385,12 +390,14 @@ def _find_waiting_kernels(
         hints: Statements of the user about the run.
     """
     recordings = parts.recordings
-    joined, time, sessions = alignment.joined, alignment.time, alignment.sessions
-    waiting = waiting_kernels(recordings, time.clocks)
+    joined_recordings, time, sessions = alignment.recordings, alignment.time, alignment.sessions
+    waiting = find_waiting_kernels(recordings, time.clocks)
     if time.contradicted and hints.method != "utc":
-        receiving = contradicting_kernels(recordings, _list_captures(parts), sessions, joined)
+        receiving = find_contradicting_kernels(
+            recordings, _list_captures(parts), sessions, joined_recordings
+        )
     else:
-        receiving = receiving_kernels(recordings, sessions, joined)
+        receiving = find_receiving_kernels(recordings, sessions, joined_recordings)
     return (*waiting, *receiving)
 
 
@@ -417,28 +424,28 @@ def _convert_recorded_devices(
             yield device.shift(aligned_ns - device.begin_ns, has_common_clock=has_common_clock)
 
 
-def _tabulate_active_times(joined: JoinedRecordings, place: Ints) -> dict[str, Ints]:
+def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[str, Ints]:
     """Return the times for which ranks were active by name, each of shape (iterations, ranks).
 
     Args:
-        joined: The recordings with paired iterations.
-        place: Index of each rank in the report.
+        recordings: The recordings with paired iterations.
+        rank_index: Index of each rank in the report.
     """
-    active = joined.active
-    iteration = joined.common_iterations_of(active.rank, active.iteration)
+    active = recordings.active
+    iteration = recordings.get_common_iterations(active.rank, active.iteration)
     is_paired = iteration >= 0
-    cells = iteration[is_paired], place[active.rank[is_paired]]
+    cells = iteration[is_paired], rank_index[active.rank[is_paired]]
     times = {}
     for name in ("active_ns", "kernel_ns", "gap_ns", "collective_gap_ns"):
-        by_iteration = np.zeros((len(joined.iteration_names), len(place)), np.int64)
+        by_iteration = np.zeros((len(recordings.iteration_names), len(rank_index)), np.int64)
         by_iteration[cells] = getattr(active, name)[is_paired]
         times[name] = by_iteration
     return times
 
 
-def _sort_intervals(table: IntervalsT, place: Ints) -> IntervalsT:
+def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
     """Return intervals by (index of the rank in the report, start)."""
-    rank = place[table.rank]
+    rank = rank_index[table.rank]
     return replace(table, rank=rank).take(sort_rows(rank, table.start_ns))
 
 
@@ -481,11 +488,11 @@ def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
         then: Further columns, mostly in ascending order within these runs.
     """
     bounds = np.append(find_run_starts(first), len(first))
-    begin, end = bounds[:-1], bounds[1:]
-    runs = sort_rows(first[begin])
+    start, end = bounds[:-1], bounds[1:]
+    runs = sort_rows(first[start])
     # Each run of equal values moves as a whole.
-    order = expand_ranges(begin[runs], end[runs])[1] if len(runs) < len(first) else runs
-    rows = slice(None) if mask_run_starts(first[begin[runs]]).all() else order
+    order = expand_ranges(start[runs], end[runs])[1] if len(runs) < len(first) else runs
+    rows = slice(None) if mask_run_starts(first[start[runs]]).all() else order
     ordered = first[rows]
     is_equal = ordered[1:] == ordered[:-1]
     for column in {id(column): column for column in then}.values():

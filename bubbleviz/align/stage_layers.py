@@ -16,7 +16,7 @@ from bubbleviz.model.phases import Phase
 StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
 
 
-def stages_of_chunks(
+def find_chunk_stages(
     rank: Ints, chunk: Ints, operations: Operations, rank_of_local: Ints
 ) -> Mapping[tuple[int, int], int]:
     """Return the virtual stage of each chunk of each rank of a profile.
@@ -42,7 +42,7 @@ def stages_of_chunks(
     return stage_of_chunk
 
 
-def layers_of_stages(
+def build_stage_layers(
     recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
 ) -> tuple[StageLayers, ...]:
     """Return the work of layers on each virtual stage, or nothing if no forward has layer ranges.
@@ -60,7 +60,7 @@ def layers_of_stages(
         if not layers:
             n_stages = int(operations.virtual_stage.max()) + 1
             layers = [({}, {}) for _ in range(n_stages)]
-        stage_of = stages_of_chunks(times.rank, times.chunk, operations, ranks)
+        stage_of = find_chunk_stages(times.rank, times.chunk, operations, ranks)
         names = ("rank", "chunk", "phase", "layer", "kernel_ns", "first_ns")
         columns = [getattr(times, name).tolist() for name in names]
         # One row per layer, chunk and phase: a few hundred per rank.

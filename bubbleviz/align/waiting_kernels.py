@@ -40,7 +40,7 @@ _MAX_RANKS = 16
 _MAX_NAME = 60
 
 
-def waiting_kernels(
+def find_waiting_kernels(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for each other and count as compute.
@@ -54,17 +54,17 @@ def waiting_kernels(
         for kernels in recording.unknown_kernels:
             start_ns, end_ns = clock.convert(kernels.start_ns), clock.convert(kernels.end_ns)
             aligned.append(replace(kernels, start_ns=start_ns, end_ns=end_ns))
-    yield from waiting_names(aligned, "bubbles are too small")
+    yield from find_waiting_names(aligned, "bubbles are too small")
 
 
-def waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
+def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for each other and count as compute.
 
     Args:
         kernels: Kernels of unknown names on all ranks, with times on a common clock.
         consequence: Clause on how the numbers are wrong.
     """
-    for name, of_ranks in kernels_by_name(kernels).items():
+    for name, of_ranks in group_kernels_by_name(kernels).items():
         compared = of_ranks[:_MAX_RANKS]
         is_waiting = any(
             _is_waiting(of_rank, [other for other in compared if other is not of_rank])
@@ -72,10 +72,10 @@ def waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterat
         )
         if is_waiting:
             behaviour = "ends on several of them at once, however early it begins"
-            yield waiting_limitation(name, of_ranks, behaviour, consequence)
+            yield describe_waiting(name, of_ranks, behaviour, consequence)
 
 
-def kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[UnknownKernels]]:
+def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[UnknownKernels]]:
     """Return the kernels of each name, one element per rank.
 
     Args:
@@ -87,7 +87,7 @@ def kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[Unknown
     return by_name
 
 
-def waiting_limitation(
+def describe_waiting(
     name: str, of_ranks: Sequence[UnknownKernels], behaviour: str, consequence: str
 ) -> Limitation:
     """Return the limitation for kernels of a name that wait.
@@ -110,26 +110,26 @@ def waiting_limitation(
     )
 
 
-def _is_waiting(kernels: UnknownKernels, others: Sequence[UnknownKernels]) -> bool:
+def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
     """Return whether most kernels of a rank end together with a kernel that began at another time.
 
     Args:
         kernels: Kernels of one name on one rank.
-        others: Kernels of this name on the other ranks.
+        other_ranks: Kernels of this name on the other ranks.
     """
     length_ns = kernels.end_ns - kernels.start_ns
     can_wait = length_ns >= _MIN_WAIT_NS
-    if not others or not can_wait.any():
+    if not other_ranks or not can_wait.any():
         return False
     start_ns, end_ns = kernels.start_ns[can_wait], kernels.end_ns[can_wait]
     tolerance_ns = np.minimum(_MAX_END_SHARE * (end_ns - start_ns), _MAX_END_NS)
     is_waiting = np.zeros(len(start_ns), bool)
     probability = np.zeros(len(start_ns))
-    for other in others:
+    for other in other_ranks:
         by_end = np.argsort(other.end_ns, kind="stable")
         other_end_ns = other.end_ns[by_end]
         other_start_ns = other.start_ns[by_end]
-        nearest = _nearest(other_end_ns, end_ns)
+        nearest = _find_nearest(other_end_ns, end_ns)
         ends_with = np.abs(other_end_ns[nearest] - end_ns) <= tolerance_ns
         start_difference_ns = np.abs(other_start_ns[nearest] - start_ns)
         longer_ns = np.maximum(end_ns - start_ns, other_end_ns[nearest] - other_start_ns[nearest])
@@ -141,7 +141,7 @@ def _is_waiting(kernels: UnknownKernels, others: Sequence[UnknownKernels]) -> bo
     return waiting_ns >= _MIN_WAITING * int(length_ns.sum()) and not is_chance
 
 
-def _nearest(ascending: Ints, values: Ints) -> Ints:
+def _find_nearest(ascending: Ints, values: Ints) -> Ints:
     """Return the index of the element of a sorted array that is nearest to each value."""
     above = np.clip(np.searchsorted(ascending, values), 0, len(ascending) - 1)
     below = np.maximum(above - 1, 0)

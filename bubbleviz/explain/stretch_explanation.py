@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
+from bubbleviz.align.arrivals import find_arrivals
 from bubbleviz.explain import communication_times, phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import with_host_activity
@@ -62,7 +62,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         passing=stretch.passing,
         ends_early=stretch.ends_early,
     )
-    known = arrivals(operations)
+    known = find_arrivals(operations)
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
     bubbles = with_host_activity(bubbles, stretch.hosts)
     receives = communication_times.receives_of(operations, inputs, known, idle)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from bubbleviz.align.run import Run
-from bubbleviz.align.stage_layers import stages_of_chunks
+from bubbleviz.align.stage_layers import find_chunk_stages
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
@@ -34,7 +34,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
             index, resident_bytes = int(local[rank]), None if resident == NONE else resident
             ranks.append(RankPeak(index, peak, resident_bytes, run.ranks[index].stage))
         table = memory.operations.take(mask_phases(memory.operations.phase, (*COUNTED, Phase.R)))
-        stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
+        stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         # The table has one row per chunk and phase of a rank, so this loop is short.
         for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):
             kind = stage_of.get(key, NONE), Phase(int(table.phase[row]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.arrivals import NEVER, find_arrivals
 from bubbleviz.align.waits import measure_median_waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.model.operations import Operations
@@ -40,7 +40,7 @@ def recorded(rows: Rows, folder: Path) -> Operations:
 def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
     """Return arrivals of each F and B of one rank, by its name and iteration."""
     operations = recorded(rows, folder)
-    found_arrivals = arrivals(operations)
+    found_arrivals = find_arrivals(operations)
     return {
         f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
             int(found_arrivals.exact_ns[n]),
@@ -120,6 +120,6 @@ def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path
         ("B0.0.0", (140, 150)),
     ]
     operations = recorded(rows, tmp_path)
-    waits = measure_median_waits(operations, arrivals(operations))
+    waits = measure_median_waits(operations, find_arrivals(operations))
 
     assert waits.waited_ns.tolist() == [30, 20][: 1 + others]

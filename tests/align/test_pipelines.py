@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.stages.pipelines import Parallel, RankNumbers, distinguish_pipelines
+from bubbleviz.align.stages.pipelines import Parallel, RankNumbers, find_pipelines
 from bubbleviz.errors import UsageError
 from bubbleviz.render.rows import MAX_RANKS, choose_row_kind, make_rows
 from bubbleviz.report.report import Report
@@ -62,7 +62,7 @@ def test_copies_are_told_apart_where_numbers_do(
     named = number is not None
     numbers = RankNumbers(column(number if number is not None else range(len(stage))), named)
 
-    assert distinguish_pipelines(column(stage), numbers, world).tolist() == pipeline
+    assert find_pipelines(column(stage), numbers, world).tolist() == pipeline
 
 
 def run_of(stages: Sequence[int | None]) -> Report:

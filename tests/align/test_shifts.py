@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.align.pairing.histories import Histories, PassedOn
-from bubbleviz.align.pairing.iteration_fits import nan_median
+from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.pairing.possible_shifts import find_shifts
 
 MS = 1_000_000
@@ -72,4 +72,4 @@ def test_the_shift_on_one_clock(
 def test_the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() -> None:
     values = np.array([[8.0, 1.0, np.nan, 4.0, 2.0], [3.0, np.nan, 7.0, np.nan, 5.0], [np.nan] * 5])
 
-    assert np.array_equal(nan_median(values), [3.0, 5.0, np.nan], equal_nan=True)
+    assert np.array_equal(compute_median(values), [3.0, 5.0, np.nan], equal_nan=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.align.stages.stage_order import lack_many
+from bubbleviz.align.stages.stage_order import has_uneven_sizes
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps
 from tests.planting import Planting, Truth, plant
@@ -154,4 +154,4 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
     ],
 )
 def test_few_may_lack(many: bool, sizes: Sequence[list[int]]) -> None:
-    assert {lack_many(size) for size in sizes} == {many}
+    assert {has_uneven_sizes(size) for size in sizes} == {many}

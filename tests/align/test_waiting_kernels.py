@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.align.waiting_kernels import _nearest, waiting_kernels
+from bubbleviz.align.waiting_kernels import _find_nearest, find_waiting_kernels
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render import json_document
@@ -251,14 +251,14 @@ def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
 
 
 def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:
-    assert list(waiting_kernels([], [])) == []
+    assert list(find_waiting_kernels([], [])) == []
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1), st.lists(st.integers(-60, 60)))
 def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
     ascending = np.sort(np.array(elements, np.int64))
 
-    nearest = _nearest(ascending, np.array(values, np.int64))
+    nearest = _find_nearest(ascending, np.array(values, np.int64))
 
     distances = np.abs(ascending[nearest] - np.array(values, np.int64)).tolist()
     assert distances == [min(abs(element - value) for element in elements) for value in values]

@@ -27,7 +27,7 @@ _MIN_BROKEN_SHARE = 0.5
 
 
 def separate_machines(
-    joined: JoinedRecordings, precedences: offsets.Precedences
+    recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
@@ -35,20 +35,20 @@ def separate_machines(
     clock. A profile without dependencies on the others gets a separate machine.
 
     Args:
-        joined: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings on the clocks of their sessions, with stages and iterations.
         precedences: Dependencies between all ranks; their clocks are rank numbers.
 
     Returns:
         Machine of each profile, or None if no clock is contradicted.
     """
-    agreeing, contradicting = _compare_clocks(joined, precedences)
+    agreeing, contradicting = _compare_clocks(recordings, precedences)
     if not contradicting:
         return None
-    contradicted = {joined.machine_of_profile[profile] for profile, _ in contradicting}
-    group_of_profile = _group_profiles(len(joined.machine_of_profile), agreeing, contradicting)
+    contradicted = {recordings.machine_of_profile[profile] for profile, _ in contradicting}
+    group_of_profile = _group_profiles(len(recordings.machine_of_profile), agreeing, contradicting)
     groups_of_machine: dict[str, list[int]] = defaultdict(list)
-    machines = list(joined.machine_of_profile)
-    for profile, machine in enumerate(joined.machine_of_profile):
+    machines = list(recordings.machine_of_profile)
+    for profile, machine in enumerate(recordings.machine_of_profile):
         if machine not in contradicted:
             continue
         groups = groups_of_machine[machine]
@@ -91,7 +91,7 @@ def _group_profiles(
 
 
 def _compare_clocks(
-    joined: JoinedRecordings, precedences: offsets.Precedences
+    recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """Compare the clocks of profiles of one machine by the dependencies between them.
 
@@ -99,15 +99,21 @@ def _compare_clocks(
         agreeing: Pairs of profiles without a contradicted dependency.
         contradicting: Pairs with contradicted dependencies in most of their iterations.
     """
-    profile = np.array([rank.profile for rank in joined.ranks], np.int64)
-    machine = joined.machine_of_rank
-    before, after = profile[precedences.earlier_clock], profile[precedences.later_clock]
+    profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
+    machine = recordings.machine_of_rank
+    earlier_profile, later_profile = (
+        profile[precedences.earlier_clock],
+        profile[precedences.later_clock],
+    )
     is_same_machine = machine[precedences.earlier_clock] == machine[precedences.later_clock]
-    rows = np.flatnonzero(is_same_machine & (before != after))
+    rows = np.flatnonzero(is_same_machine & (earlier_profile != later_profile))
     if not len(rows):
         return set(), set()
-    early_ns = _early_ns(joined, precedences)[rows]
-    low, high = np.minimum(before, after)[rows], np.maximum(before, after)[rows]
+    early_ns = _measure_earliness(recordings, precedences)[rows]
+    low, high = (
+        np.minimum(earlier_profile, later_profile)[rows],
+        np.maximum(earlier_profile, later_profile)[rows],
+    )
     cells = group_rows(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
     is_broken[cells.of_row[early_ns > GRAIN_NS]] = True
@@ -124,41 +130,41 @@ def _compare_clocks(
     return agreeing, contradicting
 
 
-def _early_ns(joined: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
+def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
     """Return how long before its input each operation ran, by the clock of its host.
 
     An operation without a receive may begin with kernels that need no input, so its end is
     compared instead of its start. Times are negative if the operation ran after its input.
     """
-    received = joined.arrivals.latest_ns[precedences.later_row] != NEVER
-    end_ns = joined.operations.end_ns[precedences.later_row]
+    received = recordings.arrivals.latest_ns[precedences.later_row] != NEVER
+    end_ns = recordings.operations.end_ns[precedences.later_row]
     after_ns = np.where(received, precedences.later_ns, end_ns)
     return np.asarray(precedences.earlier_ns - after_ns, np.int64)
 
 
-def rename_hosts(parts: Recordings, before: Sequence[str], machines: Sequence[str]) -> Recordings:
+def rename_hosts(
+    parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
+) -> Recordings:
     """Return recordings whose hosts have the names of the machines that share their hostname.
 
     Args:
         parts: One recording per clock of a profile.
-        before: Machine of each profile, one per hostname.
+        hostnames: Machine of each profile, one per hostname.
         machines: Machine of each profile, several per hostname.
     """
     recordings = list(parts.recordings)
-    for profile, (hostname, machine) in enumerate(zip(before, machines, strict=True)):
+    for profile, (hostname, machine) in enumerate(zip(hostnames, machines, strict=True)):
         if machine != hostname:
             source = replace(recordings[profile].source, host=machine)
             recordings[profile] = replace(recordings[profile], source=source)
     return replace(parts, recordings=tuple(recordings))
 
 
-def shared_name_limitations(
-    before: Sequence[str], machines: Sequence[str]
-) -> tuple[Limitation, ...]:
+def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tuple[Limitation, ...]:
     """Return a limitation for each hostname that stands for several machines.
 
     Args:
-        before: Machine of each profile, one per hostname.
+        hostnames: Machine of each profile, one per hostname.
         machines: Machine of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -171,17 +177,17 @@ def shared_name_limitations(
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),
         )
-        for name, names in _find_shared_names(before, machines).items()
+        for name, names in _find_shared_names(hostnames, machines).items()
     )
 
 
-def contradiction_limitations(
-    before: Sequence[str], machines: Sequence[str]
+def list_contradicting_hosts(
+    hostnames: Sequence[str], machines: Sequence[str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation for each hostname whose profiles contradict each other on any clocks.
 
     Args:
-        before: Machine of each profile, one per hostname.
+        hostnames: Machine of each profile, one per hostname.
         machines: Machine of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -194,18 +200,18 @@ def contradiction_limitations(
             LimitationKind.RANKS_CONTRADICTED,
             hosts=(name,),
         )
-        for name, names in _find_shared_names(before, machines).items()
+        for name, names in _find_shared_names(hostnames, machines).items()
     )
 
 
-def _find_shared_names(before: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
+def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
     """Return the machines of each hostname that stands for several machines.
 
     Args:
-        before: Machine of each profile, one per hostname.
+        hostnames: Machine of each profile, one per hostname.
         machines: Machine of each profile, as returned by :func:`separate_machines`.
     """
     machines_of_name: dict[str, set[str]] = defaultdict(set)
-    for name, machine in zip(before, machines, strict=True):
+    for name, machine in zip(hostnames, machines, strict=True):
         machines_of_name[name].add(machine)
     return {name: names for name, names in machines_of_name.items() if len(names) > 1}

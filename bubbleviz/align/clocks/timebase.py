@@ -27,7 +27,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
 #: Machines that a limitation names; it counts all.
-_NAMED = 4
+_MAX_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Timebase:
     jump_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-def timebase(
-    joined: JoinedRecordings,
+def build_timebase(
+    recordings: JoinedRecordings,
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
     method: str,
@@ -63,37 +63,37 @@ def timebase(
     """Find the common clock of all profiles.
 
     Args:
-        joined: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings on the clocks of their sessions, with stages and iterations.
         clocks: Clock of each profile according to its session.
         captures: First and last time of each profile, on its own clock.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
-    if any(clock is not None and clock.aligned for clock in joined.told_clocks):
-        return _use_told_clocks(joined)
-    if method != "causal" or len(joined.machines) == 1:
-        return _use_session_clocks(joined, clocks, method)
-    bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
-    for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
+    if any(clock is not None and clock.aligned for clock in recordings.told_clocks):
+        return _use_told_clocks(recordings)
+    if method != "causal" or len(recordings.machines) == 1:
+        return _use_session_clocks(recordings, clocks, method)
+    bounds: dict[str, list[int]] = {machine: [] for machine in recordings.machines}
+    for own, machine, capture in zip(clocks, recordings.machine_of_profile, captures, strict=True):
         bounds[machine].extend(time + own.offset_ns for time in capture)
     starts_ns = np.array([min(times) for times in bounds.values()], np.int64)
     ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
     extents = starts_ns, ends_ns
-    reference = _reference_machine(joined)
-    solution = _solve_machines(joined, extents, reference)
+    reference = _choose_reference(recordings)
+    solution = _solve_machines(recordings, extents, reference)
     if reference and not _is_constant(solution[1]):
         # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solve_machines(joined, extents, 0)
+        solution = _solve_machines(recordings, extents, 0)
     precedences, corrections, contradiction, dropped = solution
-    steps, stepped = find_clock_steps(precedences, len(joined.machines), extents)
+    steps, stepped = find_clock_steps(precedences, len(recordings.machines), extents)
     corrections = stepped if steps else corrections
-    by_machine = dict(zip(joined.machines, _relate_to_first(corrections), strict=True))
-    profiles = zip(clocks, joined.machine_of_profile, strict=True)
-    corrected = tuple(clock.corrected(by_machine[machine]) for clock, machine in profiles)
+    by_machine = dict(zip(recordings.machines, _convert_to_first(corrections), strict=True))
+    profiles = zip(clocks, recordings.machine_of_profile, strict=True)
+    corrected = tuple(clock.compose(by_machine[machine]) for clock, machine in profiles)
     uncertainties = [correction.uncertainty_ns for correction in corrections]
-    found = _make_timebase(joined, corrected, uncertainties)
+    aligned = _make_timebase(recordings, corrected, uncertainties)
     notes = []
-    if not found.comparable.all() and joined.paired:
-        notes.append(_describe_unbounded(joined, found.comparable))
+    if not aligned.comparable.all() and recordings.paired:
+        notes.append(_describe_unbounded(recordings, aligned.comparable))
     if dropped:
         notes.append(
             Limitation(
@@ -103,39 +103,41 @@ def timebase(
             )
         )
     if contradiction is not None:
-        notes.append(_describe_contradiction(joined, precedences, contradiction))
+        notes.append(_describe_contradiction(recordings, precedences, contradiction))
     if steps:
-        notes.append(_describe_steps(joined, steps))
+        notes.append(_describe_steps(recordings, steps))
     return replace(
-        found,
+        aligned,
         contradicted=contradiction is not None or len(steps) > 0,
-        jump_ns=_measure_jumps(len(joined.iteration_names), steps, contradiction),
+        jump_ns=_measure_jumps(len(recordings.iteration_names), steps, contradiction),
         limitations=tuple(notes),
     )
 
 
-def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
+def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation if ranks of one machine, which share a clock, contradict each other.
 
     Only recorded receives count, because spans may begin with kernels that need no input. If the
     user's stages contradict the data, the stages are wrong and not the clock.
     """
-    given = any(n.kind is LimitationKind.STAGES_CONTRADICTED for n in joined.limitations)
-    if given or not joined.paired or (joined.arrivals.latest_ns == NEVER).all():
+    has_wrong_stages = any(
+        n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
+    )
+    if has_wrong_stages or not recordings.paired or (recordings.arrivals.latest_ns == NEVER).all():
         return ()
-    pairs = rank_precedences(joined)
-    machine = joined.machine_of_rank
-    same = machine[pairs.earlier_clock] == machine[pairs.later_clock]
-    same &= joined.arrivals.latest_ns[pairs.later_row] != NEVER
-    early_ns = np.where(same, pairs.earlier_ns - pairs.later_ns, 0)
+    pairs = find_rank_precedences(recordings)
+    machine = recordings.machine_of_rank
+    is_same_machine = machine[pairs.earlier_clock] == machine[pairs.later_clock]
+    is_same_machine &= recordings.arrivals.latest_ns[pairs.later_row] != NEVER
+    early_ns = np.where(is_same_machine, pairs.earlier_ns - pairs.later_ns, 0)
     broken = np.flatnonzero(early_ns > GRAIN_NS)
     if not len(broken):
         return ()
     row = int(early_ns.argmax())
-    ends = int(pairs.later_row[row]), int(pairs.earlier_row[row])
-    stages = " and ".join(str(int(joined.operations.virtual_stage[at])) for at in ends)
+    rows_of_pair = int(pairs.later_row[row]), int(pairs.earlier_row[row])
+    stages = " and ".join(str(int(recordings.operations.virtual_stage[at])) for at in rows_of_pair)
     reason = (
-        f"{_describe_need(joined, pairs, row)} (virtual stages {stages}), and ran "
+        f"{_describe_need(recordings, pairs, row)} (virtual stages {stages}), and ran "
         f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
         "them are wrong, its work goes on after what it passes on, or stages are other than "
         "inferred (--parallel sets them)"
@@ -143,7 +145,7 @@ def within_machines(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
 
-def _reference_machine(joined: JoinedRecordings) -> int:
+def _choose_reference(recordings: JoinedRecordings) -> int:
     """Return the index of the machine that serves as reference when clocks are solved.
 
     The choice does not depend on the order of files. It is the machine of the first stage. Ties are
@@ -151,12 +153,12 @@ def _reference_machine(joined: JoinedRecordings) -> int:
     """
     largest = np.iinfo(np.int64).max
     keys = []
-    for rank, stage in zip(joined.ranks, joined.stage_of_rank.tolist(), strict=True):
+    for rank, stage in zip(recordings.ranks, recordings.stage_of_rank.tolist(), strict=True):
         global_rank = rank.local.global_rank
         number = largest if global_rank is None else global_rank
         keys.append((stage if stage >= 0 else largest, number, make_natural_key(rank.machine)))
     first = min(range(len(keys)), key=lambda rank: keys[rank])
-    return joined.machines.index(joined.ranks[first].machine)
+    return recordings.machines.index(recordings.ranks[first].machine)
 
 
 def _is_constant(corrections: Sequence[ProfileClock]) -> bool:
@@ -164,7 +166,7 @@ def _is_constant(corrections: Sequence[ProfileClock]) -> bool:
     return all(c.uncertainty_ns is not None and not c.drift_ppm for c in corrections)
 
 
-def _relate_to_first(
+def _convert_to_first(
     corrections: Sequence[ProfileClock],
 ) -> tuple[ProfileClock, ...]:
     """Convert corrections so that the clock of the first machine is the reference.
@@ -183,21 +185,23 @@ def _relate_to_first(
     return tuple(related)
 
 
-def rank_precedences(joined: JoinedRecordings) -> offsets.Precedences:
+def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
     """Return the data dependencies between all ranks, in which clocks are rank numbers.
 
     Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
     """
-    return _find_dependencies(joined, np.arange(len(joined.ranks)), joined.machine_of_rank)
+    return _find_dependencies(
+        recordings, np.arange(len(recordings.ranks)), recordings.machine_of_rank
+    )
 
 
 def _solve_machines(
-    joined: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
+    recordings: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
     """Solve the clocks of all machines.
 
     Args:
-        joined: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings on the clocks of their sessions, with stages and iterations.
         extents: Start and end of each machine's captures.
         reference: Index of the machine whose correction is 0.
 
@@ -208,36 +212,46 @@ def _solve_machines(
         is_without_collectives: Whether precedences of collectives were dropped because they
             contradict the others.
     """
-    causal = _find_dependencies(joined, joined.machine_of_rank)
+    causal = _find_dependencies(recordings, recordings.machine_of_rank)
     reduced = offsets.join_precedences()
-    if joined.paired:
-        table = select_reductions(joined.collectives, joined.operations)
-        iteration = joined.common_iterations_of(table.rank, table.iteration)
+    if recordings.paired:
+        table = select_reductions(recordings.collectives, recordings.operations)
+        iteration = recordings.get_common_iterations(table.rank, table.iteration)
         table = table.replace_columns(iteration=iteration)
-        reduced = find_collective_precedences(table, joined.reducing, joined.machine_of_rank)
-    both = offsets.join_precedences(causal, reduced)
-    found = solve_clocks(both, *extents, reference)
-    if found[1] is None or len(reduced) == 0:
-        return both, *found, False
-    alone = solve_clocks(causal, *extents, reference)
+        reduced = find_collective_precedences(
+            table, recordings.reducing, recordings.machine_of_rank
+        )
+    precedences = offsets.join_precedences(causal, reduced)
+    solution = solve_clocks(precedences, *extents, reference)
+    if solution[1] is None or len(reduced) == 0:
+        return precedences, *solution, False
+    without_collectives = solve_clocks(causal, *extents, reference)
     # A contradiction that exists without collectives is not caused by them.
-    return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
+    return (
+        (precedences, *solution, False)
+        if without_collectives[1] is not None
+        else (causal, *without_collectives, True)
+    )
 
 
-def _use_told_clocks(joined: JoinedRecordings) -> Timebase:
+def _use_told_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the clocks that a table of operations states. Its times are on one clock already."""
-    told: dict[str, int | None] = {}
-    for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
-        told[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
-    clocks = tuple(ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
-    found = _make_timebase(joined, clocks, [told[machine] for machine in joined.machines])
-    if found.comparable.all():
-        return found
-    return replace(found, limitations=(_describe_unbounded(joined, found.comparable),))
+    uncertainty_of: dict[str, int | None] = {}
+    for machine, clock in zip(recordings.machine_of_profile, recordings.told_clocks, strict=True):
+        uncertainty_of[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
+    clocks = tuple(
+        ProfileClock(0, uncertainty_of[machine]) for machine in recordings.machine_of_profile
+    )
+    aligned = _make_timebase(
+        recordings, clocks, [uncertainty_of[machine] for machine in recordings.machines]
+    )
+    if aligned.comparable.all():
+        return aligned
+    return replace(aligned, limitations=(_describe_unbounded(recordings, aligned.comparable),))
 
 
 def _make_timebase(
-    joined: JoinedRecordings,
+    recordings: JoinedRecordings,
     clocks: tuple[ProfileClock, ...],
     uncertainty: list[int | None],
 ) -> Timebase:
@@ -245,7 +259,7 @@ def _make_timebase(
     uncertainty_ns = [NONE if bound is None else bound for bound in uncertainty]
     return Timebase(
         clocks=clocks,
-        machine=joined.machine_of_rank,
+        machine=recordings.machine_of_rank,
         comparable=np.array([bound is not None for bound in uncertainty]),
         uncertainty_ns=np.array(uncertainty_ns, np.int64),
         contradicted=False,
@@ -254,100 +268,105 @@ def _make_timebase(
 
 
 def _use_session_clocks(
-    joined: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
+    recordings: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
     """Return the clocks of sessions. Only ``utc`` makes times of different machines comparable."""
-    count = len(joined.machines)
+    count = len(recordings.machines)
     if method == "none":
         # Each machine stays on the clock of its first profile.
-        pairs = list(zip(joined.machine_of_profile, clocks, strict=True))
+        pairs = list(zip(recordings.machine_of_profile, clocks, strict=True))
         first = dict(reversed(pairs))
         clocks = [
             ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
             for machine, clock in pairs
         ]
-    found = _make_timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
+    aligned = _make_timebase(recordings, tuple(clocks), [0, *[None] * (count - 1)])
     if count == 1:
-        return found
+        return aligned
     if method == "none":
         reason = (
             f"those of {count} hosts are left as they are (--align none), so ratios that need "
             "a common clock are left out"
         )
-        return replace(found, limitations=(Limitation("clocks of several hosts", reason),))
+        return replace(aligned, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
         f"{count} hosts are aligned by UTC, whose error (NTP) is unknown; the ratios stage and "
         "period need no common clock"
     )
     notes = [Limitation("clocks of several hosts", reason)]
-    precedences = _find_dependencies(joined, joined.machine_of_rank)
+    precedences = _find_dependencies(recordings, recordings.machine_of_rank)
     early = precedences.earlier_ns - precedences.later_ns
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_describe_need(joined, precedences, row)}, and by UTC it ran "
+            f"{_describe_need(recordings, precedences, row)}, and by UTC it ran "
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
-        what = "clocks of several hosts contradict each other"
-        notes.append(Limitation(what, reason, kind=LimitationKind.UTC_CONTRADICTED))
+        title = "clocks of several hosts contradict each other"
+        notes.append(Limitation(title, reason, kind=LimitationKind.UTC_CONTRADICTED))
     return replace(
-        found, comparable=np.ones(count, bool), contradicted=bool(broken), limitations=tuple(notes)
+        aligned,
+        comparable=np.ones(count, bool),
+        contradicted=bool(broken),
+        limitations=tuple(notes),
     )
 
 
 def _find_dependencies(
-    joined: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
+    recordings: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
 ) -> offsets.Precedences:
     """Return the precedences of data dependencies, or none if iterations are not paired.
 
     Args:
-        joined: The recordings with stages, pipelines and iterations.
+        recordings: The recordings with stages, pipelines and iterations.
         clock: Clock of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared. It is
             ``clock`` if omitted.
     """
-    if not joined.paired:
+    if not recordings.paired:
         return offsets.join_precedences()
     return find_dependencies(
-        joined.operations.replace_columns(iteration=joined.common_iteration),
-        joined.arrivals,
-        joined.pipeline,
+        recordings.operations.replace_columns(iteration=recordings.common_iteration),
+        recordings.arrivals,
+        recordings.pipeline,
         clock,
         clock if replica_clock is None else replica_clock,
     )
 
 
-def _describe_unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
+def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limitation:
     """Return a limitation for machines whose clocks are not bounded from both sides."""
-    lacking = [machine for machine, ok in zip(joined.machines, known, strict=True) if not ok]
+    unbounded = [
+        machine for machine, ok in zip(recordings.machines, is_bounded, strict=True) if not ok
+    ]
     return Limitation(
         "clocks of several hosts",
-        f"no data dependency bounds the clock of {list_first(lacking, _NAMED)} against that of "
-        f"{joined.machines[0]}, so ratios that need a common clock are left out; if UTC is right, "
-        "use --align utc",
-        len(lacking),
+        f"no data dependency bounds the clock of {list_first(unbounded, _MAX_NAMES)} against that "
+        f"of {recordings.machines[0]}, so ratios that need a common clock are left out; if UTC is "
+        "right, use --align utc",
+        len(unbounded),
     )
 
 
 def _describe_contradiction(
-    joined: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
+    recordings: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
     """Return the limitation for a cycle of dependencies that no clocks satisfy."""
-    machines = joined.machines
-    needs = []
+    machines = recordings.machines
+    clauses = []
     for row in contradiction.rows:
-        before = machines[int(precedences.earlier_clock[row])]
-        after = machines[int(precedences.later_clock[row])]
+        earlier_machine = machines[int(precedences.earlier_clock[row])]
+        later_machine = machines[int(precedences.later_clock[row])]
         is_operation = precedences.later_row[row] >= 0
-        collective = f"a collective of {after} holds {before}"
-        needs.append(_describe_need(joined, precedences, row) if is_operation else collective)
+        collective = f"a collective of {later_machine} holds {earlier_machine}"
+        clauses.append(_describe_need(recordings, precedences, row) if is_operation else collective)
     hosts = dict.fromkeys(
         machines[int(precedences.earlier_clock[row])] for row in contradiction.rows
     )
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{', and '.join(needs)}: no clock offsets of {' and '.join(hosts)} allow this, by "
+        f"{', and '.join(clauses)}: no clock offsets of {' and '.join(hosts)} allow this, by "
         f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the profiles "
         "are not of one run; the offsets with the smallest error are used, and every ratio that "
         "needs them is marked (!)",
@@ -363,36 +382,36 @@ def _measure_jumps(
         return jumps + 2 * contradiction.by_ns
     for step in steps:
         # The bounds give the size of the jump only approximately.
-        at = slice(step.last_before, step.first_after + 1)
+        affected = slice(step.last_before, step.first_after + 1)
         jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
-        jumps[at] = np.maximum(jumps[at], jump_ns)
+        jumps[affected] = np.maximum(jumps[affected], jump_ns)
     return jumps if steps else np.empty(0, np.int64)
 
 
-def _describe_steps(joined: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
+def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
     """Return the limitation for clocks that were set during the capture."""
-    machines = joined.machines
+    machines = recordings.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
-    iteration = joined.iteration_names[step.first_after]
+    iteration = recordings.iteration_names[step.first_after]
     first, second = (machines[number] for number in (step.first, step.second))
-    more = (
+    further = (
         f", and {format_count(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
     )
     return Limitation(
         "clocks that were set during the capture",
         f"about iteration {iteration} the clock of {second} jumps by "
-        f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{more}; uncertainties cover both "
+        f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{further}; uncertainties cover both "
         "sides of the jump, and every ratio is marked (!), since times on that clock are wrong",
         len(steps),
     )
 
 
-def _describe_need(joined: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
+def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
     """Return a clause that names an operation and the operation that it needs."""
-    operations, names = joined.operations, []
-    for at in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
-        name = operations.names[int(operations.name_id[at])]
-        iteration = joined.iteration_names[int(joined.common_iteration[at])]
-        host = joined.ranks[int(operations.rank[at])].host
+    operations, names = recordings.operations, []
+    for operation in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
+        name = operations.names[int(operations.name_id[operation])]
+        iteration = recordings.iteration_names[int(recordings.common_iteration[operation])]
+        host = recordings.ranks[int(operations.rank[operation])].host
         names.append(f"{name[:60]!r} of iteration {iteration} on {host}")
     return " needs ".join(names)

@@ -220,7 +220,7 @@ class CommonEvents:
         """
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
-    def loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
+    def compute_loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the bounds over all iterations from ends alone, shape (pairs, shifts).
 
         They hold even if a span begins with kernels that need no input.
@@ -308,7 +308,7 @@ def _find_common_events(
         by_ns: Correction to add to the second rank's clock.
     """
     table = histories.passed_on
-    rows = _sample_events(table, event_start, first, second)
+    rows = _choose_events(table, event_start, first, second)
     virtual_stage = np.append(table.virtual_stage, NONE)[rows]
     is_forward = np.append(table.is_backward, 0)[rows[0]] == 0
     a_leads = is_forward == (virtual_stage[0] < virtual_stage[1])
@@ -320,7 +320,7 @@ def _find_common_events(
     return CommonEvents(a_ns, b_ns, a_end, b_end, a_leads)
 
 
-def _sample_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints) -> Ints:
+def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints) -> Ints:
     """Choose up to ``_MAX_EVENTS`` common events of each pair, spread evenly over all of them.
 
     Returns:

@@ -27,7 +27,7 @@ All shifts are tested at once:
 4. Do the same for each rank with itself (``_measure_null``). This shows how much the steps of
    different iterations differ, which is the null hypothesis.
 5. The evidence for a shift is how unlikely a mean square as small as the one on its diagonal is
-   under the null hypothesis, by an F test (``_surprisal_of_ratio``).
+   under the null hypothesis, by an F test (``_test_ratio``).
 6. The evidence is limited by a nonparametric test (``_match_surprisal``), because iteration times
    follow no common law.
 
@@ -144,13 +144,13 @@ class StepComparison:
         if scatter_dof:
             null_means.append((np.minimum(null_level, null_scatter), scatter_dof * null_dof))
         evidence = _choose_largest(
-            _surprisal_of_ratio(mean, null_mean, dof, dof_of_null)
+            _test_ratio(mean, null_mean, dof, dof_of_null)
             for mean, dof in levels
             for null_mean, dof_of_null in null_means
         )
         if scatter_dof and scatters:
             evidence = evidence + _choose_largest(
-                _surprisal_of_ratio(mean, null_scatter, scatter_dof * n, scatter_dof * null_dof)
+                _test_ratio(mean, null_scatter, scatter_dof * n, scatter_dof * null_dof)
                 for mean, n in scatters
             )
             # The sum of two surprisals follows the distribution Gamma(2, 1).
@@ -194,8 +194,8 @@ def compare_steps(
     within_sq = within_a.level_ns**2 + within_a.scatter, within_b.level_ns**2 + within_b.scatter
     cross_sq = _square_beyond_drift(cross.level_ns, typical_ns) + cross.scatter
     max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1 + scatter_dof)
-    levels = _mean_squares(_select_diagonals(cross.level_ns, shifts), typical_ns)
-    scatters = _means(_select_diagonals(cross.scatter, shifts))
+    levels = _compute_mean_squares(_select_diagonals(cross.level_ns, shifts), typical_ns)
+    scatters = _compute_means(_select_diagonals(cross.scatter, shifts))
     comparisons = [StepComparison(levels, scatters, null, scatter_dof, max_evidence)]
     if bounds is not None:
         levels_ns = _compute_midpoint_steps(bounds)
@@ -203,7 +203,7 @@ def compare_steps(
         cross_sq = _square_beyond_drift(cross_ns, typical_ns)
         within_sq = within_a.level_ns**2, within_b.level_ns**2
         max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1)
-        levels = _mean_squares(levels_ns, typical_ns)
+        levels = _compute_mean_squares(levels_ns, typical_ns)
         comparisons.append(StepComparison(levels, (), null, scatter_dof, max_evidence))
     return comparisons
 
@@ -225,7 +225,7 @@ def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
     """
     a_steps, b_steps = np.diff(a_ns, axis=1), np.diff(b_ns, axis=1)
     all_steps = [steps.reshape(len(steps), -1) for steps in (a_steps, b_steps)]
-    typical_ns = np.nan_to_num(nan_median(np.concatenate(all_steps, axis=1)))
+    typical_ns = np.nan_to_num(compute_median(np.concatenate(all_steps, axis=1)))
     subtracted = typical_ns[:, None, None]
     return a_steps - subtracted, b_steps - subtracted, typical_ns
 
@@ -341,13 +341,13 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
     return np.asarray(np.maximum(from_closest_pair, limited), np.float64)
 
 
-def _mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
+def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
     """Compute mean squares of the levels of each shift, in four variants.
 
     A clock that drifts makes all steps of a rank longer. The first two means add the maximum drift
     as noise. The last two subtract the median level, limited to the maximum drift, which costs one
     degree of freedom. Each is computed with all values and without the largest
-    (:func:`_means`).
+    (:func:`_compute_means`).
 
     Args:
         level_ns: Levels of paired steps, shape (pairs, shifts, steps).
@@ -357,12 +357,12 @@ def _mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
         Means and their degrees of freedom, each of shape (pairs, shifts).
     """
     max_drift_ns = (DRIFT * typical_ns)[:, None]
-    drift_ns = np.clip(np.nan_to_num(nan_median(level_ns)), -max_drift_ns, max_drift_ns)
+    drift_ns = np.clip(np.nan_to_num(compute_median(level_ns)), -max_drift_ns, max_drift_ns)
     has_enough = _count(level_ns) >= _TRIM_ONE
-    with_noise = ((mean + max_drift_ns**2, count) for mean, count in _means(level_ns**2))
+    with_noise = ((mean + max_drift_ns**2, count) for mean, count in _compute_means(level_ns**2))
     without_drift = (
         (mean, np.where(has_enough & (count > 0), count - 1, 0))
-        for mean, count in _means((level_ns - drift_ns[..., None]) ** 2)
+        for mean, count in _compute_means((level_ns - drift_ns[..., None]) ** 2)
     )
     return *with_noise, *without_drift
 
@@ -409,7 +409,7 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
         """Return the trimmed mean and the number of values of each column."""
         parts = values[:, None, is_upper], _select_diagonals(values, lags)
         count = np.concatenate([_count(part) for part in parts], axis=1)
-        mean = np.concatenate([_trimmed_mean(part) for part in parts], axis=1)
+        mean = np.concatenate([_compute_trimmed_mean(part) for part in parts], axis=1)
         return np.where(_is_sparse(count), mean[:, :1], mean), count
 
     level_sq, count = compute_means(within.level_ns**2)
@@ -491,7 +491,7 @@ def _count(values: Floats) -> Ints:
     return np.asarray(np.count_nonzero(~np.isnan(values), axis=-1), np.int64)
 
 
-def nan_median(values: Floats) -> Floats:
+def compute_median(values: Floats) -> Floats:
     """Return the median along the last axis without NaNs, or NaN if there are no values.
 
     Unlike ``numpy.nanmedian``, it does not warn of empty slices.
@@ -505,7 +505,7 @@ def nan_median(values: Floats) -> Floats:
     return np.asarray(middle_values.sum(axis=-1) / 2, np.float64)
 
 
-def _means(values: Floats) -> tuple[_Means, _Means]:
+def _compute_means(values: Floats) -> tuple[_Means, _Means]:
     """Compute the mean along the last axis, and the mean without the largest values.
 
     The second one tolerates a clock that was set once, which makes a single step too long. It is
@@ -524,9 +524,9 @@ def _means(values: Floats) -> tuple[_Means, _Means]:
     )
 
 
-def _trimmed_mean(values: Floats) -> Floats:
+def _compute_trimmed_mean(values: Floats) -> Floats:
     """Return the mean without the largest values, or of all values if there are few."""
-    (mean, _), (trimmed_mean, n_used) = _means(values)
+    (mean, _), (trimmed_mean, n_used) = _compute_means(values)
     return np.where(n_used > 0, trimmed_mean, mean)
 
 
@@ -536,7 +536,7 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
     return np.asarray(np.maximum(largest - _CHOICE_PENALTY, 0.0), np.float64)
 
 
-def _surprisal_of_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
+def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
     """Return how unlikely so small a mean square is under the null hypothesis, in nats.
 
     This is the lower tail of Fisher's F distribution for the ratio of the two mean squares.

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import inputs_ready
+from bubbleviz.align.arrivals import find_ready_times
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.pairing.histories import Histories, build_histories
 from bubbleviz.align.pairing.machine_links import (
@@ -46,80 +46,80 @@ from bubbleviz.model.run_kinds import INFERENCE, run_kind
 _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 
 
-def pair_iterations(joined: JoinedRecordings) -> JoinedRecordings:
+def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
     """Number the iterations of all ranks together.
 
     Args:
-        joined: The recordings with virtual stages and pipelines.
+        recordings: The recordings with virtual stages and pipelines.
 
     Returns:
         The recordings with ``common_iteration``, the attributes that describe it, and the
         limitations of the pairing.
     """
     named_ranks = find_distinct_rows(
-        joined.operations.rank, mask=joined.works & (joined.named_iteration >= 0)
+        recordings.operations.rank, mask=recordings.works & (recordings.named_iteration >= 0)
     )[0]
-    unnamed = subtract_values(joined.working, named_ranks)
+    unnamed = subtract_values(recordings.working, named_ranks)
     links: tuple[Link, ...] = ()
-    if joined.works.any() and len(unnamed) == 0:
-        paired = _pair_by_name(joined)
+    if recordings.works.any() and len(unnamed) == 0:
+        paired = _pair_by_name(recordings)
     else:
-        paired, links = _pair_by_order(joined)
-    paired = replace(paired, paired=paired.paired and not joined.unmarked)
+        paired, links = _pair_by_order(recordings)
+    paired = replace(paired, paired=paired.paired and not recordings.unmarked)
     return replace(paired, limitations=tuple(_list_limitations(paired, links)))
 
 
-def _pair_by_order(joined: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
+def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
     """Pair iterations by their order, and by their times if the order does not decide.
 
     Times decide only between ranks on one clock.
 
     Returns:
-        joined: The recordings with paired iterations.
+        recordings: The recordings with paired iterations.
         links: Links that joined the machines, or else the closest candidates.
     """
-    operations, works = joined.operations, joined.works
+    operations, works = recordings.operations, recordings.works
     working = find_distinct(operations.rank[works & (operations.has_span == 1)])
-    recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
-    ready_ns = inputs_ready(operations, joined.arrivals)
+    recorded_ns = recordings.recorded_start_ns, recordings.recorded_end_ns
+    ready_ns = find_ready_times(operations, recordings.arrivals)
     histories = build_histories(operations, ready_ns, recorded_ns)
-    moves, offset_ns, known, links = _find_shifts(joined, histories, working)
+    moves, offset_ns, is_known, links = _find_shifts(recordings, histories, working)
     iteration = operations.iteration + moves[operations.rank]
-    is_one_clock = len(find_distinct(joined.machine_of_rank[working])) == 1
+    is_one_clock = len(find_distinct(recordings.machine_of_rank[working])) == 1
     has_equal_counts = len(find_distinct(histories.counts[working])) == 1
-    if is_one_clock and not (known and has_equal_counts):
+    if is_one_clock and not (is_known and has_equal_counts):
         for by_time in _number_by_times(operations, works):
-            numbered = operations.replace_columns(iteration=by_time)
-            histories = build_histories(numbered, ready_ns, recorded_ns)
-            moves, _, is_possible, _ = _find_shifts(joined, histories, working)
+            operations_by_time = operations.replace_columns(iteration=by_time)
+            histories = build_histories(operations_by_time, ready_ns, recorded_ns)
+            moves, _, is_possible, _ = _find_shifts(recordings, histories, working)
             if is_possible and not moves.any():
-                known, iteration = True, by_time
+                is_known, iteration = True, by_time
                 break
-    elif known and not has_equal_counts:
-        moved_ns = offset_ns[joined.machine_of_rank][operations.rank]
-        known = _agrees_with_times(operations, works, iteration, moved_ns)
-    return replace(_number_worked_iterations(joined, iteration), paired=known), links
+    elif is_known and not has_equal_counts:
+        moved_ns = offset_ns[recordings.machine_of_rank][operations.rank]
+        is_known = _agrees_with_times(operations, works, iteration, moved_ns)
+    return replace(_number_worked_iterations(recordings, iteration), paired=is_known), links
 
 
-def _number_worked_iterations(joined: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
+def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
     """Number the iterations in which a rank works, from 0.
 
     An iteration in which no rank works (an Optimizer alone) belongs to the previous iteration.
 
     Args:
-        joined: The recordings.
+        recordings: The recordings.
         iteration: Iteration of each operation, comparable between ranks.
     """
-    operations = joined.operations
+    operations = recordings.operations
     has_iteration = operations.iteration >= 0
-    worked = find_distinct(iteration[joined.works & has_iteration])
+    iterations_with_work = find_distinct(iteration[recordings.works & has_iteration])
     iteration = np.where(has_iteration, iteration, np.iinfo(np.int64).min)
-    number = np.searchsorted(worked, iteration, side="right") - 1
+    number = np.searchsorted(iterations_with_work, iteration, side="right") - 1
     first = group_rows(operations.rank, operations.iteration).first
     return replace(
-        joined,
+        recordings,
         common_iteration=number,
-        iteration_names=tuple(map(str, range(len(worked)))),
+        iteration_names=tuple(map(str, range(len(iterations_with_work)))),
         iteration_numbers=(operations.rank[first], operations.iteration[first], number[first]),
     )
 
@@ -160,9 +160,9 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
     has_iteration = operations.iteration >= 0
     if not has_iteration.any():
         return
-    worked = np.flatnonzero(works & has_iteration)
+    rows = np.flatnonzero(works & has_iteration)
     shape = int(operations.rank.max()) + 1, int(operations.iteration.max()) + 1
-    is_worked = make_mask(shape, (operations.rank[worked], operations.iteration[worked]))
+    is_worked = make_mask(shape, (operations.rank[rows], operations.iteration[rows]))
     has_times = has_iteration & (operations.has_span == 1)
     for compared in _select_compared(operations, works):
         work = operations.take(np.flatnonzero(compared & has_times))
@@ -196,7 +196,7 @@ def _agrees_with_times(
 
 
 def _find_shifts(
-    joined: JoinedRecordings, histories: Histories, working: Ints
+    recordings: JoinedRecordings, histories: Histories, working: Ints
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that match the ranks' iterations.
 
@@ -206,7 +206,7 @@ def _find_shifts(
     GPU work has no times to compare and takes part in no ratio, so it is not shifted.
 
     Args:
-        joined: The recordings with virtual stages and pipelines.
+        recordings: The recordings with virtual stages and pipelines.
         histories: When each rank ran its iterations.
         working: Ranks with GPU work.
 
@@ -217,16 +217,18 @@ def _find_shifts(
         links: Links that joined the machines, or else the closest candidates. There is one for each
             machine but the first.
     """
-    machine = joined.machine_of_rank
-    neighbours = first, second, is_replica = _list_neighbours(joined, working)
-    linked_ns, links = link_machines(histories, neighbours, machine, joined.timed)
+    machine = recordings.machine_of_rank
+    neighbours = first, second, is_replica = _list_neighbours(recordings, working)
+    linked_ns, links = link_machines(histories, neighbours, machine, recordings.timed)
     linked_machines = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
     offset_ns[linked_machines] = list(linked_ns.values())
-    ends = np.stack((machine[first], machine[second]))
-    is_comparable = (ends[0] == ends[1]) | np.isin(ends, linked_machines).all(axis=0)
+    machines_of_pair = np.stack((machine[first], machine[second]))
+    is_comparable = (machines_of_pair[0] == machines_of_pair[1]) | np.isin(
+        machines_of_pair, linked_machines
+    ).all(axis=0)
     rows = np.flatnonzero(is_comparable)
-    by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
+    by_ns = (offset_ns[machines_of_pair[1]] - offset_ns[machines_of_pair[0]])[rows]
     shift_of_pair = find_shifts(histories, first[rows], second[rows], by_ns, is_replica[rows])
     shift_of_row = dict(zip(rows.tolist(), shift_of_pair, strict=True))
     moves = np.zeros(len(machine), np.int64)
@@ -236,23 +238,23 @@ def _find_shifts(
     return moves, offset_ns, is_known, links
 
 
-def _list_neighbours(joined: JoinedRecordings, working: Ints) -> _Neighbours:
+def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
     """Return the pairs of ranks whose iterations are compared.
 
     Whole pipelines come first, and the ranks of the others are compared with them.
 
     Args:
-        joined: The recordings with virtual stages and pipelines.
+        recordings: The recordings with virtual stages and pipelines.
         working: Ranks with GPU work.
     """
-    stage, pipeline = joined.stage_of_rank, joined.pipeline
+    stage, pipeline = recordings.stage_of_rank, recordings.pipeline
     n_pipelines = int(pipeline.max(initial=0)) + 1
     n_stages = np.bincount(pipeline[stage >= 0] + 1, minlength=n_pipelines + 1)
     unknown_last = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
     order = sort_rows(-n_stages[pipeline + 1][working], pipeline[working], unknown_last)
     # Early stages of a run that only goes forward may be iterations ahead of late stages.
-    is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(joined.operations.phase) != INFERENCE)
-    in_step = np.where(is_loose, joined.machine_of_rank, NONE)
+    is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(recordings.operations.phase) != INFERENCE)
+    in_step = np.where(is_loose, recordings.machine_of_rank, NONE)
     return _pair_neighbours(working[order], pipeline, stage, in_step)
 
 
@@ -274,23 +276,27 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
     of_stage = group_rows(stage[order])
-    before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
-    before = np.where(before == rank, order[:1], before)
-    alike = (stage[before] == stage[rank]) & (stage[rank] >= 0)
-    together = (in_step[before] == in_step[rank]) & (in_step[rank] >= 0)
-    return before, rank, first | alike | together
+    neighbour = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
+    neighbour = np.where(neighbour == rank, order[:1], neighbour)
+    is_same_stage = (stage[neighbour] == stage[rank]) & (stage[rank] >= 0)
+    is_same_clock = (in_step[neighbour] == in_step[rank]) & (in_step[rank] >= 0)
+    return neighbour, rank, first | is_same_stage | is_same_clock
 
 
-def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
+def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     """Pair iterations by name; a post-validation names the iteration that it validates."""
-    operations, named, works = joined.operations, joined.named_iteration, joined.works
+    operations, iteration_in_name, works = (
+        recordings.operations,
+        recordings.named_iteration,
+        recordings.works,
+    )
     # Most operations are in the same iteration as the previous one.
-    rows = find_run_starts(operations.rank, operations.iteration, named, works)
-    lengths = np.diff(rows, append=len(named))
+    rows = find_run_starts(operations.rank, operations.iteration, iteration_in_name, works)
+    lengths = np.diff(rows, append=len(iteration_in_name))
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     owners = group_rows(rank, iteration)
     of_row = owners.of_row
-    number, is_idle = _find_names(named[rows], works[rows], of_row, iteration)
+    number, is_idle = _find_names(iteration_in_name[rows], works[rows], of_row, iteration)
     number = _number_idle_iterations(rank[owners.first], number, is_idle)
     is_used = (~is_idle | (number >= 0)) & (iteration[owners.first] >= 0)
     used = np.flatnonzero(is_used)
@@ -298,11 +304,11 @@ def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
     pairs = group_rows(anchor, away)
     pair_of_owner = scatter(len(owners), used, pairs.of_row)
     is_worked = make_mask(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
-    worked = np.flatnonzero(is_worked)
-    first = pairs.first[worked]
-    common = find_positions(worked, pair_of_owner)
+    pairs_with_work = np.flatnonzero(is_worked)
+    first = pairs.first[pairs_with_work]
+    common = find_positions(pairs_with_work, pair_of_owner)
     return replace(
-        joined,
+        recordings,
         common_iteration=np.repeat(common[of_row], lengths),
         iteration_names=tuple(map(_name_iteration, anchor[first].tolist(), away[first].tolist())),
         paired=True,
@@ -310,11 +316,13 @@ def _pair_by_name(joined: JoinedRecordings) -> JoinedRecordings:
     )
 
 
-def _find_names(named: Ints, works: Bools, owner: Ints, iteration: Ints) -> tuple[Ints, Bools]:
+def _find_names(
+    iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
+) -> tuple[Ints, Bools]:
     """Return the name of each iteration of a rank, and a mask of the iterations without work.
 
     Args:
-        named: Iteration that the name of each row gives, or -1 if it gives none.
+        iteration_in_name: Iteration that the name of each row gives, or -1 if it gives none.
         works: Mask of the rows that are forwards or backwards.
         owner: Index of the iteration of a rank that each row belongs to.
         iteration: Iteration of each row, or -1 if it belongs to none.
@@ -325,10 +333,12 @@ def _find_names(named: Ints, works: Bools, owner: Ints, iteration: Ints) -> tupl
         is_idle: Mask of the iterations without a forward or backward.
     """
     n_owners = int(owner.max(initial=NONE)) + 1
-    _, number = group_extents(owner[works], n_owners, named[works], named[works])
+    _, number = group_extents(
+        owner[works], n_owners, iteration_in_name[works], iteration_in_name[works]
+    )
     is_idle = ~make_mask(n_owners, owner[works])
     is_idle_row = (iteration >= 0) & is_idle[owner]
-    np.maximum.at(number, owner[is_idle_row], named[is_idle_row])
+    np.maximum.at(number, owner[is_idle_row], iteration_in_name[is_idle_row])
     return number, is_idle
 
 
@@ -361,8 +371,8 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     n_before: Ints = n_busy - ~is_idle
     leads = is_idle & (number < 0) & (n_before == n_before[start])
     last = len(row) - 1
-    after = np.minimum.accumulate(np.where(leads, last, row)[::-1])[::-1]
-    preceding = np.where(rank[after] == rank, number[after] - (after - row), NONE)
+    next_row = np.minimum.accumulate(np.where(leads, last, row)[::-1])[::-1]
+    preceding = np.where(rank[next_row] == rank, number[next_row] - (next_row - row), NONE)
     return np.where(leads & np.isin(preceding, of_work), preceding, number)
 
 
@@ -402,21 +412,21 @@ _TO_TELL = (
 )
 
 
-def _list_limitations(joined: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
+def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
     """Yield limitations for iterations that have no names and are paired across hosts.
 
     Args:
-        joined: The recordings with paired iterations.
+        recordings: The recordings with paired iterations.
         links: Links that joined the machines, or else the closest candidates.
     """
     links = sorted(links, key=lambda link: link.margin)
     undecided = [link for link in links if not link.decided]
-    if not joined.paired:
-        reason = f"{describe_undecided(undecided[0], joined.ranks)}; " if undecided else ""
-        has_several_machines = len({rank.machine for rank in joined.ranks}) > 1
+    if not recordings.paired:
+        reason = f"{describe_undecided(undecided[0], recordings.ranks)}; " if undecided else ""
+        has_several_machines = len({rank.machine for rank in recordings.ranks}) > 1
         clocks = " and clocks of several hosts are unbounded" if has_several_machines else ""
         # Sizes of the run would show which ranks wait for each other.
-        places = np.minimum(joined.pipeline, joined.stage_of_rank)[joined.working]
+        places = np.minimum(recordings.pipeline, recordings.stage_of_rank)[recordings.working]
         sizes = "set --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
         yield Limitation(
             "iterations across ranks",
@@ -435,7 +445,7 @@ def _list_limitations(joined: JoinedRecordings, links: Sequence[Link]) -> Iterat
         yield Limitation(
             "iterations across hosts",
             f"they have no names and are matched by {_EVIDENCE}{lengths}; least sure are "
-            f"{name_hosts(weakest, joined.ranks)}, where the next best match "
+            f"{name_hosts(weakest, recordings.ranks)}, where the next best match "
             f"{describe_rival(weakest)}, and {sure}; name iterations in ranges to be sure",
             len(links),
         )

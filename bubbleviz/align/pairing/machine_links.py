@@ -250,13 +250,13 @@ def _join_linked(
         a, b = int(machine[link.first]), int(machine[link.second])
         if (a in offset_ns) == (b in offset_ns):
             continue
-        joined, unjoined = (a, b) if a in offset_ns else (b, a)
+        recordings, unjoined = (a, b) if a in offset_ns else (b, a)
         if unjoined not in best_links or link.margin > best_links[unjoined].margin:
             best_links[unjoined] = link
         if link.best is not None and link.decided:
             correction_ns = round(link.best.offset_ns)
-            sign = 1 if joined == a else -1
-            offset_ns[unjoined] = offset_ns[joined] + sign * correction_ns
+            sign = 1 if recordings == a else -1
+            offset_ns[unjoined] = offset_ns[recordings] + sign * correction_ns
     return len(offset_ns) > n_joined
 
 

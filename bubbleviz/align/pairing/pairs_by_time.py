@@ -53,13 +53,13 @@ def pair_by_time(
     reference_ns = first_ns[reference, is_used], last_ns[reference, is_used]
     numbers = np.full(shape, NONE, np.int64)
     for row in np.flatnonzero(n_worked).tolist():
-        worked = np.flatnonzero(has_work[row])
+        iterations = np.flatnonzero(has_work[row])
         longest = _find_longest_overlaps(
-            (first_ns[row, worked], last_ns[row, worked]), reference_ns
+            (first_ns[row, iterations], last_ns[row, iterations]), reference_ns
         )
         if (longest == NONE).any() or (np.diff(longest) <= 0).any():
             return None
-        numbers[row, worked] = longest
+        numbers[row, iterations] = longest
     for row, column in np.argwhere(is_worked & ~has_work).tolist():
         number = int(numbers[row, :column].max(initial=NONE)) + 1
         if number in numbers[row, column:]:

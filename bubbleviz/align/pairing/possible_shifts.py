@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.align.pairing.histories import CommonEvents, Histories, list_batches, shift_values
-from bubbleviz.align.pairing.iteration_fits import nan_median
+from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
@@ -111,9 +111,9 @@ def _estimate_offsets(
         is_possible: Mask of the shifts with any common iteration or event.
     """
     if events is None:
-        offset_ns = nan_median(starts[0][:, None] - shift_values(starts[1], shifts))
+        offset_ns = compute_median(starts[0][:, None] - shift_values(starts[1], shifts))
         return offset_ns, ~np.isnan(offset_ns)
-    lower, upper = events.loose_bounds(shifts)
+    lower, upper = events.compute_loose_bounds(shifts)
     has_lower, has_upper = np.isfinite(lower), np.isfinite(upper)
     total = np.where(has_lower, lower, 0.0) + np.where(has_upper, upper, 0.0)
     n_bounds = has_lower.astype(np.int64) + has_upper
@@ -264,8 +264,10 @@ def _measure_violations(
     replicas (without events) it is the median difference between their iteration starts.
     """
     if events is None:
-        return np.floor(nan_median(np.abs(starts[0][:, None] - shift_values(starts[1], shifts))))
-    lower, upper = events.loose_bounds(shifts)
+        return np.floor(
+            compute_median(np.abs(starts[0][:, None] - shift_values(starts[1], shifts)))
+        )
+    lower, upper = events.compute_loose_bounds(shifts)
     is_bounded = np.isfinite(lower) | np.isfinite(upper)
     violation_ns = np.maximum(np.maximum(lower, -upper), 0.0)
     return np.where(is_bounded, violation_ns, np.nan)

@@ -24,7 +24,7 @@ from bubbleviz.model.grouping import find_distinct
 Fits = Callable[[Ints, Ints], Bools]
 
 
-def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
+def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     """Return the pipeline of each rank; -1 for ranks of no stage.
 
     None where several ranks of a stage can continue one chain, or none can.
@@ -35,81 +35,83 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
         ranks: how many there are.
     """
     pipeline = np.full(ranks, NONE, np.int64)
-    sizes = [len(own) for own in stages]
+    sizes = [len(stage) for stage in stages]
     count = max(sizes)
     first = sizes.index(count)
     pipeline[stages[first]] = np.arange(count)
-    for others in (stages[first + 1 :], stages[:first][::-1]):
+    for remaining_stages in (stages[first + 1 :], stages[:first][::-1]):
         tips, number = stages[first], pipeline[stages[first]]
         away = np.zeros(len(tips), np.int64)
-        for own in others:
+        for stage in remaining_stages:
             away += 1
-            whole = len(own) == sizes[first]
-            chain = _continued((tips, away), own, fits, whole=whole)
+            is_complete = len(stage) == sizes[first]
+            chain = _continue_chains((tips, away), stage, fits, is_complete=is_complete)
             if chain is None:
                 return None
             # Nothing shows what these continue, so they are chains of their own.
             new = np.flatnonzero(chain < 0)
             chain[new] = len(tips) + np.arange(len(new))
             number = np.append(number, count + np.arange(len(new)))
-            tips, away = np.append(tips, own[new]), np.append(away, np.zeros(len(new), np.int64))
+            tips, away = np.append(tips, stage[new]), np.append(away, np.zeros(len(new), np.int64))
             count += len(new)
-            tips[chain], away[chain] = own, 0
-            pipeline[own] = number[chain]
+            tips[chain], away[chain] = stage, 0
+            pipeline[stage] = number[chain]
     return pipeline
 
 
-def _continued(chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool) -> Ints | None:
+def _continue_chains(
+    chains: tuple[Ints, Ints], ranks: Ints, fits: Fits, *, is_complete: bool
+) -> Ints | None:
     """Return the chain that each rank of the next stage continues; -1 none that is known.
 
     None where that of some rank is one of several.
 
     Args:
         chains: the last rank of each, and how many stages before this one.
-        own: the ranks of the stage, by their numbers.
+        ranks: the ranks of the stage, by their numbers.
         fits: which ranks can follow which.
-        whole: whether as many are there as of any stage.
+        is_complete: whether as many are there as of any stage.
     """
     tips, away = chains
-    near, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
-    can = fits(tips[near], own) if len(near) else np.zeros((0, len(own)), bool)
+    adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
+    can = fits(tips[adjacent], ranks) if len(adjacent) else np.zeros((0, len(ranks)), bool)
     # Over a missing rank, what fits may belong to a chain that ended before.
-    row = _near_ones(can, whole=whole, unbroken=len(gaps) == 0)
+    row = _match_adjacent(can, is_complete=is_complete, is_unbroken=len(gaps) == 0)
     if row is None:
         return None
     left = np.flatnonzero(row < 0)
-    chain = np.append(near, NONE)[row]
-    if len(left) == len(gaps) and _fit_in_order(tips[gaps], away[gaps], own[left], fits):
+    chain = np.append(adjacent, NONE)[row]
+    if len(left) == len(gaps) and _fit_in_order(tips[gaps], away[gaps], ranks[left], fits):
         chain[left] = gaps
     return chain
 
 
-def _near_ones(can: Bools, *, whole: bool, unbroken: bool) -> Ints | None:
+def _match_adjacent(can: Bools, *, is_complete: bool, is_unbroken: bool) -> Ints | None:
     """Return the chain near each rank that it continues, -1 none; None where it is one of several.
 
     Args:
         can: which chains (rows) that reach the stage before, ranks can continue.
-        whole: whether each of these goes on.
-        unbroken: whether each rank continues one of these.
+        is_complete: whether each of these goes on.
+        is_unbroken: whether each rank continues one of these.
     """
-    row = forced(can, rows_have_one=whole, columns_have_one=unbroken)
+    row = find_forced_matches(can, rows_have_one=is_complete, columns_have_one=is_unbroken)
     rest = can.copy()
     rest[row[row >= 0]] = False
     is_ambiguous = rest[:, row < 0].any()
-    lacks_ranks = whole and np.count_nonzero(row >= 0) < len(can)
+    lacks_ranks = is_complete and np.count_nonzero(row >= 0) < len(can)
     return None if is_ambiguous or lacks_ranks else row
 
 
-def _fit_in_order(tips: Ints, away: Ints, own: Ints, fits: Fits) -> bool:
+def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
     """Return whether each rank can follow the tip of its own place, over ranks that are missing."""
     for distance in find_distinct(away).tolist():
         is_as_far = away == distance
-        if not fits(tips[is_as_far], own[is_as_far]).diagonal().all():
+        if not fits(tips[is_as_far], ranks[is_as_far]).diagonal().all():
             return False
     return True
 
 
-def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
+def find_forced_matches(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
     """Return the row of each column where no other choice is left; -1 where one is, or no row.
 
     Args:
@@ -120,7 +122,7 @@ def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
     """
     of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
     if rows_have_one and not columns_have_one:
-        of_row = forced(fits.T, rows_have_one=False, columns_have_one=True)
+        of_row = find_forced_matches(fits.T, rows_have_one=False, columns_have_one=True)
         rows = np.flatnonzero(of_row >= 0)
         of_column[of_row[rows]] = rows
         return of_column

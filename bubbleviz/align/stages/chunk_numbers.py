@@ -32,10 +32,10 @@ EARLY_PART = 4
 
 
 #: Chunks in the pipeline when recording began.
-_MOST_MOVED = 64
+_MAX_SHIFT = 64
 
 
-def counted_by_order(operations: Operations) -> bool:
+def is_counted_by_order(operations: Operations) -> bool:
     """Return whether all ranks number the chunks of one window from 0 on, one after the other."""
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
@@ -46,7 +46,9 @@ def counted_by_order(operations: Operations) -> bool:
     return bool((number[order] == np.arange(len(order)) - first).all())
 
 
-def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Operations, bool]:
+def align_chunk_numbers(
+    operations: Operations, stage: Ints, machine: Ints
+) -> tuple[Operations, bool]:
     """Return operations whose chunks have one number on all ranks, and whether that was possible.
 
     Args:
@@ -55,25 +57,27 @@ def moved_chunks(operations: Operations, stage: Ints, machine: Ints) -> tuple[Op
         machine: a number for the clock of each rank.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
-    moves = [0]
+    shifts = [0]
     for above, below in pairwise(ranks):
-        upper, lower = _chunks_of(operations, above), _chunks_of(operations, below)
-        beside = bool(stage[above] == stage[below])
+        upper, lower = _select_chunks(operations, above), _select_chunks(operations, below)
+        is_replica = bool(stage[above] == stage[below])
         if machine[above] == machine[below]:
             fits = [
-                m for m, a, b in _alike(upper, lower) if _pass(upper.take(a), lower.take(b), beside)
+                m
+                for m, a, b in _match_tokens(upper, lower)
+                if _can_pass(upper.take(a), lower.take(b), is_replica)
             ]
         else:
             # Clocks of two machines show nothing, and equal tokens neither.
-            told = len(grouping.find_distinct(upper.tokens)) > 1
-            fits = [m for m, _, _ in _alike(upper, lower) if told or m == 0]
+            has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
+            fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:
             return operations, False
-        moves.append(moves[-1] + (0 if 0 in fits else max(fits)))
+        shifts.append(shifts[-1] + (0 if 0 in fits else max(fits)))
     by_rank = np.zeros(len(stage), np.int64)
-    by_rank[ranks] = np.array(moves[: len(ranks)], np.int64) - min(moves)
-    numbered = operations.microbatch >= 0
-    number = np.where(numbered, operations.microbatch + by_rank[operations.rank], -1)
+    by_rank[ranks] = np.array(shifts[: len(ranks)], np.int64) - min(shifts)
+    is_numbered = operations.microbatch >= 0
+    number = np.where(is_numbered, operations.microbatch + by_rank[operations.rank], -1)
     return operations.replace_columns(microbatch=number), True
 
 
@@ -82,41 +86,41 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
 
     None where the tokens fit in more than one way.
     """
-    first = _chunks_of(operations, int(ranks[0]))
+    first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
     for rank in ranks[1:].tolist():
-        own = _chunks_of(operations, rank)
-        fits = list(_alike(first, own))
+        chunks = _select_chunks(operations, rank)
+        fits = list(_match_tokens(first, chunks))
         if len(fits) != 1:
             return None
         _, a, b = fits[0]
-        lag_ns.append(float(np.median(own.start_ns[b] - first.start_ns[a])))
+        lag_ns.append(float(np.median(chunks.start_ns[b] - first.start_ns[a])))
     return grouping.invert_permutation(grouping.sort_rows(np.array(lag_ns)))
 
 
-def _chunks_of(operations: Operations, rank: int) -> Operations:
+def _select_chunks(operations: Operations, rank: int) -> Operations:
     """Return the chunks of a rank, in the order of their numbers."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
     return operations.take(rows[grouping.sort_rows(operations.microbatch[rows])])
 
 
-def _alike(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
+def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield moves of the second rank's numbers that pair equal tokens, and the chunks of both.
 
     They leave most chunks of both, at least two, with a partner.
     """
-    least = max(MIN_CHUNKS, min(len(upper), len(lower)) // 2)
-    for move in range(-_MOST_MOVED, _MOST_MOVED + 1):
-        below = np.arange(max(0, -move), min(len(lower), len(upper) - move))
-        if len(below) >= least and (upper.tokens[below + move] == lower.tokens[below]).all():
-            yield move, below + move, below
+    min_chunks = max(MIN_CHUNKS, min(len(upper), len(lower)) // 2)
+    for shift in range(-_MAX_SHIFT, _MAX_SHIFT + 1):
+        below = np.arange(max(0, -shift), min(len(lower), len(upper) - shift))
+        if len(below) >= min_chunks and (upper.tokens[below + shift] == lower.tokens[below]).all():
+            yield shift, below + shift, below
 
 
-def _pass(upper: Operations, lower: Operations, beside: bool) -> bool:
+def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     """Return whether times allow chunks to pass from one rank to the other, or to run on both."""
-    if beside:
-        late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2
-        early = upper.start_ns >= lower.end_ns - lower.busy_ns // 2
-        return float((late | early).mean()) <= 1 - MIN_FITTING
+    if is_replica:
+        is_late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2
+        is_early = upper.start_ns >= lower.end_ns - lower.busy_ns // 2
+        return float((is_late | is_early).mean()) <= 1 - MIN_FITTING
     follows = lower.start_ns + lower.busy_ns // EARLY_PART >= upper.end_ns
     return float(follows.mean()) >= MIN_FITTING

@@ -11,10 +11,10 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import format_count, list_and_count, list_first
 
 #: Ranks that a limitation lists.
-_LISTED = 8
+_MAX_LISTED = 8
 
 
-def _without_profile(reason: str, count: int) -> tuple[Limitation, ...]:
+def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
     reason = f"{reason}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, count),)
 
@@ -37,12 +37,12 @@ def find_missing_ranks(
     if parallel is not None:
         absent = grouping.subtract_values(np.arange(parallel.ranks), number)
     elif world > count:
-        within = numbers.named and int(number.max(initial=0)) < world
+        within = numbers.from_names and int(number.max(initial=0)) < world
         if not within or world - count >= count:
-            listed = list_first(map(str, number.tolist()), _LISTED)
+            listed = list_first(map(str, number.tolist()), _MAX_LISTED)
             held = f" (rank{'' if count == 1 else 's'} {listed})"
             which = held if within else ""
-            return _without_profile(
+            return _make_limitation(
                 f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
                 world - count,
             )
@@ -50,14 +50,14 @@ def find_missing_ranks(
             grouping.subtract_values(np.arange(world), number),
             f" of the {world:,} of the run",
         )
-    elif numbers.named and len(grouping.find_distinct(np.diff(number))) > 1:
+    elif numbers.from_names and len(grouping.find_distinct(np.diff(number))) > 1:
         absent = grouping.subtract_values(
             np.arange(number[0], number[-1], np.diff(number).min()), number
         )
     if len(absent) == 0:
         return ()
-    ranks = list_and_count([str(rank) for rank in absent.tolist()], _LISTED)
-    return _without_profile(f"no profile holds ranks {ranks}{of_run}", len(absent))
+    ranks = list_and_count([str(rank) for rank in absent.tolist()], _MAX_LISTED)
+    return _make_limitation(f"no profile holds ranks {ranks}{of_run}", len(absent))
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
@@ -69,28 +69,30 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
         pipeline: of each rank; -1 unknown.
         stage: likewise.
     """
-    known = (pipeline >= 0) & (stage >= 0)
-    if not known.any():
+    is_known = (pipeline >= 0) & (stage >= 0)
+    if not is_known.any():
         stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
-        most = int(sizes.max(initial=0))
-        few = np.flatnonzero(sizes < most)
-        if not len(few) or stage_order.lack_many(sizes.tolist()):
+        largest = int(sizes.max(initial=0))
+        is_small = np.flatnonzero(sizes < largest)
+        if not len(is_small) or stage_order.has_uneven_sizes(sizes.tolist()):
             return ()
-        places = list_and_count(
-            [f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED
+        phrases = list_and_count(
+            [f"{sizes[at]} of stage {stages[at]}" for at in is_small.tolist()], _MAX_LISTED
         )
-        reason = f"profiles hold {most:,} ranks of most stages, but {places}"
-        return _without_profile(reason, int((most - sizes[few]).sum()))
-    number, of_pipeline = np.unique(pipeline[known], return_inverse=True)
-    numbers, stages = np.unique(stage[known], return_inverse=True)
-    held = np.zeros((len(number), len(numbers)), bool)
-    held[of_pipeline.reshape(-1), stages.reshape(-1)] = True
-    absent = np.argwhere(~held)
+        reason = f"profiles hold {largest:,} ranks of most stages, but {phrases}"
+        return _make_limitation(reason, int((largest - sizes[is_small]).sum()))
+    number, of_pipeline = np.unique(pipeline[is_known], return_inverse=True)
+    numbers, stages = np.unique(stage[is_known], return_inverse=True)
+    is_present = np.zeros((len(number), len(numbers)), bool)
+    is_present[of_pipeline.reshape(-1), stages.reshape(-1)] = True
+    absent = np.argwhere(~is_present)
     if not len(absent):
         return ()
-    places = list_and_count([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
-    lacking = format_count(int((~held.all(axis=1)).sum()), "pipeline")
-    return _without_profile(
-        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {places})",
+    phrases = list_and_count(
+        [f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _MAX_LISTED
+    )
+    lacking = format_count(int((~is_present.all(axis=1)).sum()), "pipeline")
+    return _make_limitation(
+        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {phrases})",
         len(absent),
     )

@@ -24,7 +24,7 @@ from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import format_count, make_natural_key
 
 #: More ranks than any run has.
-_MOST_RANKS = 1_000_000
+_MAX_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Parallel:
     def __post_init__(self) -> None:
         """Refuse sizes that no run has."""
         refuse_wrong_types(Parallel, vars(self))
-        if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MOST_RANKS:
+        if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MAX_RANKS:
             raise UsageError(
                 f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: not the sizes of a run of 1 "
-                f"to {_MOST_RANKS:,} ranks"
+                f"to {_MAX_RANKS:,} ranks"
             )
 
     @property
@@ -75,7 +75,7 @@ class RankNumbers:
     """The numbers of ranks in the run, and whether range names give them."""
 
     number: Ints
-    named: bool
+    from_names: bool
 
     def reordered(self, order: Sequence[int]) -> RankNumbers:
         """Return the same numbers, rising in this order of ranks; as they are if it is empty."""
@@ -86,15 +86,15 @@ class RankNumbers:
         return replace(self, number=number)
 
 
-def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
+def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
     """Return the ranks' numbers: those of names, else their places by host, device and process."""
-    named = [rank.local.global_rank for rank in ranks]
-    numbers = [number for number in named if number is not None]
+    global_ranks = [rank.local.global_rank for rank in ranks]
+    numbers = [number for number in global_ranks if number is not None]
     if len(set(numbers)) == len(ranks):
-        return RankNumbers(np.array(numbers, np.int64), named=True)
+        return RankNumbers(np.array(numbers, np.int64), from_names=True)
     keys = [(make_natural_key(r.host), r.local.device_id, get_pid(r.local.process)) for r in ranks]
     order = sorted(range(len(ranks)), key=lambda i: keys[i])
-    return RankNumbers(grouping.invert_permutation(np.array(order, np.int64)), named=False)
+    return RankNumbers(grouping.invert_permutation(np.array(order, np.int64)), from_names=False)
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
@@ -105,8 +105,8 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
             missing.
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
-    if largest >= parallel.ranks or (count < parallel.ranks and not numbers.named):
-        ranks = f"rank {largest}" if numbers.named else format_count(count, "rank")
+    if largest >= parallel.ranks or (count < parallel.ranks and not numbers.from_names):
+        ranks = f"rank {largest}" if numbers.from_names else format_count(count, "rank")
         raise MismatchError(
             f"--parallel makes {format_count(parallel.ranks, 'rank')} (tp={parallel.tp}, "
             f"pp={parallel.pp}, dp={parallel.dp}), and the profiles hold {ranks}; "
@@ -114,28 +114,28 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         )
 
 
-def told_pipelines(joined: JoinedRecordings) -> Ints | None:
+def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
     """Return the pipeline of each rank as tables of operations tell it; None where some do not."""
-    pipeline = look_up_told(joined, "pipeline")
+    pipeline = lookup_declared(recordings, "pipeline")
     return None if (pipeline < 0).any() else pipeline
 
 
-def look_up_told(joined: JoinedRecordings, name: str) -> Ints:
+def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     """Return what tables of operations, or else the names of files, tell of each rank; -1 none."""
-    told = [getattr(rank.local.told, name, None) for rank in joined.ranks]
-    places = np.array([rank.local.stage_in_file_name for rank in joined.ranks], np.int64).reshape(
-        -1, 2
-    )
+    declared = [getattr(rank.local.told, name, None) for rank in recordings.ranks]
+    places = np.array(
+        [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
+    ).reshape(-1, 2)
     stages = grouping.find_distinct(places[:, 0])
     # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)
-    sound = is_distinct and (stages == np.arange(len(stages))).all()
-    if sound and not any(rank.local.told for rank in joined.ranks):
+    is_usable = is_distinct and (stages == np.arange(len(stages))).all()
+    if is_usable and not any(rank.local.told for rank in recordings.ranks):
         return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
-    return np.array([NONE if number is None else number for number in told], np.int64)
+    return np.array([NONE if number is None else number for number in declared], np.int64)
 
 
-def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
+def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     """Return the pipeline of each rank where the run's sizes are not given; -1 unknown.
 
     Replicas are distinguished where names number the ranks and stages are in Megatron's order,
@@ -153,8 +153,8 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     if len(working) == 0 or sizes.max() == 1:
         return pipeline
     pipeline[:] = NONE
-    place = grouping.invert_permutation(np.argsort(numbers.number[working]))
-    if not numbers.named:
+    position = grouping.invert_permutation(np.argsort(numbers.number[working]))
+    if not numbers.from_names:
         return pipeline
     # If some ranks are missing, the others keep their places. The last ranks may be missing too.
     stage_count = int(stage.max()) + 1
@@ -163,12 +163,12 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     is_incomplete = replicas * stage_count > len(working)
     if is_incomplete and (stage[working] == number // replicas).all():
         pipeline[working] = number % replicas
-    elif (sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all():
-        pipeline[working] = place % sizes[0]
+    elif (sizes == sizes[0]).all() and (of_stage == position // sizes[0]).all():
+        pipeline[working] = position % sizes[0]
     return pipeline
 
 
-def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
+def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     """Return a number for ranks that reduce gradients together, where sizes are not given; -1 none.
 
     They hold one stage. Replicas on one machine may be tensor-parallel, so that the first one
@@ -176,5 +176,7 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]
-    place = number_occurrences((stage[working], machine[working]))
-    return scatter(len(stage), working, grouping.group_rows(stage[working], place).of_row)
+    index_on_machine = number_occurrences((stage[working], machine[working]))
+    return scatter(
+        len(stage), working, grouping.group_rows(stage[working], index_on_machine).of_row
+    )

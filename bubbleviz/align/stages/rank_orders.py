@@ -16,7 +16,7 @@ from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 
-def orders_of(operations: Operations) -> Orders:
+def find_orders(operations: Operations) -> Orders:
     """Return how often each rank ran which order.
 
     Args:
@@ -27,21 +27,25 @@ def orders_of(operations: Operations) -> Orders:
     codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
     numbers: Numbering[bytes] = Numbering()
     parts = [
-        _orders_in(operations.take(rows), codes[rows], numbers)
+        _count_orders(operations.take(rows), codes[rows], numbers)
         for rows in grouping.split_by_owner(operations.rank)
     ]
-    rank, order, often = (np.concatenate(column) for column in zip(*parts, strict=True))
-    held = [operations.phase[kinds.first[np.frombuffer(o, codes.dtype)]] for o in numbers.values]
+    rank, order, frequency = (np.concatenate(column) for column in zip(*parts, strict=True))
+    phases_of_order = [
+        operations.phase[kinds.first[np.frombuffer(o, codes.dtype)]] for o in numbers.values
+    ]
     ways = (Phase.F, Phase.FB), (*BACKWARD, Phase.FB)
-    trains = np.array([all(mask_phases(phase, way).any() for way in ways) for phase in held], bool)
+    is_training = np.array(
+        [all(mask_phases(phase, way).any() for way in ways) for phase in phases_of_order], bool
+    )
     # Of several numbers that of a longer order is larger.
-    longer = np.argsort(np.array([*map(len, held)], np.int64), kind="stable")
-    trains, order = trains[order], grouping.invert_permutation(longer)[order]
+    by_length = np.argsort(np.array([*map(len, phases_of_order)], np.int64), kind="stable")
+    is_training, order = is_training[order], grouping.invert_permutation(by_length)[order]
     rows = grouping.sort_rows(rank, order)
-    return rank[rows], order[rows], often[rows], trains[rows]
+    return rank[rows], order[rows], frequency[rows], is_training[rows]
 
 
-def _orders_in(
+def _count_orders(
     operations: Operations, codes: Codes, numbers: Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
     """Return how often each rank of a stretch ran which order.
@@ -51,8 +55,8 @@ def _orders_in(
         codes: a number for the phase, microbatch and chunk of each.
         numbers: of the orders of all ranks so far.
     """
-    counted = mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0)
-    rows = np.flatnonzero(counted & (operations.occurrence == 0))
+    is_counted = mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0)
+    rows = np.flatnonzero(is_counted & (operations.occurrence == 0))
     keys = operations.rank[rows], operations.iteration[rows]
     rows = rows[grouping.sort_rows(*keys, operations.host_start_ns[rows])]
     rank = operations.rank[rows]
@@ -60,22 +64,24 @@ def _orders_in(
     lengths = np.diff(first, append=len(rows))
     order = np.empty(len(lengths), np.int64)
     for length in grouping.find_distinct(lengths).tolist():
-        own = np.flatnonzero(lengths == length)
-        data = codes[rows[first[own][:, None] + np.arange(length)]].tobytes()
+        same_length = np.flatnonzero(lengths == length)
+        data = codes[rows[first[same_length][:, None] + np.arange(length)]].tobytes()
         size = length * codes.itemsize
-        order[own] = numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
-    ran = grouping.group_rows(rank[first], order)
-    often = np.bincount(ran.of_row, minlength=len(ran))
-    return rank[first][ran.first], order[ran.first], often
+        order[same_length] = numbers.numbers(
+            [data[at : at + size] for at in range(0, len(data), size)]
+        )
+    distinct_orders = grouping.group_rows(rank[first], order)
+    frequency = np.bincount(distinct_orders.of_row, minlength=len(distinct_orders))
+    return rank[first][distinct_orders.first], order[distinct_orders.first], frequency
 
 
-def usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
+def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
     """Return ranks, ascending, and the most frequent order of each; of several the longest.
 
     Args:
         orders: of ranks.
         training: whether to leave out those that do not both go forward and come back.
     """
-    rank, order, often = (column[orders[3] | (not training)] for column in orders[:3])
-    rows = grouping.find_first_rows(rank, -often, -order)
+    rank, order, frequency = (column[orders[3] | (not training)] for column in orders[:3])
+    rows = grouping.find_first_rows(rank, -frequency, -order)
     return rank[rows], order[rows]

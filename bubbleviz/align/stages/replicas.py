@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.align.stages.chains import pipelines_of
-from bubbleviz.align.stages.stage_order import lack_many
-from bubbleviz.align.stages.timetables import neighbours, timetable
+from bubbleviz.align.stages.chains import find_pipelines
+from bubbleviz.align.stages.stage_order import has_uneven_sizes
+from bubbleviz.align.stages.timetables import build_timetable, match_stages
 from bubbleviz.align.waits import Waits, measure_waits
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
@@ -30,10 +30,10 @@ from bubbleviz.model.phases import COUNTED
 
 #: With more replicas than this, the user has to give the sizes of the run: each is compared with
 #: each.
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 
 
-def matched(
+def match_replicas(
     operations: Operations, inputs: Arrivals, stage: Ints, number: Ints, machine: Ints
 ) -> Ints:
     """Return the pipeline of each rank, or -1 for all ranks if several matchings are possible.
@@ -49,25 +49,29 @@ def matched(
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)
     stages = [by_number[stage[by_number] == s] for s in find_distinct(stage[stage >= 0]).tolist()]
-    every = select_usable(measure_waits(operations, inputs))
-    most = max(map(len, stages), default=0)
-    if most > MOST_REPLICAS or len(every) == 0 or lack_many([len(own) for own in stages]):
+    waits = select_usable(measure_waits(operations, inputs))
+    max_replicas = max(map(len, stages), default=0)
+    if (
+        max_replicas > MAX_REPLICAS
+        or len(waits) == 0
+        or has_uneven_sizes([len(own) for own in stages])
+    ):
         return unknown
-    table = timetable(every, machine)
-    held = np.full((len(stage), len(table.chunks)), NONE, np.int64)
+    table = build_timetable(waits, machine)
+    virtual_stage = np.full((len(stage), len(table.chunks)), NONE, np.int64)
     rows = np.flatnonzero(
         mask_phases(operations.phase, COUNTED) & np.isin(operations.chunk, table.chunks)
     )
     chunk = np.searchsorted(table.chunks, operations.chunk[rows])
-    held[operations.rank[rows], chunk] = operations.virtual_stage[rows]
+    virtual_stage[operations.rank[rows], chunk] = operations.virtual_stage[rows]
 
     def fits(ranks: Ints, others: Ints) -> Bools:
-        return neighbours(table, ranks, others, held)
+        return match_stages(table, ranks, others, virtual_stage)
 
-    found = pipelines_of(stages, fits, len(stage))
-    return unknown if found is None else found
+    pipeline = find_pipelines(stages, fits, len(stage))
+    return unknown if pipeline is None else pipeline
 
 
-def select_usable(every: Waits) -> Waits:
+def select_usable(waits: Waits) -> Waits:
     """Return the waits in iterations, of operations with a chunk."""
-    return every.take((every.iteration >= 0) & (every.chunk >= 0))
+    return waits.take((waits.iteration >= 0) & (waits.chunk >= 0))

@@ -59,7 +59,7 @@ _AWAY = 0.75
 
 #: Maximum median idle time before backwards, as a fraction of the idle time before the first one.
 #: A larger fraction shows that the host is late.
-_ALIKE = 0.5
+_MAX_IDLE_FRACTION = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
 
@@ -89,15 +89,15 @@ def find_stages_before_gaps(
     staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
     sending = grouping.find_distinct(operations.virtual_stage[is_sent])
-    usual = measure_median_waits(staged, inputs)
+    median_waits = measure_median_waits(staged, inputs)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
     sent = measure_median_waits(until_sent, inputs)
-    upper, lower = pair_consecutive_stages(usual)
+    upper, lower = pair_consecutive_stages(median_waits)
     slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
-    worked_ns = np.minimum(usual.worked_ns[upper], usual.worked_ns[lower])
+    worked_ns = np.minimum(median_waits.worked_ns[upper], median_waits.worked_ns[lower])
     gaps = []
-    for stage in grouping.find_distinct(usual.chunk[upper]).tolist():
-        is_of_stage = usual.chunk[upper] == stage
+    for stage in grouping.find_distinct(median_waits.chunk[upper]).tolist():
+        is_of_stage = median_waits.chunk[upper] == stage
         part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
         if slack_ns[is_of_stage].min() <= part * worked_ns[is_of_stage].min():
             continue
@@ -105,8 +105,10 @@ def find_stages_before_gaps(
             until_sent.replace_columns(iteration=iteration), inputs, stage, machine
         ):
             continue
-        next_ranks = usual.rank[usual.chunk == stage + 1]
-        has_earlier_chunk = np.isin(next_ranks, usual.rank[usual.chunk <= stage]).any()
+        next_ranks = median_waits.rank[median_waits.chunk == stage + 1]
+        has_earlier_chunk = np.isin(
+            next_ranks, median_waits.rank[median_waits.chunk <= stage]
+        ).any()
         if not has_earlier_chunk or runs_ahead_of_chunk(operations, inputs, stage + 1):
             gaps.append(stage)
     return tuple(gaps)
@@ -293,12 +295,12 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
         stage: Virtual stage of the next chunk.
     """
     of_ranks = _take_waits(operations, inputs, stage)
-    before = int(of_ranks.chunk[of_ranks.chunk < stage].max(initial=NONE))
-    if before < 0:
+    previous_chunk = int(of_ranks.chunk[of_ranks.chunk < stage].max(initial=NONE))
+    if previous_chunk < 0:
         return False
-    forward = of_ranks.take(of_ranks.chunk == before)
+    forward = of_ranks.take(of_ranks.chunk == previous_chunk)
     later = of_ranks.take(of_ranks.chunk == stage)
-    return _runs_ahead(forward, later, later.left_ns, stage - before)
+    return _runs_ahead(forward, later, later.left_ns, stage - previous_chunk)
 
 
 def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
@@ -345,9 +347,9 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
     return bool(2 * is_ahead.sum() > (n_total > 0).sum())
 
 
-def _count_microbatches(forward: Waits, group: Ints, chosen: Bools, count: int) -> Ints:
+def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: int) -> Ints:
     """Return the number of distinct microbatches in each group among the chosen waits."""
-    pairs = grouping.find_distinct_rows(group, forward.microbatch, mask=chosen)
+    pairs = grouping.find_distinct_rows(group, forward.microbatch, mask=is_counted)
     return np.bincount(pairs[0], minlength=count)
 
 
@@ -387,7 +389,7 @@ def _count_warmup(operations: Operations, stage: int) -> float:
     return float(np.median(n_before)) if len(n_before) else np.nan
 
 
-def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
+def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
     """Return whether the last recorded stage waits for its backwards, as earlier stages do.
 
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
@@ -399,9 +401,9 @@ def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
 
     Args:
-        joined: The recordings, with virtual stages.
+        recordings: The recordings, with virtual stages.
     """
-    operations, inputs = joined.operations, joined.arrivals
+    operations, inputs = recordings.operations, recordings.arrivals
     last = int(operations.virtual_stage.max(initial=NONE))
     if last < 1 or inputs.receives.any():
         return False
@@ -412,16 +414,16 @@ def waits_like_earlier_stage(joined: JoinedRecordings) -> bool:
     if runs_ahead_of_backward(operations, inputs, last):
         return True
     ranks = grouping.find_distinct(usual.rank)[:_MAX_RANKS].tolist()
-    return all(_idles_before_backwards(joined, rank, last) for rank in ranks)
+    return all(_idles_before_backwards(recordings, rank, last) for rank in ranks)
 
 
-def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> bool:
+def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
     Other operations must run between that backward and its forward. If later backwards wait about
     as long as the first one, the host is late, and the result is False.
     """
-    operations = joined.operations
+    operations = recordings.operations
     is_of_rank = (operations.rank == rank) & (operations.has_span == 1)
     ordered = np.flatnonzero(is_of_rank)
     ordered = ordered[np.argsort(operations.start_ns[ordered], kind="stable")]
@@ -434,7 +436,7 @@ def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> 
     start_ns = operations.start_ns[row]
     # The rank is idle from the last end of any operation, stray kernel or collective.
     idle_from_ns = np.maximum.accumulate(operations.end_ns[ordered])[index - 1]
-    for table in (joined.unattributed, joined.exposed):
+    for table in (recordings.unattributed, recordings.exposed):
         of_rank = table.take(table.rank == rank)
         n_started = np.searchsorted(of_rank.start_ns, start_ns)
         idle_from_ns = np.maximum(idle_from_ns, np.append(of_rank.end_ns, NONE)[n_started - 1])
@@ -442,5 +444,5 @@ def _idles_before_backwards(joined: JoinedRecordings, rank: int, stage: int) -> 
     first = grouping.find_first_rows(operations.iteration[row], start_ns)
     is_other = operations.microbatch[previous_row[first]] != operations.microbatch[row[first]]
     first_idle_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
-    is_host_late = np.median(idle_ns) > _ALIKE * first_idle_ns
+    is_host_late = np.median(idle_ns) > _MAX_IDLE_FRACTION * first_idle_ns
     return bool(is_other.all() and not is_host_late and first_idle_ns > _AWAY * worked_ns)

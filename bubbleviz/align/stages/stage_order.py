@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
-from bubbleviz.align.stages.rank_orders import Orders, usual_orders
+from bubbleviz.align.stages.rank_orders import Orders, find_usual_orders
 from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.align.waits import measure_median_waits, measure_waits, pair_consecutive_stages
 from bubbleviz.model import grouping
@@ -32,11 +32,11 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 
 #: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
 #: of a stage that times divide in two, one part has half of it or less.
-_OF_ALL = 8
+_MAX_MISSING_DIVISOR = 8
 #: Stages of so many ranks are replicas if none lacks more than one of so many.
-_LARGE, _CLOSE = 64, 8
+_MIN_LARGE, _CLOSE_DIVISOR = 64, 8
 #: A span may end a little after what the next stage waits for was sent: so much of it.
-_GIVE = 0.25
+_MAX_LATE_FRACTION = 0.25
 
 
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
@@ -56,33 +56,33 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
     rank, chunk = usual.rank[groups.first], usual.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
     numbers, counts = np.unique(usual.microbatch, return_counts=True)
-    shared = np.isin(usual.microbatch, numbers[counts == len(rank)])
+    is_shared = np.isin(usual.microbatch, numbers[counts == len(rank)])
     # One that never has a microbatch back could stand anywhere among the others.
-    if not shared.any() or _working(operations) > len(rank):
+    if not is_shared.any() or _count_working_chunks(operations) > len(rank):
         return unknown
-    waited = group_sum(pair[shared], len(rank), usual.waited_ns[shared])
-    worked = group_sum(pair[shared], len(rank), usual.worked_ns[shared])
-    order = grouping.sort_rows(-waited, rank, chunk)
-    level = _levels(waited[order], worked[order])
+    waited_ns = group_sum(pair[is_shared], len(rank), usual.waited_ns[is_shared])
+    worked_ns = group_sum(pair[is_shared], len(rank), usual.worked_ns[is_shared])
+    order = grouping.sort_rows(-waited_ns, rank, chunk)
+    level = _group_by_wait(waited_ns[order], worked_ns[order])
     # Replicas of a single stage wait for nobody.
-    if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
+    if level[-1] == 0 < len(level) - 1 and waited_ns.max() > worked_ns.max():
         return unknown
-    single = len(grouping.group_rows(level, rank[order])) == len(rank)
-    if not single or lack_many(np.bincount(level).tolist()):
+    is_one_stage_per_rank = len(grouping.group_rows(level, rank[order])) == len(rank)
+    if not is_one_stage_per_rank or has_uneven_sizes(np.bincount(level).tolist()):
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
     return VirtualStages(rank, chunk, stage)
 
 
-def _working(operations: Operations) -> int:
+def _count_working_chunks(operations: Operations) -> int:
     """Return how many (rank, chunk) run forward or backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
     return len(grouping.find_distinct_rows(operations.rank, operations.chunk, mask=work).T)
 
 
-def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:
+def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
     Replicas do; neighbours of a pipeline begin with fewer forwards the further down they are.
@@ -92,29 +92,29 @@ def run_alike(orders: Orders, rank: Ints, stage: Ints) -> bool:
         rank: ranks.
         stage: what those of them share that should run alike.
     """
-    ranks, usual = usual_orders(orders)
+    ranks, usual = find_usual_orders(orders)
     order = grouping.lookup_values((ranks,), usual, (rank,))
     return len(grouping.group_rows(stage, order)) == len(grouping.find_distinct(stage))
 
 
-def _levels(waited: Ints, worked: Ints) -> Ints:
+def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
     """Return numbers of those that wait about equally long: less apart than half of what they do.
 
     Args:
-        waited: how long, from the longest to the shortest.
-        worked: how long they work meanwhile.
+        waited_ns: how long, from the longest to the shortest.
+        worked_ns: how long they work meanwhile.
     """
-    level = np.zeros(len(waited), np.int64)
-    longest = waited[0]
-    for place in range(1, len(waited)):
-        level[place] = level[place - 1]
-        if longest - waited[place] >= worked[place] // 2:
-            level[place] += 1
-            longest = waited[place]
+    level = np.zeros(len(waited_ns), np.int64)
+    longest = waited_ns[0]
+    for index in range(1, len(waited_ns)):
+        level[index] = level[index - 1]
+        if longest - waited_ns[index] >= worked_ns[index] // 2:
+            level[index] += 1
+            longest = waited_ns[index]
     return level
 
 
-def lack_many(sizes: Sequence[int]) -> bool:
+def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether stages hold too different numbers of ranks to be replicas of which few lack.
 
     As many are there of at least half of the stages, of two at least, and more of none. Of large
@@ -123,16 +123,16 @@ def lack_many(sizes: Sequence[int]) -> bool:
     Args:
         sizes: how many ranks each stage has.
     """
-    most = max(sizes, default=0)
-    whole = sum(size == most for size in sizes)
-    if whole == len(sizes) > 0:
+    largest = max(sizes, default=0)
+    n_complete = sum(size == largest for size in sizes)
+    if n_complete == len(sizes) > 0:
         return False
-    lacking = most * len(sizes) - sum(sizes)
+    n_missing = largest * len(sizes) - sum(sizes)
     smallest = min(sizes, default=0)
-    few = lacking * _OF_ALL <= most * len(sizes) and 2 * smallest > most
-    usual = 2 * whole >= len(sizes) and whole > 1
-    close = most >= _LARGE and (most - smallest) * _CLOSE <= most
-    return not (few and (usual or close))
+    is_few = n_missing * _MAX_MISSING_DIVISOR <= largest * len(sizes) and 2 * smallest > largest
+    has_typical_size = 2 * n_complete >= len(sizes) and n_complete > 1
+    is_close = largest >= _MIN_LARGE and (largest - smallest) * _CLOSE_DIVISOR <= largest
+    return not (is_few and (has_typical_size or is_close))
 
 
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
@@ -142,7 +142,7 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     other, and for different times if one of them is late or slow, so one replica may look like the
     previous stage of another. All replicas run the same order. The ranks of a pipeline transfer, or
     run different orders, or keep every one of several microbatches as long as the next stage has
-    it (:func:`nests`).
+    it (:func:`can_nest`).
 
     Only ranges show a transfer. Kernels do not, because all-to-all consists of sends and receives.
 
@@ -160,7 +160,7 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     return ranks > 1 and bool(np.bincount(order[trains]).max() < ranks)
 
 
-def nests(operations: Operations, inputs: Arrivals) -> bool:
+def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether each virtual stage of a pipeline can be the one before the next.
 
     Unequally fast replicas that were taken for stages of one pipeline show here: of
@@ -171,9 +171,9 @@ def nests(operations: Operations, inputs: Arrivals) -> bool:
             numbered per rank.
         inputs: Times at which the inputs of operations were available.
     """
-    every = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
-    upper, lower = pair_consecutive_stages(every)
-    worked_ns = every.worked_ns[lower]
-    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns
-    grain_ns = GRAIN_NS + DRIFT * every.waited_ns[upper] + _GIVE * worked_ns
+    waits = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
+    upper, lower = pair_consecutive_stages(waits)
+    worked_ns = waits.worked_ns[lower]
+    slack_ns = waits.waited_ns[upper] - waits.waited_ns[lower] - worked_ns
+    grain_ns = GRAIN_NS + DRIFT * waits.waited_ns[upper] + _MAX_LATE_FRACTION * worked_ns
     return len(upper) > 0 and bool((slack_ns >= -grain_ns).all())

@@ -12,7 +12,7 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
 
-def find_transfer_stages(joined: JoinedRecordings) -> Ints:
+def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, also of transfers without a chunk.
 
     Such a transfer belongs to the only stage of its rank. Its stage stays unknown if the rank has
@@ -20,14 +20,14 @@ def find_transfer_stages(joined: JoinedRecordings) -> Ints:
     receive from the last one, and others do not.
 
     Args:
-        joined: The recordings, with virtual stages.
+        recordings: The recordings, with virtual stages.
     """
-    operations = joined.operations
+    operations = recordings.operations
     virtual_stage = operations.virtual_stage
     if not mask_phases(operations.phase, TRANSFERS).any():
         return virtual_stage
     is_known, has_span = virtual_stage >= 0, operations.has_span == 1
-    n_ranks = len(joined.ranks)
+    n_ranks = len(recordings.ranks)
     rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
     is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
     only_stage = scatter(n_ranks, rank[is_only_stage], stage[is_only_stage])
@@ -51,20 +51,20 @@ def find_transfer_stages(joined: JoinedRecordings) -> Ints:
     return stage_of_transfer
 
 
-def receives_from_earlier_stage(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
+def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
 
     Args:
-        joined: The recordings.
+        recordings: The recordings.
         virtual_stage: Virtual stage of each operation, as returned by
             :func:`find_transfer_stages`.
     """
-    operations = joined.operations
+    operations = recordings.operations
     is_of_first = (operations.has_span == 1) & (virtual_stage == 0)
     return bool((is_of_first & (operations.phase == Phase.RECV_F)).any())
 
 
-def transfers_with_missing_stages(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
+def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile contains.
 
     They do in each of these cases:
@@ -77,25 +77,25 @@ def transfers_with_missing_stages(joined: JoinedRecordings, virtual_stage: Ints)
       there are stages between the two.
 
     Args:
-        joined: The recordings with the stages of their ranks.
+        recordings: The recordings with the stages of their ranks.
         virtual_stage: Virtual stage of each operation, as returned by
             :func:`find_transfer_stages`.
     """
-    operations, working = joined.operations, joined.working
-    stages = grouping.find_distinct(joined.stage_of_rank[working])
+    operations, working = recordings.operations, recordings.working
+    stages = grouping.find_distinct(recordings.stage_of_rank[working])
     if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
         is_transfer = mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)
         if (is_transfer & np.isin(operations.rank, working)).any():
             return True
-    is_countable = len(working) and not joined.unmarked
+    is_countable = len(working) and not recordings.unmarked
     if is_countable and (stages < 0).all() and _lacks_an_end(operations, working):
         return True
-    return _passes_an_end(joined, virtual_stage)
+    return _passes_an_end(recordings, virtual_stage)
 
 
-def _passes_an_end(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
+def _passes_an_end(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether named transfers lead beyond the first or last stage, or to their own rank."""
-    operations = joined.operations
+    operations = recordings.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
     is_staged = (operations.has_span == 1) & (virtual_stage >= 0)
     rows = np.flatnonzero(is_staged & mask_phases(operations.phase, phases))
@@ -108,7 +108,7 @@ def _passes_an_end(joined: JoinedRecordings, virtual_stage: Ints) -> bool:
     is_beyond = (peer < 0) | (peer > last)
     if (is_beyond & mask_phases(phase, (Phase.RECV_F, Phase.RECV_B))).any():
         return True
-    is_known = joined.works & (virtual_stage >= 0)
+    is_known = recordings.works & (virtual_stage >= 0)
     rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
     # The only rank that holds each stage, or -1. The entries before the first stage and after the
     # last one are -1, too.
@@ -127,12 +127,12 @@ def _lacks_an_end(operations: Operations, working: Ints) -> bool:
         operations: Operations of all ranks.
         working: Ranks that run a forward or a backward.
     """
-    is_ran = (operations.has_span == 1) & np.isin(operations.rank, working)
-    if len(grouping.find_distinct(operations.chunk[is_ran & (operations.chunk >= 0)])) > 1:
+    has_run = (operations.has_span == 1) & np.isin(operations.rank, working)
+    if len(grouping.find_distinct(operations.chunk[has_run & (operations.chunk >= 0)])) > 1:
         return False
 
     def count_by_rank(phases: tuple[Phase, ...]) -> Ints:
-        ranks = operations.rank[is_ran & mask_phases(operations.phase, phases)]
+        ranks = operations.rank[has_run & mask_phases(operations.phase, phases)]
         return np.bincount(ranks, minlength=working[-1] + 1)
 
     for receive, work in ((Phase.RECV_F, (Phase.F,)), (Phase.RECV_B, (Phase.B, Phase.BW))):

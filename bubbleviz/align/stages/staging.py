@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
+from bubbleviz.align.arrivals import find_arrivals
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.pairing.iteration_pairs import pair_iterations
 from bubbleviz.align.stages import (
@@ -23,16 +23,16 @@ from bubbleviz.align.stages import (
     stage_order,
     virtual_stages,
 )
-from bubbleviz.align.stages.chunk_numbers import counted_by_order, moved_chunks
+from bubbleviz.align.stages.chunk_numbers import align_chunk_numbers, is_counted_by_order
 from bubbleviz.align.stages.missing_ranks import find_incomplete_pipelines, find_missing_ranks
-from bubbleviz.align.stages.replica_splits import split
-from bubbleviz.align.stages.replicas import matched
+from bubbleviz.align.stages.replica_splits import find_division
+from bubbleviz.align.stages.replicas import match_replicas
 from bubbleviz.align.stages.stage_transfers import (
     find_transfer_stages,
     receives_from_earlier_stage,
     transfers_with_missing_stages,
 )
-from bubbleviz.align.stages.streams import forward_order
+from bubbleviz.align.stages.streams import order_forward_stages
 from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
@@ -92,7 +92,7 @@ _COUNTED_FROM_HELD = Limitation(
 class _Inputs:
     """The recordings, and properties of their ranks that are known before staging."""
 
-    joined: JoinedRecordings
+    recordings: JoinedRecordings
     machine: Ints
     numbers: pipelines.RankNumbers
     named: VirtualStages | None
@@ -101,31 +101,31 @@ class _Inputs:
     @property
     def infers_stages(self) -> bool:
         """Whether neither range names nor tables nor file names give the stages."""
-        return self.named is None and virtual_stages.told_stages(self.joined) is None
+        return self.named is None and virtual_stages.get_declared_stages(self.recordings) is None
 
     @property
     def counts_chunks(self) -> bool:
         """Whether the run only goes forward and its chunks are numbered by their order."""
-        operations = self.joined.operations
+        operations = self.recordings.operations
         forward = run_kind(operations.phase) == INFERENCE
-        return forward and self.joined.inferred and counted_by_order(operations)
+        return forward and self.recordings.inferred and is_counted_by_order(operations)
 
     @cached_property
     def orders(self) -> rank_orders.Orders:
         """Orders in which the ranks run their operations."""
-        return rank_orders.orders_of(self.joined.operations)
+        return rank_orders.find_orders(self.recordings.operations)
 
     @property
     def world_size(self) -> int:
         """Number of ranks of the run according to its profiles, or 0 if unknown."""
-        return max((rank.local.world_size or 0 for rank in self.joined.ranks), default=0)
+        return max((rank.local.world_size or 0 for rank in self.recordings.ranks), default=0)
 
     @property
     def world(self) -> int:
         """The same number, or a larger one if more ranks were recorded or named."""
         numbers = self.numbers
-        named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
-        return max(self.world_size, named, len(numbers.number))
+        max_named = int(numbers.number.max(initial=0)) + 1 if numbers.from_names else 0
+        return max(self.world_size, max_named, len(numbers.number))
 
     @cached_property
     def comparable(self) -> Operations | None:
@@ -133,22 +133,24 @@ class _Inputs:
 
         Iterations are the same if names number them, or if all ranks ran equally many.
         """
-        operations, named = self.joined.operations, self.joined.named_iteration
-        work = self.joined.works
-        if work.any() and not (work & (named < 0)).any():
-            return operations.replace_columns(iteration=named)
+        operations, iteration_in_name = self.recordings.operations, self.recordings.named_iteration
+        work = self.recordings.works
+        if work.any() and not (work & (iteration_in_name < 0)).any():
+            return operations.replace_columns(iteration=iteration_in_name)
         pairs = grouping.find_distinct_rows(operations.rank, operations.iteration, mask=work)
         counts = np.bincount(pairs[0], minlength=1)
         return operations if len(grouping.find_distinct(counts[counts > 0])) == 1 else None
 
 
-def stage(
-    joined: JoinedRecordings, order: Sequence[int] = (), parallel: pipelines.Parallel | None = None
+def find_stages(
+    recordings: JoinedRecordings,
+    order: Sequence[int] = (),
+    parallel: pipelines.Parallel | None = None,
 ) -> JoinedRecordings:
     """Find the stages and pipelines of ranks, and number their iterations together.
 
     Args:
-        joined: The recordings on the clocks of their sessions.
+        recordings: The recordings on the clocks of their sessions.
         order: Ranks in pipeline order, by their numbers; empty to infer it.
         parallel: Sizes of the run, or None to infer the replicas of stages.
 
@@ -159,37 +161,39 @@ def stage(
     Raises:
         MismatchError: The ranks cannot be those of a run of these sizes.
     """
-    joined = replace(joined, arrivals=arrivals(joined.operations))
-    numbers = pipelines.rank_numbers(joined.ranks).reordered(order)
+    recordings = replace(recordings, arrivals=find_arrivals(recordings.operations))
+    numbers = pipelines.get_rank_numbers(recordings.ranks).reordered(order)
     if parallel is not None:
         pipelines.refuse_misfit(parallel, numbers)
-    named = virtual_stages.named_stages(joined)
-    inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel)
-    if order or (parallel is not None and named is None):
-        staged = _stage_as_given(inputs)
+    named_stages = virtual_stages.get_named_stages(recordings)
+    inputs = _Inputs(recordings, recordings.machine_of_rank, numbers, named_stages, parallel)
+    if order or (parallel is not None and named_stages is None):
+        staged = _use_given_order(inputs)
         if _contradicts_waits(inputs, staged):
             return _add_limitations(inputs, staged, (_GIVEN_CONTRADICTED,))
-    elif named is not None:
+    elif named_stages is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
-        by_name = any(rank.local.told is None for rank in joined.ranks)
-        staged = _apply_stages(inputs, named, by_name=by_name)
-    elif (told := virtual_stages.told_stages(joined)) is not None:
-        n_stages = int(told.max(initial=0)) + 1
-        staged = _apply_stages(inputs, virtual_stages.stages_in_order(joined, told, n_stages))
+        by_name = any(rank.local.told is None for rank in recordings.ranks)
+        staged = _apply_stages(inputs, named_stages, by_name=by_name)
+    elif (declared := virtual_stages.get_declared_stages(recordings)) is not None:
+        n_stages = int(declared.max(initial=0)) + 1
+        staged = _apply_stages(
+            inputs, virtual_stages.assign_in_order(recordings, declared, n_stages)
+        )
     else:
-        return _stage_by_waits(inputs)
+        return _use_waits(inputs)
     unknown = _find_unknown_stages(inputs, staged)
     return _add_limitations(inputs, staged, unknown, stages_missing=_lacks_named_stage(inputs))
 
 
-def _stage_as_given(inputs: _Inputs) -> JoinedRecordings:
+def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
     """Return the stages that the user's order of ranks, or the sizes of the run, give."""
     number = inputs.numbers.number
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
     if inputs.parallel is not None:
         stage_of_rank, n_stages = inputs.parallel.stage(number), inputs.parallel.pp
     return _apply_stages(
-        inputs, virtual_stages.stages_in_order(inputs.joined, stage_of_rank, n_stages)
+        inputs, virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, n_stages)
     )
 
 
@@ -197,8 +201,8 @@ def _lacks_named_stage(inputs: _Inputs) -> bool:
     """Return whether names or tables number the stages and leave out a number."""
     if inputs.named is not None:
         return _has_gap(inputs.named.virtual_stage)
-    told = virtual_stages.told_stages(inputs.joined)
-    return told is not None and _has_gap(told[inputs.joined.working])
+    declared = virtual_stages.get_declared_stages(inputs.recordings)
+    return declared is not None and _has_gap(declared[inputs.recordings.working])
 
 
 def _has_gap(stage: Ints) -> bool:
@@ -206,26 +210,26 @@ def _has_gap(stage: Ints) -> bool:
     return len(grouping.find_distinct(stage)) <= int(stage.max(initial=NONE))
 
 
-def _stage_by_waits(inputs: _Inputs) -> JoinedRecordings:
+def _use_waits(inputs: _Inputs) -> JoinedRecordings:
     """Return the stages that waiting times give.
 
     The ranks get no stages if nothing shows any.
     """
-    if inputs.joined.unmarked:
+    if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
     inferred, by_number = _infer_stages(inputs)
     staged = _apply_stages(inputs, inferred)
     notes = _find_unknown_stages(inputs, staged)
-    known = not notes
-    unproven = not _forms_pipeline(inputs, staged, known=known)
-    if known and unproven:
+    is_known = not notes
+    is_unproven = not _forms_pipeline(inputs, staged, is_known=is_known)
+    if is_known and is_unproven:
         staged = _apply_stages(inputs, VirtualStages.make_empty())
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
     numbered = _number_stages_as_job(inputs, inferred, staged)
     noted = _add_limitations(inputs, numbered, notes, stages_missing=numbered is not staged)
-    return replace(noted, pipeline_unproven=unproven)
+    return replace(noted, pipeline_unproven=is_unproven)
 
 
 def _number_stages_as_job(
@@ -239,20 +243,23 @@ def _number_stages_as_job(
     stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
     sizes = np.bincount(stage[working])
-    single = len(stages.rank) == len(working)
-    if not (numbers.named and single and len(working)) or len(grouping.find_distinct(sizes)) > 1:
+    has_one_chunk = len(stages.rank) == len(working)
+    if (
+        not (numbers.from_names and has_one_chunk and len(working))
+        or len(grouping.find_distinct(sizes)) > 1
+    ):
         return staged
-    before = grouping.find_distinct(numbers.number[working] // sizes[0] - stage[working])
-    if len(before) > 1 or before[0] <= 0:
+    n_earlier_stages = grouping.find_distinct(numbers.number[working] // sizes[0] - stage[working])
+    if len(n_earlier_stages) > 1 or n_earlier_stages[0] <= 0:
         return staged
     if not receives_from_earlier_stage(staged, find_transfer_stages(staged)):
         return staged
     return _apply_stages(
-        inputs, stages.replace_columns(virtual_stage=stages.virtual_stage + before[0])
+        inputs, stages.replace_columns(virtual_stage=stages.virtual_stage + n_earlier_stages[0])
     )
 
 
-def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -> bool:
+def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool) -> bool:
     """Return whether anything shows that ranks without named stages are not only replicas.
 
     A single stage needs no evidence.
@@ -260,25 +267,25 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, known: bool) -
     Args:
         inputs: The recordings, and properties of their ranks.
         staged: The recordings with the stages that waiting times give.
-        known: Whether these stages are known.
+        is_known: Whether these stages are known.
     """
-    operations, working = inputs.joined.operations, inputs.joined.working
+    operations, working = inputs.recordings.operations, inputs.recordings.working
     stages = grouping.find_distinct(staged.stage_of_rank[working])
-    if len(working) < 2 or (known and len(stages) == 1):
+    if len(working) < 2 or (is_known and len(stages) == 1):
         return True
-    if known and run_kind(operations.phase) == INFERENCE:
+    if is_known and run_kind(operations.phase) == INFERENCE:
         return True  # chunks follow each other through the stages
     if stage_order.transfers_or_orders_differ(operations, inputs.orders):
         return True
     comparable = inputs.comparable
-    if not known or comparable is None:
+    if not is_known or comparable is None:
         return False
     # Of a single microbatch an iteration nesting says little: one late replica looks the same.
-    work = inputs.joined.works & (operations.microbatch >= 0)
+    work = inputs.recordings.works & (operations.microbatch >= 0)
     if len(grouping.find_distinct(operations.microbatch[work])) < 2:
         return False
-    numbered = staged.operations.replace_columns(iteration=comparable.iteration)
-    return stage_order.nests(numbered, inputs.joined.arrivals)
+    operations_by_iteration = staged.operations.replace_columns(iteration=comparable.iteration)
+    return stage_order.can_nest(operations_by_iteration, inputs.recordings.arrivals)
 
 
 def _add_limitations(
@@ -305,7 +312,7 @@ def _add_limitations(
     notes = (*notes, *absent)
     if (staged.pipeline[staged.stage_of_rank >= 0] < 0).any():
         notes = (*notes, _REPLICAS)
-    is_complete = len(inputs.joined.ranks) == inputs.world_size or parallel is not None
+    is_complete = len(inputs.recordings.ranks) == inputs.world_size or parallel is not None
     is_refutable = True
     if inputs.infers_stages and not (stages_missing or doubtful or is_complete):
         gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staged)
@@ -315,8 +322,8 @@ def _add_limitations(
     if ends_early:
         notes = (*notes, _STAGES_BEHIND)
     # The sizes of the run may give more stages than the profiles hold.
-    held = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
-    lacks_stages = parallel is not None and len(held) < parallel.pp
+    stages = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
+    lacks_stages = parallel is not None and len(stages) < parallel.pp
     return replace(
         staged,
         stages_missing=stages_missing or lacks_stages,
@@ -344,28 +351,28 @@ def _find_stage_gaps(
     """
     operations, numbers = staged.operations, inputs.numbers
     # Rank numbers in tables are arbitrary.
-    is_table = any(rank.local.told is not None for rank in inputs.joined.ranks)
+    is_table = any(rank.local.told is not None for rank in inputs.recordings.ranks)
     iteration = staged.common_iteration if staged.paired else None
     gaps = stage_gaps.find_stages_before_gaps(
-        operations, inputs.joined.arrivals, inputs.machine, iteration
+        operations, inputs.recordings.arrivals, inputs.machine, iteration
     )
     turns = stage_gaps.find_turns(operations)
     far = tuple(stage for stage in gaps if stage not in turns)
     if far:
         are_adjacent = stage_gaps.are_adjacent_by_order(far, operations)
         numbered: tuple[tuple[int, int], ...] = ()
-        if numbers.named:
+        if numbers.from_names:
             numbered = stage_gaps.find_numbered_gaps(far, operations, numbers.number)
         if numbered and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered),), True, False
-        if numbered or not numbers.named or (is_table and not are_adjacent):
+        if numbered or not numbers.from_names or (is_table and not are_adjacent):
             # Ranks with several chunks may wait for their hosts as long as for another chunk.
             has_chunks = bool((operations.chunk > 0).any())
             return (stage_gaps.describe_gaps(far),), False, are_adjacent or has_chunks
     if len(far) < len(gaps):
         return (_STAGES_BEHIND_TURN,), False, True
     first = None
-    if numbers.named:
+    if numbers.from_names:
         origin = 1 if is_table and numbers.number.min() == 1 else 0
         first = stage_gaps.describe_first_number(numbers.number - origin, staged.stage_of_rank)
     return ((first,), False, False) if first else ((), False, True)
@@ -375,27 +382,29 @@ def _apply_stages(
     inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False
 ) -> JoinedRecordings:
     """Return recordings with virtual stages, and the pipelines and iterations that follow."""
-    joined = inputs.joined
-    operations = virtual_stages.set_stages(joined.operations, stages, by_name=by_name)
-    first = virtual_stages.first_stages(stages, len(joined.ranks))
+    recordings = inputs.recordings
+    operations = virtual_stages.set_stages(recordings.operations, stages, by_name=by_name)
+    first = virtual_stages.find_first_stages(stages, len(recordings.ranks))
     if inputs.counts_chunks:
-        operations, _ = moved_chunks(operations, first, inputs.machine)
+        operations, _ = align_chunk_numbers(operations, first, inputs.machine)
     number = inputs.numbers.number
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
         together = inputs.parallel.reducing(number)
-    elif (told := pipelines.told_pipelines(joined)) is not None:
-        pipeline = told
-        together = pipelines.reducing(first, inputs.machine, inputs.numbers)
+    elif (declared := pipelines.get_declared_pipelines(recordings)) is not None:
+        pipeline = declared
+        together = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
     else:
-        pipeline = pipelines.distinguish_pipelines(first, inputs.numbers, inputs.world)
+        pipeline = pipelines.find_pipelines(first, inputs.numbers, inputs.world)
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
-            same = operations.replace_columns(iteration=comparable.iteration)
-            pipeline = matched(same, inputs.joined.arrivals, first, number, inputs.machine)
-        together = pipelines.reducing(first, inputs.machine, inputs.numbers)
+            common = operations.replace_columns(iteration=comparable.iteration)
+            pipeline = match_replicas(
+                common, inputs.recordings.arrivals, first, number, inputs.machine
+            )
+        together = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
     staged = replace(
-        joined,
+        recordings,
         operations=operations,
         stage_of_rank=first,
         pipeline=pipeline,
@@ -411,36 +420,38 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         stages: The virtual stages, -1 if unknown.
         by_number: Whether the order of hosts, devices and processes decided.
     """
-    operations = inputs.joined.operations
+    operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:
         comparable = inputs.comparable
         # Whoever wrote a table numbered its ranks as they liked.
-        told = any(rank.local.told is not None for rank in inputs.joined.ranks)
-        numbers = replace(inputs.numbers, named=inputs.numbers.named and not told)
+        is_declared = any(rank.local.told is not None for rank in inputs.recordings.ranks)
+        numbers = replace(inputs.numbers, from_names=inputs.numbers.from_names and not is_declared)
         if comparable is not None:
             operations = comparable
-        counted = inputs.counts_chunks
-        return forward_order(operations, inputs.machine, numbers, counted=counted), False
-    stages = stage_order.order_virtual_stages(operations, inputs.joined.arrivals)
-    known = bool((stages.virtual_stage >= 0).all())
+        is_counted = inputs.counts_chunks
+        return order_forward_stages(
+            operations, inputs.machine, numbers, is_counted=is_counted
+        ), False
+    stages = stage_order.order_virtual_stages(operations, inputs.recordings.arrivals)
+    is_known = bool((stages.virtual_stage >= 0).all())
     single = len(grouping.find_distinct(stages.virtual_stage)) == len(stages.virtual_stage)
-    if known and not single:
-        known = stage_order.run_alike(inputs.orders, stages.rank, stages.virtual_stage)
+    if is_known and not single:
+        is_known = stage_order.have_equal_orders(inputs.orders, stages.rank, stages.virtual_stage)
         stages = (
-            stages if known else stages.replace_columns(virtual_stage=np.full(len(stages), NONE))
+            stages if is_known else stages.replace_columns(virtual_stage=np.full(len(stages), NONE))
         )
     comparable = inputs.comparable
-    if known and single and comparable is not None:
+    if is_known and single and comparable is not None:
         staged = virtual_stages.set_stages(comparable, stages, by_name=False)
-        known = stage_order.nests(staged, inputs.joined.arrivals)
-    if known:
+        is_known = stage_order.can_nest(staged, inputs.recordings.arrivals)
+    if is_known:
         return stages, False
     number = inputs.numbers.number
     if comparable is not None:
-        found = split(comparable, inputs.joined.arrivals, number, inputs.machine)
-        if found is not None:
-            return found[0], found[1] and not inputs.numbers.named
-    by_number = _infer_stages_by_number(inputs) if inputs.numbers.named else None
+        division = find_division(comparable, inputs.recordings.arrivals, number, inputs.machine)
+        if division is not None:
+            return division[0], division[1] and not inputs.numbers.from_names
+    by_number = _infer_stages_by_number(inputs) if inputs.numbers.from_names else None
     return by_number or stages, False
 
 
@@ -450,19 +461,21 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     The number of replicas is right if operations of the resulting pipelines nest like stages, and
     all ranks of a stage run the same order. This holds even if replicas are not equally fast.
     """
-    operations = inputs.joined.operations
-    if len(grouping.find_distinct(operations.microbatch[inputs.joined.works])) < 2:
+    operations = inputs.recordings.operations
+    if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
         return None  # with one microbatch all ranks run alike
-    for place, stage_count, replicas in _list_possible_sizes(inputs):
-        stage_of_rank = place // replicas
-        stages = virtual_stages.stages_in_order(inputs.joined, stage_of_rank, stage_count)
+    for position, stage_count, replicas in _list_possible_sizes(inputs):
+        stage_of_rank = position // replicas
+        stages = virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, stage_count)
         staged = virtual_stages.set_stages(operations, stages, by_name=False)
         # Microbatches of different pipelines must not be compared, so each pipeline gets its own
         # iteration numbers.
-        replica = place[staged.rank] % replicas
+        replica = position[staged.rank] % replicas
         staged = staged.replace_columns(iteration=staged.iteration * replicas + replica)
-        run_alike = stage_order.run_alike(inputs.orders, stages.rank, stage_of_rank[stages.rank])
-        if run_alike and stage_order.nests(staged, inputs.joined.arrivals):
+        run_alike = stage_order.have_equal_orders(
+            inputs.orders, stages.rank, stage_of_rank[stages.rank]
+        )
+        if run_alike and stage_order.can_nest(staged, inputs.recordings.arrivals):
             return stages
     return None
 
@@ -497,13 +510,15 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
     return bool(
-        (virtual_stages.first_stages(inferred, len(inputs.machine)) != staged.stage_of_rank).any()
+        (
+            virtual_stages.find_first_stages(inferred, len(inputs.machine)) != staged.stage_of_rank
+        ).any()
     )
 
 
 def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
-    unknown = int((staged.stage_of_rank[inputs.joined.working] < 0).sum())
+    unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",
         "the times of microbatches give no order; set the order with --order, or replicas of a "

@@ -19,7 +19,7 @@ from bubbleviz.align.stages.chunk_numbers import (
     EARLY_PART,
     MIN_CHUNKS,
     MIN_FITTING,
-    moved_chunks,
+    align_chunk_numbers,
     order_by_tokens,
 )
 from bubbleviz.align.stages.pipelines import RankNumbers
@@ -30,8 +30,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
 
-def forward_order(
-    operations: Operations, machine: Ints, numbers: RankNumbers, *, counted: bool
+def order_forward_stages(
+    operations: Operations, machine: Ints, numbers: RankNumbers, *, is_counted: bool
 ) -> VirtualStages:
     """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
 
@@ -41,7 +41,7 @@ def forward_order(
         operations: of all ranks, with iterations that are the same on all of them.
         machine: a number for the clock of each rank.
         numbers: of the ranks.
-        counted: whether chunks are numbered by their order, and by nothing else.
+        is_counted: whether chunks are numbered by their order, and by nothing else.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     rank, chunk = grouping.find_distinct_rows(operations.rank[rows], operations.chunk[rows])
@@ -51,7 +51,7 @@ def forward_order(
     if len(rank) == 1:
         return VirtualStages(rank, chunk, np.zeros(1, np.int64))
     if len(grouping.find_distinct(machine[rank])) > 1:
-        if not numbers.named:
+        if not numbers.from_names:
             return unknown
         return VirtualStages(
             rank, chunk, grouping.invert_permutation(np.argsort(numbers.number[rank]))
@@ -60,26 +60,26 @@ def forward_order(
     chunks = grouping.group_rows(
         operations.iteration[first], operations.microbatch[first], operations.sequence[first]
     )
-    at = np.searchsorted(rank, operations.rank[first]), chunks.of_row
-    held = scatter((len(rank), len(chunks)), at, first)
+    cell = np.searchsorted(rank, operations.rank[first]), chunks.of_row
+    row_of_cell = scatter((len(rank), len(chunks)), cell, first)
     # Those that all ranks ran.
-    common = operations.take(held[:, (held >= 0).all(axis=0)].reshape(-1))
+    common = operations.take(row_of_cell[:, (row_of_cell >= 0).all(axis=0)].reshape(-1))
     shape = len(rank), len(common) // len(rank)
     times = common.start_ns.reshape(shape), common.end_ns.reshape(shape)
-    level = _levels(*times, common.busy_ns.reshape(shape))
-    if counted and level is None:
+    level = _order_by_time(*times, common.busy_ns.reshape(shape))
+    if is_counted and level is None:
         # The recording began mid-stream, and the first chunk of one rank is another one than that
         # of another: tokens decide, then the numbers of ranks, if chunks can pass in that order.
         level = order_by_tokens(operations, rank)
-        if level is None and numbers.named:
+        if level is None and numbers.from_names:
             level = grouping.invert_permutation(np.argsort(numbers.number[rank]))
         stage = scatter(len(machine), rank, NONE if level is None else level)
-        if not moved_chunks(operations, stage, machine)[1]:
+        if not align_chunk_numbers(operations, stage, machine)[1]:
             level = None
     return unknown if level is None else VirtualStages(rank, chunk, level)
 
 
-def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
+def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     """Return the stage of each rank: one after the other, or side by side; None if neither.
 
     Args:
@@ -94,14 +94,14 @@ def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     level = np.zeros(len(order), np.int64)
     for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
         early_ns = busy_ns[below] // EARLY_PART
-        follows = (start_ns[below] + early_ns >= end_ns[above]).sum()
-        beside = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
-        if follows >= MIN_FITTING * chunks:
+        n_following = (start_ns[below] + early_ns >= end_ns[above]).sum()
+        n_beside = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
+        if n_following >= MIN_FITTING * chunks:
             level[below] = level[above] + 1
-        elif beside >= MIN_FITTING * chunks:
+        elif n_beside >= MIN_FITTING * chunks:
             level[below] = level[above]
         else:
             return None
     replicas = np.bincount(level)
-    alike = bool((replicas == replicas[0]).all())
-    return level if alike and len(replicas) > 1 else None
+    has_equal_sizes = bool((replicas == replicas[0]).all())
+    return level if has_equal_sizes and len(replicas) > 1 else None

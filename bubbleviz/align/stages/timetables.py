@@ -16,7 +16,7 @@ _LONG_AGO = -(1 << 61)
 
 
 #: So many microbatches are looked at first, and so many pairs of ranks at once.
-_LOOKS, _PAIRS = 16, 4096
+_MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Timetable:
         left_ns: when F ends.
         returned_ns: when B starts.
         done_ns: when B ends, at the earliest.
-        give_ns: how much earlier than entered, or later than done, a neighbour may still be.
+        tolerance_ns: how much earlier than entered, or later than done, a neighbour may still be.
         machine: a number for the clock of each rank.
     """
 
@@ -44,47 +44,47 @@ class Timetable:
     left_ns: Ints
     returned_ns: Ints
     done_ns: Ints
-    give_ns: Ints
+    tolerance_ns: Ints
     machine: Ints
 
 
-def timetable(every: Waits, machine: Ints, *, give: float = 0.0) -> Timetable:
+def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0) -> Timetable:
     """Return waits as a timetable.
 
     Args:
-        every: at least one; iterations are the same on all ranks.
+        waits: at least one; iterations are the same on all ranks.
         machine: a number for the clock of each rank.
-        give: spans may begin before their input arrives: with so much of their work.
+        early_fraction: spans may begin before their input arrives: with so much of their work.
     """
-    keys = group_rows(every.iteration, every.microbatch, every.sequence)
-    chunks = find_distinct(every.chunk)
+    keys = group_rows(waits.iteration, waits.microbatch, waits.sequence)
+    chunks = find_distinct(waits.chunk)
     shape = len(machine), len(chunks), len(keys)
-    at = every.rank, np.searchsorted(chunks, every.chunk), keys.of_row
-    iteration = every.iteration[keys.first]
+    cell = waits.rank, np.searchsorted(chunks, waits.chunk), keys.of_row
+    iteration = waits.iteration[keys.first]
 
-    def filled(column: Ints) -> Ints:
+    def fill(column: Ints) -> Ints:
         table = np.zeros(shape, np.int64)
-        table[at] = column
+        table[cell] = column
         return table
 
-    held = make_mask(shape, at)
+    has_microbatch = make_mask(shape, cell)
     # Half of the give is for each way.
-    give_ns = give * every.worked_ns / 2
+    tolerance_ns = early_fraction * waits.worked_ns / 2
     return Timetable(
         chunks=chunks,
         first=np.flatnonzero(np.append(True, iteration[1:] != iteration[:-1])),
-        held=held,
-        waited_ns=filled(every.waited_ns),
-        entered_ns=filled(every.left_ns - every.forward_ns),
-        left_ns=filled(every.left_ns),
-        returned_ns=filled(every.left_ns + every.waited_ns),
-        done_ns=filled(every.left_ns + every.waited_ns + every.worked_ns - every.forward_ns),
-        give_ns=filled(give_ns.astype(np.int64)),
+        held=has_microbatch,
+        waited_ns=fill(waits.waited_ns),
+        entered_ns=fill(waits.left_ns - waits.forward_ns),
+        left_ns=fill(waits.left_ns),
+        returned_ns=fill(waits.left_ns + waits.waited_ns),
+        done_ns=fill(waits.left_ns + waits.waited_ns + waits.worked_ns - waits.forward_ns),
+        tolerance_ns=fill(tolerance_ns.astype(np.int64)),
         machine=machine,
     )
 
 
-def follows(
+def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
     """Return which lower ranks can follow which upper ones, and which surely cannot.
@@ -97,19 +97,21 @@ def follows(
         lower: ranks, their columns.
         chunks: places of the chunks that they hold of neighbouring virtual stages.
     """
-    can = _may_fit(table, upper, lower, chunks)
+    can_follow = _filter_by_duration(table, upper, lower, chunks)
     # What shows that the others do not fit is a microbatch that they have in common.
-    cannot = ~can
-    rows, columns = np.nonzero(can)
-    for block in range(0, len(rows), _PAIRS):
-        row, column = rows[block : block + _PAIRS], columns[block : block + _PAIRS]
-        fits, common = _fits(table, upper[row], lower[column], chunks)
-        can[row, column] = fits & common
-        cannot[row, column] = ~fits & common
-    return can, cannot
+    cannot_follow = ~can_follow
+    rows, columns = np.nonzero(can_follow)
+    for block in range(0, len(rows), _MAX_PAIRS):
+        row, column = rows[block : block + _MAX_PAIRS], columns[block : block + _MAX_PAIRS]
+        fits, common = _check_pairs(table, upper[row], lower[column], chunks)
+        can_follow[row, column] = fits & common
+        cannot_follow[row, column] = ~fits & common
+    return can_follow, cannot_follow
 
 
-def _may_fit(table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]) -> Bools:
+def _filter_by_duration(
+    table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
+) -> Bools:
     """Return the pairs of ranks that some microbatches leave, which are few of those that differ.
 
     No offset suits a pair of which the lower rank takes longer from its F to the end of its B than
@@ -117,40 +119,42 @@ def _may_fit(table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
     """
     above, below = chunks
     fits = np.ones((len(upper), len(lower)), bool)
-    give_ns = table.give_ns[lower, below]
-    took_ns = table.done_ns[lower, below] - table.entered_ns[lower, below] - 2 * give_ns
-    held = table.held[upper, above]
-    waited_ns = np.where(held, table.waited_ns[upper, above], 0)
+    tolerance_ns = table.tolerance_ns[lower, below]
+    took_ns = table.done_ns[lower, below] - table.entered_ns[lower, below] - 2 * tolerance_ns
+    has_microbatch = table.held[upper, above]
+    waited_ns = np.where(has_microbatch, table.waited_ns[upper, above], 0)
     # At least what counts as grain of any iteration.
-    most_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
-    for key in find_distinct(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
-        both = held[:, key, None] & table.held[lower, below, key]
-        fits &= ~both | (took_ns[:, key] <= most_ns[:, key, None])
+    max_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
+    for key in find_distinct(
+        np.linspace(0, has_microbatch.shape[1] - 1, _MAX_SAMPLED_KEYS).astype(np.int64)
+    ).tolist():
+        is_common = has_microbatch[:, key, None] & table.held[lower, below, key]
+        fits &= ~is_common | (took_ns[:, key] <= max_ns[:, key, None])
     return fits
 
 
-def _fits(
-    table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
+def _check_pairs(
+    table: Timetable, upper_rank: Ints, lower_rank: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
     """Return which pairs of ranks an offset suits, and which have a microbatch in common."""
     above, below = chunks
-    give_ns = table.give_ns[lower, below]
-    both = table.held[lower, below] & table.held[upper, above]
-    entered_ns = table.entered_ns[lower, below] + give_ns
-    done_ns = table.done_ns[lower, below] - give_ns
-    least = np.where(both, table.left_ns[upper, above] - entered_ns, _LONG_AGO)
-    most = np.where(both, table.returned_ns[upper, above] - done_ns, -_LONG_AGO)
-    grain = GRAIN_NS + DRIFT * np.where(both, table.waited_ns[upper, above], 0)
+    tolerance_ns = table.tolerance_ns[lower_rank, below]
+    is_common = table.held[lower_rank, below] & table.held[upper_rank, above]
+    entered_ns = table.entered_ns[lower_rank, below] + tolerance_ns
+    done_ns = table.done_ns[lower_rank, below] - tolerance_ns
+    lower = np.where(is_common, table.left_ns[upper_rank, above] - entered_ns, _LONG_AGO)
+    upper_bound = np.where(is_common, table.returned_ns[upper_rank, above] - done_ns, -_LONG_AGO)
+    grain = GRAIN_NS + DRIFT * np.where(is_common, table.waited_ns[upper_rank, above], 0)
     grain = np.maximum.reduceat(grain, table.first, axis=1)
-    least = np.maximum.reduceat(least, table.first, axis=1)
-    most = np.minimum.reduceat(most, table.first, axis=1)
-    fits = least - most <= grain
-    one_clock = (table.machine[lower] == table.machine[upper])[:, None]
-    fits &= ~one_clock | ((least <= grain) & (most >= -grain))
-    return np.asarray(fits.all(axis=1), bool), np.asarray(both.any(axis=1), bool)
+    lower = np.maximum.reduceat(lower, table.first, axis=1)
+    upper_bound = np.minimum.reduceat(upper_bound, table.first, axis=1)
+    fits = lower - upper_bound <= grain
+    one_clock = (table.machine[lower_rank] == table.machine[upper_rank])[:, None]
+    fits &= ~one_clock | ((lower <= grain) & (upper_bound >= -grain))
+    return np.asarray(fits.all(axis=1), bool), np.asarray(is_common.any(axis=1), bool)
 
 
-def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools:
+def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
     """Return which ranks of one stage can form a pipeline with which ones of another.
 
     They are next to each other wherever the virtual stages of these follow each other, in either
@@ -160,20 +164,20 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
     Args:
         table: when microbatches pass.
         ranks: of one stage, the rows of the answer.
-        others: of another one, its columns.
-        held: the virtual stage of each chunk of each rank; -1 none.
+        other_ranks: of another one, its columns.
+        virtual_stage: the virtual stage of each chunk of each rank; -1 none.
     """
-    fits = np.ones((len(ranks), len(others)), bool)
+    fits = np.ones((len(ranks), len(other_ranks)), bool)
     pairs = [
         (i, j, stage, other)
-        for i, stage in enumerate(held[ranks[0]].tolist())
-        for j, other in enumerate(held[others[0]].tolist())
+        for i, stage in enumerate(virtual_stage[ranks[0]].tolist())
+        for j, other in enumerate(virtual_stage[other_ranks[0]].tolist())
         if min(stage, other) >= 0
     ]
-    near = [pair for pair in pairs if abs(pair[2] - pair[3]) == 1]
-    for i, j, stage, other in near or [pair for pair in pairs if pair[0] == pair[1]]:
+    consecutive = [pair for pair in pairs if abs(pair[2] - pair[3]) == 1]
+    for i, j, stage, other in consecutive or [pair for pair in pairs if pair[0] == pair[1]]:
         if stage < other:
-            fits &= follows(table, ranks, others, (i, j))[0]
+            fits &= match_ranks(table, ranks, other_ranks, (i, j))[0]
         else:
-            fits &= follows(table, others, ranks, (j, i))[0].T
+            fits &= match_ranks(table, other_ranks, ranks, (j, i))[0].T
     return fits

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bubbleviz.align.waiting_kernels import waiting_names
+from bubbleviz.align.waiting_kernels import find_waiting_names
 from bubbleviz.analyses.idle.advice import title_of
 from bubbleviz.analyses.idle.evidence import IdleOptions
 from bubbleviz.analyses.idle.page import written
@@ -236,4 +236,4 @@ def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitat
     groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]
     for group in groups:
         kernels = (kernel for profile in group for kernel in profile.unknown_kernels)
-        yield from waiting_names(kernels, "exposed communication is too small")
+        yield from find_waiting_names(kernels, "exposed communication is too small")

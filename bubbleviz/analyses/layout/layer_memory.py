@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.align.stage_layers import stages_of_chunks
+from bubbleviz.align.stage_layers import find_chunk_stages
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats
@@ -65,7 +65,7 @@ def allocated_by_layer(
             continue
         table = recording.memory.layers
         local = run.rank_of_local[number]
-        stage_of = stages_of_chunks(table.rank, table.chunk, run.operations, local)
+        stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         columns = table.rank, table.chunk, table.layer, table.activation
         # A row a layer and chunk: a few dozen a rank.
         for rank, chunk, layer, held in zip(*(c.tolist() for c in columns), strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.align.profile_clocks import machines_of, session_clocks
+from bubbleviz.align.profile_clocks import build_session_clocks, find_machines
 from bubbleviz.analyses.nccl import hangs, members
 from bubbleviz.analyses.nccl.alignment import align_events
 from bubbleviz.analyses.nccl.communications import (
@@ -166,7 +166,7 @@ def merge_communication(
     """
     sources = [profile.source for profile in profiles]
     clocks, machines = _profile_clocks(sources)
-    sessions = session_clocks(sources, machines_of(sources))
+    sessions = build_session_clocks(sources, find_machines(sources))
     pool = pooled([profile.kernels for profile in profiles], sessions)
     events, event_clocks, ambiguous = align_events(recorded, pool)
     table = operations_of(recorded, events, profiles, pool)
@@ -273,7 +273,7 @@ def _profile_clocks(
 
     The clock of the first profile is the clock of the report.
     """
-    machines = machines_of(sources)
+    machines = find_machines(sources)
     clocks = []
     for source, machine in zip(sources, machines, strict=True):
         first = sources[machines.index(machine)]

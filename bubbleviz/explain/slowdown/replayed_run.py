@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bubbleviz.align.arrivals import sends
+from bubbleviz.align.arrivals import find_sends
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.communication_times import Receives
 from bubbleviz.explain.dependencies import Dependencies
@@ -149,7 +149,7 @@ class ReplayedRun:
     @cached_property
     def sends(self) -> Ints:
         """Row of the send that belongs to each operation by name, or -1 if there is none."""
-        return sends(self.operations)
+        return find_sends(self.operations)
 
     def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
         """Return the part of the run on ranks that take no input from any other rank.
