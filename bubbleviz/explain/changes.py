@@ -16,10 +16,10 @@ from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.path import Graph, build_work
 from bubbleviz.explain.recognition.deviations import Deviation
-from bubbleviz.explain.slowdown.delays import delays_of, early_starts
+from bubbleviz.explain.slowdown.delays import keep_early_starts, measure_delays
 from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.run_work import computing_rows
+from bubbleviz.explain.slowdown.run_work import find_computing_rows
 from bubbleviz.explain.slowdown.work import median_rows
 from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.grouping import find_distinct, group_rows, lookup_values, sort_rows
@@ -233,7 +233,7 @@ def replay_planned_order(
     if run.reason:
         return None
     operations = run.operations
-    rows = computing_rows(operations, run.averaged)
+    rows = find_computing_rows(operations, run.averaged)
     kept = np.flatnonzero(run.numbers != NONE)
     iterations = scatter(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
     turns = _assign_turns(operations, rows, deviations, iterations)
@@ -247,7 +247,7 @@ def replay_planned_order(
         if len(replay.unordered):
             return None
         if order_turns is None:
-            early_ns = early_starts(work, delays_of(work, order))
+            early_ns = keep_early_starts(work, measure_delays(work, order))
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths
     return measured_ns, planned_ns

@@ -44,7 +44,7 @@ class Dependencies(Table):
     after: Ints
     before: Ints
 
-    def remote(self, rank: Ints) -> Bools:
+    def is_remote(self, rank: Ints) -> Bools:
         """Return a mask of the pairs whose rows ran on different ranks.
 
         Args:
@@ -226,7 +226,7 @@ def inputs_of(
         passing: Whether operations of several ranks of the run take inputs from other ranks.
         ends_early: Whether the last stage may take inputs from later stages that were not recorded.
     """
-    remote = dependencies.take(dependencies.remote(operations.rank))
+    remote = dependencies.take(dependencies.is_remote(operations.rank))
     count = len(operations)
     end_ns = operations.end_ns[remote.before]
     ready_ns = group_latest(remote.after, count, end_ns, NEVER)

@@ -28,14 +28,18 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import idle_by_cause
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals
-from bubbleviz.explain.slowdown.delays import delays_of
-from bubbleviz.explain.slowdown.messages import Messages, messages_of
+from bubbleviz.explain.slowdown.delays import measure_delays
+from bubbleviz.explain.slowdown.messages import Messages, list_messages
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, run_work
+from bubbleviz.explain.slowdown.run_work import (
+    build_work_table,
+    find_computing_rows,
+    select_outer_collectives,
+)
 from bubbleviz.explain.slowdown.slack import compute_slack
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_rows, plays
-from bubbleviz.explain.slowdown.work_order import run_order
+from bubbleviz.explain.slowdown.work_order import order_work
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, join_tables, scatter
@@ -96,13 +100,13 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     """
     operations = run.operations
     included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
-    rows = computing_rows(operations, included)
+    rows = find_computing_rows(operations, included)
     for collectives in (run.collectives, run.collectives.take(slice(0))):
         work, dependencies = build_work(run, included, run.explained().tokens, collectives)
         replay = build_replay(work, dependencies)
         if not len(replay.unordered):
             break
-    delay_ns = delays_of(work, dependencies)
+    delay_ns = measure_delays(work, dependencies)
     follows = np.bincount(dependencies.after, minlength=len(work)) > 0
     is_counted = np.zeros(len(work), bool)
     is_counted[: len(rows)] = mask_phases(operations.phase[rows], WORK)
@@ -158,12 +162,12 @@ def build_work(
             own.
     """
     operations = run.operations
-    rows = computing_rows(operations, included)
+    rows = find_computing_rows(operations, included)
     place = scatter(len(operations), rows, np.arange(len(rows)))
-    messages = messages_of(run, rows)
-    messages = replace(messages, seen=np.zeros(len(messages), bool))
-    separate = outside_operations(collectives, operations, included)
-    work = run_work(run, rows, messages, separate)
+    messages = list_messages(run, rows)
+    messages = replace(messages, has_transfer=np.zeros(len(messages), bool))
+    separate = select_outer_collectives(collectives, operations, included)
+    work = build_work_table(run, rows, messages, separate)
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     position = np.empty(len(rows), np.int64)
     by_time = sort_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
@@ -174,7 +178,7 @@ def build_work(
     if turns is not None:
         turn[: len(rows)] = turns
     in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
-    order = run_order(in_turns, rows, messages, operations, tokens)
+    order = order_work(in_turns, rows, messages, operations, tokens)
     transfers = _build_transfers(run, work, messages, place)
     transfer_rows = len(work) + np.arange(len(transfers))
     producer, consumer = place[messages.producer], place[messages.consumer]

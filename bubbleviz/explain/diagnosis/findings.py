@@ -32,13 +32,17 @@ from bubbleviz.explain.diagnosis.faults import (
     find_host_activity,
     select_host_activities,
 )
-from bubbleviz.explain.slowdown.delays import measured_ns
+from bubbleviz.explain.slowdown.delays import measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, work_of_run
+from bubbleviz.explain.slowdown.run_work import (
+    build_work_of_run,
+    find_computing_rows,
+    select_outer_collectives,
+)
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
-from bubbleviz.explain.slowdown.work_order import queued_collectives, queued_transfers
+from bubbleviz.explain.slowdown.work_order import find_queued_collectives, find_queued_transfers
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -214,7 +218,7 @@ def build_diagnosis(
 
     # Receives of an iteration that are posted before it begins only wait.
     is_transfer = plays(evidence.work.role, POINT_TO_POINT)
-    whole_ns = measured_ns(evidence.work.take(~is_transfer), replay.iterations)
+    whole_ns = measure_iterations(evidence.work.take(~is_transfer), replay.iterations)
     warm_up = _measure_warm_up(whole_ns)
     counts = slice(1 if warm_up else 0, None)
     base_ns = faultless.replay_without([()], replay)[counts, 0]
@@ -530,13 +534,13 @@ def _collect_evidence(
 ) -> Evidence:
     """Collect the evidence of a run from which faults are found."""
     work, operations = scenarios.work, run.operations
-    rows = computing_rows(operations, run.averaged)
+    rows = find_computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
     gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
     late_ns, profiler_ns = (
         _measure_delays(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
-    collectives = outside_operations(run.collectives, operations, run.averaged)
+    collectives = select_outer_collectives(run.collectives, operations, run.averaged)
     late_ns[len(work) - len(collectives) :] += collectives.late_ns
     host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
     return Evidence(
@@ -586,7 +590,7 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
         remaining = all_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)
-            yield fault, build_replay(*work_of_run(run, waits))
+            yield fault, build_replay(*build_work_of_run(run, waits))
 
 
 def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
@@ -595,9 +599,9 @@ def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault
     In its replay, the queued transfers no longer wait for the transfers ahead of them.
     """
     work, order = scenarios.work, scenarios.order
-    transfers = queued_transfers(work, order)[0]
-    rows = computing_rows(run.operations, run.averaged)
-    collectives, queued_ns = queued_collectives(run, work, rows)
+    transfers = find_queued_transfers(work, order)[0]
+    rows = find_computing_rows(run.operations, run.averaged)
+    collectives, queued_ns = find_queued_collectives(run, work, rows)
     if not (len(transfers) or len(collectives)):
         return
     is_queued = np.isin(order.after, transfers) & plays(work.role[order.before], POINT_TO_POINT)

@@ -12,40 +12,56 @@ from bubbleviz.model.grouping import find_distinct, find_positions
 from bubbleviz.model.intervals import group_extents, group_latest
 
 
-def measured_ns(work: Work, iterations: Ints) -> Ints:
-    """Return how long each of some iterations took: from its first start to its last end.
+def measure_iterations(work: Work, iterations: Ints) -> Ints:
+    """Return the length in ns of iterations, from the first start to the last end of their work.
 
     Args:
-        work: of all ranks.
-        iterations: numbers of the iterations.
+        work: Work of all ranks.
+        iterations: Numbers of the iterations, ascending.
     """
-    low, high = _extents(work, iterations)
-    return high - low
+    start_ns, end_ns = _find_extents(work, iterations)
+    return end_ns - start_ns
 
 
-def _extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
-    # Any other iteration is the last place, at -1.
-    place = find_positions(iterations, work.iteration)
-    low, high = group_extents(place, len(iterations) + 1, work.start_ns, work.end_ns)
+def _find_extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
+    """Return the first start and the last end of the work of iterations.
+
+    Args:
+        work: Work of all ranks.
+        iterations: Numbers of the iterations, ascending.
+    """
+    # Rows of other iterations have position -1: they go into an extra last group.
+    position = find_positions(iterations, work.iteration)
+    low, high = group_extents(position, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
 
 
-def delays_of(work: Work, order: Dependencies) -> Ints:
-    """Return how long each row started after all that it follows had ended.
+def measure_delays(work: Work, order: Dependencies) -> Ints:
+    """Return the time in ns from the end of all that each row follows to its start.
 
-    The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
-    follows none it counts from the first start of its iteration.
+    This is the launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``. It is
+    negative if the row starts earlier. A row that follows none is measured from the first start of
+    its iteration.
+
+    Args:
+        work: Work of all ranks.
+        order: Pairs of rows of which one follows the other.
     """
     ready_ns = group_latest(order.after, len(work), work.end_ns[order.before], NEVER)
     iterations = find_distinct(work.iteration)
-    first_ns = _extents(work, iterations)[0][find_positions(iterations, work.iteration)]
+    first_ns = _find_extents(work, iterations)[0][find_positions(iterations, work.iteration)]
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)
 
 
-def early_starts(work: Work, delays_ns: Ints) -> Ints:
-    """Return how long before all that it follows had ended each row started, as negative numbers.
+def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
+    """Return the negative delays of computes, and 0 for all other rows.
 
-    Operations can begin with work that needs no input; any other row starts no earlier.
+    A compute can start before its input is ready, with a part that needs no input. Any other row
+    starts no earlier than the rows that it follows end.
+
+    Args:
+        work: Work of all ranks.
+        delays_ns: Delay of each row, as returned by :func:`measure_delays`.
     """
     early_ns = np.minimum(delays_ns, 0)
     early_ns[~plays(work.role, COMPUTING)] = 0

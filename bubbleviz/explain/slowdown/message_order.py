@@ -24,69 +24,88 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Rows, and what each follows.
+#: Rows of the work, and the row that each of them follows.
 Pairs = tuple[Ints, Ints]
 
 
-def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
-    """Return what sends and receives follow, and what follows them.
+def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
+    """Return the rows that sends and receives follow, and the rows that follow them.
 
     Args:
-        work: of all ranks.
-        rows: of its sends and receives.
-        compute: row of the compute that took or gave the data of each; -1 where it stands for
-            nothing.
-        computes: rows that ranks compute one after the other.
+        work: Work of all ranks.
+        rows: Rows of its sends and receives.
+        compute: Row of the compute that produces or consumes the data of each of them, or -1.
+        computes: Rows that ranks compute one after the other.
     """
-    role, place = work.role, work.rank_iteration
-    # Chunks of a V send to both neighbours at once.
-    of_link = group_rows(place, *work.link).of_row
-    streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
+    role, rank_iteration = work.role, work.rank_iteration
+    # Chunks of a V send to both neighbours at the same time, so each link has its own order.
+    link = group_rows(rank_iteration, *work.link).of_row
+    streams = (np.flatnonzero(role == transfer_role) for transfer_role in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = plays(role[rows], RECEIVES)
-    taken, taken_by = rows[receives], compute[receives]
+    is_receive = plays(role[rows], RECEIVES)
+    receives, consumers = rows[is_receive], compute[is_receive]
+    # The previous compute of the same direction on the rank.
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
-    after, before = chained(work, directed, group_rows(place[directed], role[directed]).of_row)
-    earlier = scatter(len(work) + 1, after, before)
-    previous = earlier[taken_by]
+    direction = group_rows(rank_iteration[directed], role[directed]).of_row
+    previous_of = scatter(len(work) + 1, *chain_rows(work, directed, direction))
+    previous = previous_of[consumers]
+    has_previous = previous != NONE
     return [
-        *(chained(work, own, of_link[own]) for own in streams),
-        (rows[~receives], compute[~receives]),
-        (taken_by, taken),
-        (taken[previous != NONE], previous[previous != NONE]),
-        *_first_backward(work, computes),
+        *(chain_rows(work, stream, link[stream]) for stream in streams),
+        (rows[~is_receive], compute[~is_receive]),
+        (consumers, receives),
+        (receives[has_previous], previous[has_previous]),
+        *_order_first_backwards(work, computes),
     ]
 
 
-def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
-    """Return each of some rows, and the one before it in its group, by start."""
+def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
+    """Return pairs of consecutive rows of each group, ordered by start: (row, previous row).
+
+    Args:
+        work: Work of all ranks.
+        rows: Rows of the work.
+        group: Group of each of them.
+    """
     order = sort_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]
-    same = group[1:] == group[:-1]
-    return rows[1:][same], rows[:-1][same]
+    is_same_group = group[1:] == group[:-1]
+    return rows[1:][is_same_group], rows[:-1][is_same_group]
 
 
-def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
-    """Return what the first backward messages follow: the forward before the last of the warm-up.
+def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
+    """Return what the first backward transfers follow: the last but one forward of the warm-up.
 
     ::
 
         ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
                    └─> RECV_B, SEND_B
+
+    Ranks whose first backward does not come after two forwards have no pair.
+
+    Args:
+        work: Work of all ranks.
+        computes: Rows that ranks compute one after the other.
+
+    Returns:
+        Pairs of the first RECV_B, and of the first SEND_B, of each rank and iteration.
     """
-    role, place = work.role, work.rank_iteration
-    number = number_within_groups(place[computes], work.start_ns[computes], work.kind[computes])
+    role, rank_iteration = work.role, work.rank_iteration
+    cell = rank_iteration[computes]
+    number = number_within_groups(cell, work.start_ns[computes], work.kind[computes])
     backward = np.flatnonzero(role[computes] == Role.BACKWARD)
-    first = backward[find_first_rows(place[computes[backward]], number[backward])]
-    of_place = place[computes[first]]
-    keys = (place[computes], number)
-    last, second = (lookup_values(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
-    warmed = (last != NONE) & (second != NONE)
-    warmed &= (role[last] == Role.FORWARD) & (role[second] == Role.FORWARD)
+    first = backward[find_first_rows(cell[backward], number[backward])]
+    last, last_but_one = (
+        lookup_values((cell, number), computes, (cell[first], number[first] - offset))
+        for offset in (1, 2)
+    )
+    has_warm_up = (last != NONE) & (last_but_one != NONE)
+    has_warm_up &= (role[last] == Role.FORWARD) & (role[last_but_one] == Role.FORWARD)
+    keys, forwards = (cell[first][has_warm_up],), last_but_one[has_warm_up]
     pairs = []
-    for own in (Role.RECV_B, Role.SEND_B):
-        rows = np.flatnonzero(role == own)
-        rows = rows[find_first_rows(place[rows], work.start_ns[rows])]
-        before = lookup_values((of_place[warmed],), second[warmed], (place[rows],))
-        pairs.append((rows[before != NONE], before[before != NONE]))
+    for transfer_role in (Role.RECV_B, Role.SEND_B):
+        rows = np.flatnonzero(role == transfer_role)
+        rows = rows[find_first_rows(rank_iteration[rows], work.start_ns[rows])]
+        forward = lookup_values(keys, forwards, (rank_iteration[rows],))
+        pairs.append((rows[forward != NONE], forward[forward != NONE]))
     return pairs

@@ -1,11 +1,15 @@
-"""Messages of a run: inputs of operations from other ranks, with their sends and receives.
+"""Messages of a run: inputs that operations take from other ranks, with their sends and receives.
 
-A message that is seen is a send and a receive that meet; any other consumer just follows its
-producer. A send begins with its kernel, but no earlier than the end of the producer.
+The transfer of a message is a send and a receive that meet. A consumer whose transfer is unknown
+just follows its producer. Transfers are found in four steps:
 
-If names give no microbatch, the n-th receive of a rank belongs to its n-th operation with an input
-from another rank, if there are as many of both; the same holds for sends. Receives of a rank that
-do not arrive in the order in which they were sent show nothing, since they met in no stream.
+1. The dependencies between ranks are the messages (:func:`_select_remote_inputs`).
+2. A message has the receive that the explanation of its consumer names. If names give no
+   microbatch, the n-th receive of a rank belongs to its n-th operation with an input from another
+   rank, if there are as many of both. The same holds for sends.
+3. A receive outside its consumer's time is ignored, and so are the receives of two ranks that do
+   not arrive in the order in which they were sent (:func:`_mask_crossing`).
+4. Remaining messages get a transfer of the usual length of their link (:func:`_infer_transfers`).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import median_rows
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_mask, scatter
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, make_mask, scatter
 from bubbleviz.model.grouping import (
     find_first_rows,
     find_run_starts,
@@ -30,25 +34,25 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: How far the clock of sends and receives is off that of computes, as in the published analyzer.
+#: Maximum difference between the clocks of transfers and of computes, as in the published analyzer.
 CLOCK_NS = 50_000
-#: So many idle consumers tell how long data moves on a link that no receive shows.
-_IDLE_CONSUMERS = 3
+#: Minimum number of idle consumers that show how long data moves on a link without receives.
+_MIN_IDLE_CONSUMERS = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Messages(Table):
-    """What operations take from other ranks.
+    """Inputs that operations take from other ranks, one row each.
 
     Attributes:
-        consumer: row of the operations.
-        producer: likewise.
-        forward: whether activations move, and no gradients.
-        receive_start_ns: start of the receive; meaningless where it is not ``seen``.
-        receive_end_ns: its end.
-        send_start_ns: start of the send, no earlier than the end of the producer.
-        send_end_ns: its end.
-        seen: whether a receive shows how long data moved.
+        consumer: Row of the operation that takes the input.
+        producer: Row of the operation that produces it.
+        forward: Whether activations move, rather than gradients.
+        receive_start_ns: Start of the receive; meaningless without ``has_transfer``.
+        receive_end_ns: End of the receive; meaningless without ``has_transfer``.
+        send_start_ns: Start of the send, or the end of the producer if that is later.
+        send_end_ns: End of the send, or the end of the producer if that is later.
+        has_transfer: Whether a receive shows how long data moved, or it was inferred.
     """
 
     consumer: Ints
@@ -58,161 +62,129 @@ class Messages(Table):
     receive_end_ns: Ints
     send_start_ns: Ints
     send_end_ns: Ints
-    seen: Bools
+    has_transfer: Bools
 
 
-def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
-    """Return what operations take from other ranks in their iteration.
+def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
+    """List the inputs that operations take from other ranks in their iteration.
 
     Args:
-        run: the operations of all ranks.
-        rows: of the operations between which messages are wanted.
+        run: Operations of all ranks, and their explanation.
+        rows: Rows of the operations; messages between other operations are left out.
     """
-    operations, rows_of = run.operations, run.explained()
-    receives, dependencies = rows_of.receives, rows_of.dependencies
-    chosen = make_mask(len(operations), rows)
-    consumer, producer = dependencies.after, dependencies.before
-    wanted = dependencies.remote(operations.rank) & chosen[consumer] & chosen[producer]
-    wanted &= operations.iteration[consumer] == operations.iteration[producer]
-    consumer, producer = consumer[wanted], producer[wanted]
-    # Which carry activations; of two overlapped pairs the stages tell.
+    operations = run.operations
+    consumer, producer = _select_remote_inputs(run, rows)
+    # Whether activations move. Between two overlapped pairs, the order of the stages decides.
     phase, stage = operations.phase, operations.virtual_stage
-    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
+    between_pairs = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
     forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
-    forward = np.where(both, stage[producer] < stage[consumer], forward)
+    forward = np.where(between_pairs, stage[producer] < stage[consumer], forward)
 
-    at = scatter(len(operations), receives.operation, np.arange(len(receives)))
-    # An overlapped pair takes two results; its last receive is that of the later one.
-    last = make_mask(len(consumer), find_first_rows(consumer, -operations.end_ns[producer]))
-    receive = np.where(last, at[consumer], NONE)
-    unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
-    by_order = (receive == NONE) & (unnamed != NONE)
-    start_ns, end_ns = (
-        np.where(by_order, of_operation[unnamed], np.append(of_receive, NONE)[receive])
-        for of_operation, of_receive in (
-            (operations.start_ns, receives.start_ns),
-            (operations.end_ns, receives.end_ns),
-        )
-    )
-    # What began after its consumer, or ended after it, brought it nothing.
-    began_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
-    seen = (start_ns != NONE) & (start_ns <= began_ns) & (end_ns <= operations.end_ns[consumer])
-
-    send = run.sends[producer]
-    unnamed = _in_order(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
-    send = np.where(send == NONE, unnamed, send)
-    sent = (send != NONE) & (operations.has_span[send] == 1)
-    produced_ns = operations.end_ns[producer]
-    send_start_ns = np.where(sent, operations.start_ns[send], produced_ns)
+    start_ns, end_ns = _find_receive_times(run, consumer, producer, forward)
+    # A receive that began after its consumer, or ended after it, did not bring its input.
+    begin_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
+    is_received = start_ns != NONE
+    is_received &= (start_ns <= begin_ns) & (end_ns <= operations.end_ns[consumer])
+    send_start_ns, send_end_ns = _find_send_times(run, producer, forward, end_ns)
     messages = Messages(
         consumer=consumer,
         producer=producer,
         forward=forward,
         receive_start_ns=start_ns,
         receive_end_ns=end_ns,
-        send_start_ns=np.maximum(send_start_ns, produced_ns),
-        send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
-        seen=seen,
+        send_start_ns=send_start_ns,
+        send_end_ns=send_end_ns,
+        has_transfer=is_received,
     )
-    messages = replace(messages, seen=seen & ~_crossed(operations, messages))
-    return _with_inferred(run, rows, messages)
+    has_transfer = is_received & ~_mask_crossing(operations, messages)
+    return _infer_transfers(run, rows, replace(messages, has_transfer=has_transfer))
 
 
-def _with_inferred(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
-    """Return messages with receives for those that none shows, where idle consumers tell a time.
-
-    An idle consumer that was launched begins once its input is there; what this takes on a link is
-    what a busy one would have waited for, too::
-
-        producer   ├─ F3 ─┤
-        consumer           │ RECV │├─ F3 ─┤        since before the end of F3 it was idle
-
-    Nor does a receive show that was posted late, where data moves ahead of late receives.
+def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
+    """Return (consumer, producer) of dependencies between ranks within an iteration.
 
     Args:
-        run: the operations of all ranks.
-        rows: of those that compute.
-        messages: between these.
+        run: The run.
+        rows: Rows of the operations between which dependencies count.
     """
-    operations, seen = run.operations, messages.seen
-    late = seen & (messages.receive_start_ns > messages.send_start_ns)
-    asked = np.flatnonzero(~seen | late)
-    if not len(asked):
-        return messages
-    start_ns, end_ns = operation_times(operations, rows)
-    place = scatter(len(operations), rows, np.arange(len(rows)))
-    consumer, producer = messages.consumer, messages.producer
-    at, produced_ns = place[consumer], operations.end_ns[producer]
-    same = operations.rank[rows[at - 1]] == operations.rank[consumer]
-    free_ns = np.where((at > 0) & same, end_ns[at - 1], NEVER)
-    idle = (free_ns < produced_ns) & (operations.launched_ns[consumer] < produced_ns)
-    since_ns = np.where(seen, messages.send_start_ns, produced_ns)
-    there_ns = np.where(seen, messages.receive_end_ns, start_ns[at])
-    shows = np.where(seen, ~late, idle & (there_ns >= since_ns))
-    links = group_rows(operations.rank[producer], operations.rank[consumer])
-    gap_ns = (there_ns - since_ns).astype(np.float64)
-    told = np.bincount(links.of_row[shows], minlength=len(links)) >= _IDLE_CONSUMERS
-    rows_of_link = median_rows(links.of_row[shows], len(links), gap_ns[shows])
-    link_ns = np.append(gap_ns[shows], 0.0)[rows_of_link][links.of_row]
-    known = told[links.of_row] & (gap_ns >= 0) & (link_ns > 0)
-    # After a late receive all of it moves, or what had not moved ahead.
-    posted_ns = messages.receive_start_ns
-    clearly = known & late & (2 * (posted_ns - since_ns) > link_ns)
-    ahead = 2 * (there_ns - posted_ns)[clearly] < link_ns[clearly]
-    if 2 * ahead.sum() <= len(ahead):
-        asked = np.flatnonzero(~seen)
-    shows |= late & (there_ns > posted_ns + CLOCK_NS)
-    moved_ns = np.where(shows, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
-    columns = {
-        # The receive of an idle consumer was there first.
-        "receive_start_ns": since_ns - (shows & ~late),
-        "receive_end_ns": since_ns + moved_ns,
-        "send_start_ns": since_ns,
-        "send_end_ns": since_ns + moved_ns,
-        "seen": np.ones(len(messages), bool),
-    }
-    asked = asked[known[asked]]
-    for name, column in columns.items():
-        whole = getattr(messages, name).copy()
-        whole[asked] = column[asked]
-        columns[name] = whole
-    return replace(messages, **columns)
+    operations, dependencies = run.operations, run.explained().dependencies
+    is_included = make_mask(len(operations), rows)
+    consumer, producer = dependencies.after, dependencies.before
+    is_message = dependencies.is_remote(operations.rank)
+    is_message &= is_included[consumer] & is_included[producer]
+    is_message &= operations.iteration[consumer] == operations.iteration[producer]
+    return consumer[is_message], producer[is_message]
 
 
-def _crossed(operations: Operations, messages: Messages) -> Bools:
-    """Tell which messages are of a link on which they cross in their iteration.
+def _find_receive_times(
+    run: ReplayedRun, consumer: Ints, producer: Ints, forward: Bools
+) -> tuple[Ints, Ints]:
+    """Return the start and the end of the receive of each message, or -1 if there is none.
 
-    ::
-
-        sender     ├ B3 ┤├ B4 ┤
-        receiver   ├─ B4 ─┤├ B3 ┤
+    Args:
+        run: The run.
+        consumer: Consumer of each message.
+        producer: Producer of each message.
+        forward: Whether the message carries activations.
     """
-    rows = np.flatnonzero(messages.seen)
-    seen = messages.take(rows)
-    link = group_rows(
-        operations.iteration[seen.consumer],
-        operations.rank[seen.producer],
-        operations.rank[seen.consumer],
-        seen.forward.astype(np.int64),
-    ).of_row
-    crossed = number_within_groups(link, seen.send_start_ns) != number_within_groups(
-        link, seen.receive_start_ns
+    operations, receives = run.operations, run.explained().receives
+    receive_of = scatter(len(operations), receives.operation, np.arange(len(receives)))
+    # An overlapped pair takes two inputs; its last receive belongs to the input produced later.
+    last_inputs = find_first_rows(consumer, -operations.end_ns[producer])
+    receive = np.where(make_mask(len(consumer), last_inputs), receive_of[consumer], NONE)
+    unnamed = _match_unnamed_transfers(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
+    is_by_order = (receive == NONE) & (unnamed != NONE)
+    start_ns, end_ns = (
+        np.where(is_by_order, of_operation[unnamed], np.append(of_receive, NONE)[receive])
+        for of_operation, of_receive in (
+            (operations.start_ns, receives.start_ns),
+            (operations.end_ns, receives.end_ns),
+        )
     )
-    result = np.zeros(len(messages), bool)
-    result[rows] = np.isin(link, link[crossed])
-    return result
+    return start_ns, end_ns
 
 
-def _in_order(
+def _find_send_times(
+    run: ReplayedRun, producer: Ints, forward: Bools, received_ns: Ints
+) -> tuple[Ints, Ints]:
+    """Return the start and the end of the send of each message.
+
+    Without a send, it lasts from the end of the producer to the end of the receive. Both are never
+    before the end of the producer.
+
+    Args:
+        run: The run.
+        producer: Producer of each message.
+        forward: Whether the message carries activations.
+        received_ns: End of the receive of each message.
+    """
+    operations = run.operations
+    send = run.sends[producer]
+    unnamed = _match_unnamed_transfers(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
+    send = np.where(send == NONE, unnamed, send)
+    is_sent = (send != NONE) & (operations.has_span[send] == 1)
+    produced_ns = operations.end_ns[producer]
+    start_ns = np.where(is_sent, operations.start_ns[send], produced_ns)
+    end_ns = np.where(is_sent, operations.end_ns[send], received_ns)
+    return np.maximum(start_ns, produced_ns), np.maximum(end_ns, produced_ns)
+
+
+def _match_unnamed_transfers(
     operations: Operations, owner: Ints, forward: Bools, phases: tuple[Phase, Phase]
 ) -> Ints:
-    """Return the transfer without a microbatch of each owner, by their order; -1 for none.
+    """Match transfers without a microbatch with the operations that they belong to, by order.
+
+    The n-th transfer of a rank, iteration and direction belongs to the n-th owner there, if there
+    are as many of both.
 
     Args:
-        operations: of all ranks.
-        owner: rows that take or give something.
-        forward: whether that is activations.
-        phases: of transfers of activations, and of gradients.
+        operations: Operations of all ranks.
+        owner: Rows of operations that receive or send a message.
+        forward: Whether the message carries activations.
+        phases: Phases of transfers of activations, and of gradients.
+
+    Returns:
+        Row of the transfer of each owner, or -1 if there is none.
     """
     rows = np.flatnonzero(
         mask_phases(operations.phase, phases)
@@ -222,31 +194,166 @@ def _in_order(
     )
     if not len(rows):
         return np.full(len(owner), NONE, np.int64)
-    both = np.concatenate((rows, owner))
+    all_rows = np.concatenate((rows, owner))
     is_forward = np.concatenate((operations.phase[rows] == phases[0], forward)).astype(np.int64)
-    group = group_rows(operations.rank[both], operations.iteration[both], is_forward).of_row
-    of_row, of_owner = group[: len(rows)], group[len(rows) :]
-    count = int(group.max(initial=NONE)) + 1
-    equal = np.bincount(of_row, minlength=count) == np.bincount(of_owner, minlength=count)
-    place = number_within_groups(of_row, operations.start_ns[rows])
-    wanted = number_within_groups(of_owner, operations.start_ns[owner])
-    found = lookup_values((of_row, place), rows, (of_owner, wanted))
-    return np.where(equal[of_owner], found, NONE)
+    groups = group_rows(operations.rank[all_rows], operations.iteration[all_rows], is_forward)
+    group_of_row, group_of_owner = groups.of_row[: len(rows)], groups.of_row[len(rows) :]
+    n_rows = np.bincount(group_of_row, minlength=len(groups))
+    n_owners = np.bincount(group_of_owner, minlength=len(groups))
+    place_of_row = number_within_groups(group_of_row, operations.start_ns[rows])
+    place_of_owner = number_within_groups(group_of_owner, operations.start_ns[owner])
+    transfer = lookup_values((group_of_row, place_of_row), rows, (group_of_owner, place_of_owner))
+    return np.where((n_rows == n_owners)[group_of_owner], transfer, NONE)
 
 
-def operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
-    """Return when operations began and ended, waiting not counted.
+def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
+    """Return a mask of the messages of links on which messages overtake each other.
 
-    No two operations of a rank overlap: each continues where others end::
+    ::
+
+        sender     ├ B3 ┤├ B4 ┤
+        receiver   ├─ B4 ─┤├ B3 ┤
+
+    A link is a pair of ranks and a direction, in one iteration. Receives on such a link are not
+    trusted: their streams did not run in order.
+    """
+    rows = np.flatnonzero(messages.has_transfer)
+    transfers = messages.take(rows)
+    link = group_rows(
+        operations.iteration[transfers.consumer],
+        operations.rank[transfers.producer],
+        operations.rank[transfers.consumer],
+        transfers.forward.astype(np.int64),
+    ).of_row
+    sent_place = number_within_groups(link, transfers.send_start_ns)
+    received_place = number_within_groups(link, transfers.receive_start_ns)
+    crossing_links = link[sent_place != received_place]
+    is_crossing = np.zeros(len(messages), bool)
+    is_crossing[rows] = np.isin(link, crossing_links)
+    return is_crossing
+
+
+def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
+    """Return messages with inferred transfers for those without, where the link's time is known.
+
+    An idle consumer that was launched starts once its input is there, so it shows how long data
+    moves on its link. A busy consumer would have waited as long::
+
+        producer   ├─ F3 ─┤
+        consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
+
+    A receive that was posted late does not show the transfer time either if data moves ahead of
+    late receives. Then its transfer is inferred, too.
+
+    Args:
+        run: Operations of all ranks.
+        rows: Rows of the operations that compute.
+        messages: Messages between these.
+    """
+    operations, has_transfer = run.operations, messages.has_transfer
+    is_late = has_transfer & (messages.receive_start_ns > messages.send_start_ns)
+    if not (~has_transfer | is_late).any():
+        return messages
+    sent_ns, received_ns, shows_time = _bound_moves(operations, rows, messages, is_late)
+    gap_ns = (received_ns - sent_ns).astype(np.float64)
+    link_ns = _measure_links(operations, messages, gap_ns, shows_time)
+    is_known = (gap_ns >= 0) & (link_ns > 0)
+    # After a late receive was posted, all of the data moves, or only what had not moved ahead.
+    posted_ns = messages.receive_start_ns
+    is_clearly_late = is_known & is_late & (2 * (posted_ns - sent_ns) > link_ns)
+    moves_ahead = 2 * (received_ns - posted_ns)[is_clearly_late] < link_ns[is_clearly_late]
+    is_inferred = ~has_transfer
+    if 2 * moves_ahead.sum() > len(moves_ahead):
+        is_inferred |= is_late
+    is_inferred &= is_known
+
+    keeps_gap = shows_time | (is_late & (received_ns > posted_ns + CLOCK_NS))
+    moved_ns = np.where(keeps_gap, gap_ns, np.minimum(link_ns, gap_ns)).astype(np.int64)
+    columns = {
+        # The receive of an idle consumer is posted before the send.
+        "receive_start_ns": sent_ns - (keeps_gap & ~is_late),
+        "receive_end_ns": sent_ns + moved_ns,
+        "send_start_ns": sent_ns,
+        "send_end_ns": sent_ns + moved_ns,
+        "has_transfer": np.ones(len(messages), bool),
+    }
+    return replace(
+        messages,
+        **{
+            name: np.where(is_inferred, column, getattr(messages, name))
+            for name, column in columns.items()
+        },
+    )
+
+
+def _bound_moves(
+    operations: Operations, rows: Ints, messages: Messages, is_late: Bools
+) -> tuple[Ints, Ints, Bools]:
+    """Return when the data of each message was sent at the earliest, and received at the latest.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the operations that compute.
+        messages: Messages between these.
+        is_late: Mask of the messages whose receive was posted late.
+
+    Returns:
+        sent_ns: Start of the send, or the end of the producer without a transfer.
+        received_ns: End of the receive, or the start of the consumer without a transfer.
+        shows_time: Whether data moved for all of the time between the two: the receive was posted
+            in time, or the consumer was idle and launched when its input was produced.
+    """
+    start_ns, end_ns = compute_operation_times(operations, rows)
+    position = scatter(len(operations), rows, np.arange(len(rows)))[messages.consumer]
+    has_previous = operations.rank[rows[position - 1]] == operations.rank[messages.consumer]
+    free_ns = np.where((position > 0) & has_previous, end_ns[position - 1], NEVER)
+    produced_ns = operations.end_ns[messages.producer]
+    is_launched = operations.launched_ns[messages.consumer] < produced_ns
+    is_idle = (free_ns < produced_ns) & is_launched
+    sent_ns = np.where(messages.has_transfer, messages.send_start_ns, produced_ns)
+    received_ns = np.where(messages.has_transfer, messages.receive_end_ns, start_ns[position])
+    shows_time = np.where(messages.has_transfer, ~is_late, is_idle & (received_ns >= sent_ns))
+    return sent_ns, received_ns, shows_time
+
+
+def _measure_links(
+    operations: Operations, messages: Messages, gap_ns: Floats, shows_time: Bools
+) -> Floats:
+    """Return the median transfer time of the link of each message, or 0 if too few show it.
+
+    A link is a pair of ranks and a direction.
+
+    Args:
+        operations: Operations of all ranks.
+        messages: The messages.
+        gap_ns: Time from sending to receiving each message.
+        shows_time: Mask of the messages whose data moved for all of this time.
+    """
+    links = group_rows(operations.rank[messages.producer], operations.rank[messages.consumer])
+    measured_link, measured_ns = links.of_row[shows_time], gap_ns[shows_time]
+    median_row = median_rows(measured_link, len(links), measured_ns)
+    has_enough = np.bincount(measured_link, minlength=len(links)) >= _MIN_IDLE_CONSUMERS
+    link_ns = np.where(has_enough, np.append(measured_ns, 0.0)[median_row], 0.0)
+    return np.asarray(link_ns[links.of_row], np.float64)
+
+
+def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the start and end of operations without waiting, so that none overlap on a rank.
+
+    An operation that overlaps with earlier ones starts when they have ended::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the operations.
     """
     start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
     order = sort_rows(operations.rank[rows], start_ns, end_ns)
     bounds = find_run_starts(operations.rank[rows][order])
-    for own in np.split(order, bounds[1:]):
-        covered_ns = np.append(NEVER, np.maximum.accumulate(end_ns[own])[:-1])
-        start_ns[own] = np.maximum(start_ns[own], covered_ns)
-        end_ns[own] = np.maximum(end_ns[own], start_ns[own])
+    for of_rank in np.split(order, bounds[1:]):
+        covered_ns = np.append(NEVER, np.maximum.accumulate(end_ns[of_rank])[:-1])
+        start_ns[of_rank] = np.maximum(start_ns[of_rank], covered_ns)
+        end_ns[of_rank] = np.maximum(end_ns[of_rank], start_ns[of_rank])
     return start_ns, end_ns

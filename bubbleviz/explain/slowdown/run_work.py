@@ -1,4 +1,19 @@
-"""The work of a run: operations, the messages between them, and its collectives, as one table."""
+"""The work of a run as one table: operations, the messages between them, and collectives.
+
+:func:`build_work_of_run` builds the table and the order of its rows in five steps:
+
+1. Find the operations that compute (:func:`find_computing_rows`).
+2. List the inputs that they take from other ranks, with the send and the receive of each
+   (:func:`.list_messages`).
+3. Select the collectives that run outside of operations, one row per rank and collective
+   (:func:`select_outer_collectives`).
+4. Concatenate them (:func:`build_work_table`). Rows with the same meeting are one communication::
+
+       rows      ├─ operations ─┼─ sends ─┼─ receives ─┼─ collectives ─┤
+       meeting         -1         0 ... n    0 ... n      n + 1 ...
+
+5. Find the rows that each row follows (:func:`.order_work`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +23,10 @@ import numpy as np
 
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.messages import Messages, messages_of, operation_times
+from bubbleviz.explain.slowdown.messages import Messages, compute_operation_times, list_messages
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
-from bubbleviz.explain.slowdown.work_order import run_order
+from bubbleviz.explain.slowdown.work_order import order_work
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, join_tables
 from bubbleviz.model.grouping import group_rows
@@ -20,163 +35,218 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 
-#: Clocks of ranks are not off by more.
-_RANK_CLOCK_NS = 1_000_000
+#: Maximum error of the clocks of ranks.
+_MAX_CLOCK_ERROR_NS = 1_000_000
 _ROLES = {
     Phase.F: Role.FORWARD,
     Phase.B: Role.BACKWARD,
     Phase.BW: Role.BACKWARD,
     Phase.OPTIMIZER: Role.OPTIMIZER,
 }
-#: Kinds of messages, which stand after the phases.
-_MESSAGES = (
+#: Kinds of operations, by phase.
+_OPERATION_KINDS = tuple(
+    Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase
+)
+#: Kinds of messages, which are numbered after the kinds of operations.
+_MESSAGE_KINDS = (
     Kind("SEND_F", Role.SEND_F, "forward transfers"),
     Kind("RECV_F", Role.RECV_F, "forward transfers"),
     Kind("SEND_B", Role.SEND_B, "backward transfers"),
     Kind("RECV_B", Role.RECV_B, "backward transfers"),
 )
+_SEND_F, _RECV_F, _SEND_B, _RECV_B = (
+    len(_OPERATION_KINDS) + number for number in range(len(_MESSAGE_KINDS))
+)
 
 
-def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
-    """Return what ranks did in the averaged iterations, and what each row of it follows.
+def build_work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
+    """Build the work of the averaged iterations, and the order of its rows.
 
     Args:
-        run: all ranks.
-        tokens: which operations wait for the token of which.
+        run: The run.
+        tokens: Operations that wait for a token, and the operations that produce it.
     """
-    rows = computing_rows(run.operations, run.averaged)
-    messages = messages_of(run, rows)
-    beside = outside_operations(run.collectives, run.operations, run.averaged)
-    work = run_work(run, rows, messages, beside)
+    rows = find_computing_rows(run.operations, run.averaged)
+    messages = list_messages(run, rows)
+    collectives = select_outer_collectives(run.collectives, run.operations, run.averaged)
+    work = build_work_table(run, rows, messages, collectives)
     work = replace(work, iteration=run.numbers[work.iteration])
-    return work, run_order(work, rows, messages, run.operations, tokens)
+    return work, order_work(work, rows, messages, run.operations, tokens)
 
 
-def run_work(
+def build_work_table(
     run: ReplayedRun, rows: Ints, messages: Messages, collectives: CollectiveIntervals
 ) -> Work:
-    """Return operations, then the sends and receives that are seen, then collectives.
+    """Concatenate operations, the sends and receives of messages with a transfer, and collectives.
 
     Args:
-        run: the operations of all ranks, in order of (rank, start).
-        rows: of the operations that compute.
-        messages: between these.
-        collectives: of the same iterations; a rank has one row of each.
+        run: Operations of all ranks, in order of (rank, start).
+        rows: Rows of the operations that compute.
+        messages: Messages between these.
+        collectives: Collectives of the same iterations, one row per rank and collective.
     """
-    operations, seen = run.operations, messages.take(messages.seen)
+    operations, transfers = run.operations, messages.take(messages.has_transfer)
     stage, replica = list_stages_and_pipelines(run.ranks)
-    kinds, of_collective = _kinds(collectives, stage, replica)
-    none, first, pair = np.full(len(collectives), NONE, np.int64), len(Phase), np.arange(len(seen))
-    every = (
-        *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
-        *_MESSAGES,
-        *kinds,
-    )
+    collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
+    kinds = (*_OPERATION_KINDS, *_MESSAGE_KINDS, *collective_kinds)
 
-    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
+    def build_part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
         rank = operations.rank[row]
         return Work(
-            *(rank, stage[rank], replica[rank], operations.iteration[row], kind.astype(np.int64)),
-            *(operations.microbatch[row], operations.chunk[row], operations.virtual_stage[row]),
-            *(start_ns, end_ns, meeting),
-            every,
+            rank=rank,
+            stage=stage[rank],
+            replica=replica[rank],
+            iteration=operations.iteration[row],
+            kind=kind.astype(np.int64),
+            microbatch=operations.microbatch[row],
+            chunk=operations.chunk[row],
+            virtual_stage=operations.virtual_stage[row],
+            start_ns=start_ns,
+            end_ns=end_ns,
+            meeting=meeting,
+            kinds=kinds,
         )
 
-    rank, met = collectives.rank, collectives.meeting != NONE
-    beside = Work(
-        *(rank, stage[rank], replica[rank], collectives.iteration),
-        *(first + len(_MESSAGES) + of_collective, none, none, none),
-        *(collectives.start_ns, collectives.end_ns),
-        np.where(met, len(pair) + collectives.meeting, NONE),
-        every,
+    unset = np.full(len(collectives), NONE, np.int64)
+    collective_work = Work(
+        rank=collectives.rank,
+        stage=stage[collectives.rank],
+        replica=replica[collectives.rank],
+        iteration=collectives.iteration,
+        kind=len(_OPERATION_KINDS) + len(_MESSAGE_KINDS) + kind_of_collective,
+        microbatch=unset,
+        chunk=unset,
+        virtual_stage=unset,
+        start_ns=collectives.start_ns,
+        end_ns=collectives.end_ns,
+        meeting=np.where(collectives.meeting != NONE, len(transfers) + collectives.meeting, NONE),
+        kinds=kinds,
     )
-    sends, receives = (np.where(seen.forward, first + n, first + n + 2) for n in (0, 1))
-    none = np.full(len(rows), NONE, np.int64)
+    meeting = np.arange(len(transfers))
+    send_kind = np.where(transfers.forward, _SEND_F, _SEND_B)
+    receive_kind = np.where(transfers.forward, _RECV_F, _RECV_B)
+    start_ns, end_ns = compute_operation_times(operations, rows)
+    no_meeting = np.full(len(rows), NONE, np.int64)
     return join_tables(
         (
-            part(rows, operations.phase[rows], *operation_times(operations, rows), none),
-            part(seen.producer, sends, seen.send_start_ns, seen.send_end_ns, pair),
-            part(seen.consumer, receives, seen.receive_start_ns, seen.receive_end_ns, pair),
-            beside,
+            build_part(rows, operations.phase[rows], start_ns, end_ns, no_meeting),
+            build_part(
+                transfers.producer,
+                send_kind,
+                transfers.send_start_ns,
+                transfers.send_end_ns,
+                meeting,
+            ),
+            build_part(
+                transfers.consumer,
+                receive_kind,
+                transfers.receive_start_ns,
+                transfers.receive_end_ns,
+                meeting,
+            ),
+            collective_work,
         )
     )
 
 
-def computing_rows(operations: Operations, included: Bools) -> Ints:
-    """Return the operations that compute in some iterations.
+def find_computing_rows(operations: Operations, included: Bools) -> Ints:
+    """Return the rows of the complete operations that compute in the given iterations.
 
     Args:
-        operations: of all ranks.
-        included: of each iteration, whether it is wanted.
+        operations: Operations of all ranks.
+        included: Mask of the iterations.
     """
-    wanted = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
-    wanted &= (operations.iteration >= 0) & (operations.cut == 0)
-    return np.flatnonzero(wanted & np.append(included, False)[operations.iteration])
+    computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
+    computes &= (operations.iteration >= 0) & (operations.cut == 0)
+    return np.flatnonzero(computes & np.append(included, False)[operations.iteration])
 
 
-def outside_operations(
+def select_outer_collectives(
     collectives: CollectiveIntervals, operations: Operations, included: Bools
 ) -> CollectiveIntervals:
-    """Return collectives of some iterations that run beside compute, one row per rank and one.
+    """Select the collectives that run outside of operations, one row per rank and collective.
 
-    What runs inside the span of its own operation is a part of that. Pieces become one.
+    A collective inside the span of its own operation is part of that operation. The pieces of a
+    collective on a rank are merged.
 
     Args:
-        collectives: of all ranks.
-        operations: of these.
-        included: of each iteration, whether it is wanted.
+        collectives: Collectives of all ranks.
+        operations: Operations of all ranks.
+        included: Mask of the iterations that count.
     """
-    wanted = np.append(included, False)[collectives.iteration]
+    is_included = np.append(included, False)[collectives.iteration]
+    is_inner = _mask_inner_collectives(collectives, operations)
+    pieces = collectives.take(is_included & ~is_inner)
+    # A collective without known members is not merged with any other.
+    number = np.where(pieces.meeting == NONE, np.arange(len(pieces)), NONE)
+    groups = group_rows(pieces.rank, pieces.meeting, number)
+    start_ns, end_ns = group_extents(groups.of_row, len(groups), pieces.start_ns, pieces.end_ns)
+    order = np.argsort(groups.first)
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    merged = pieces.take(groups.first[order])
+    meeting = _remove_impossible_meetings(merged.meeting, start_ns, end_ns)
+    return merged.replace_columns(start_ns=start_ns, end_ns=end_ns, meeting=meeting)
+
+
+def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operations) -> Bools:
+    """Return a mask of the collectives that run inside the span of their own operation."""
     owner = collectives.operation
-    own = (owner != NONE) & mask_phases(np.append(operations.phase, NONE)[owner], COMPUTE)
-    own &= np.append(operations.has_span, 0)[owner] == 1
-    own &= collectives.start_ns >= np.append(operations.start_ns, 0)[owner]
-    own &= collectives.end_ns <= np.append(operations.end_ns, 0)[owner]
-    kept = collectives.take(wanted & ~own)
-    alone = np.where(kept.meeting == NONE, np.arange(len(kept)), NONE)
-    pieces = group_rows(kept.rank, kept.meeting, alone)
-    start_ns, end_ns = group_extents(pieces.of_row, len(pieces), kept.start_ns, kept.end_ns)
-    order = np.argsort(pieces.first)
-    whole = kept.take(pieces.first[order])
-    start_ns, end_ns, meeting = start_ns[order], end_ns[order], whole.meeting.copy()
-    # A meeting that a member left before all had entered is none, whatever a table calls it.
+    owner_phase = np.append(operations.phase, NONE)[owner]
+    is_inner: Bools = (owner != NONE) & mask_phases(owner_phase, COMPUTE)
+    is_inner &= np.append(operations.has_span, 0)[owner] == 1
+    is_inner &= collectives.start_ns >= np.append(operations.start_ns, 0)[owner]
+    is_inner &= collectives.end_ns <= np.append(operations.end_ns, 0)[owner]
+    return is_inner
+
+
+def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return meetings with -1 for those that a member left before all members had entered.
+
+    Such rows are no single collective, even if the input says that they are.
+
+    Args:
+        meeting: Meeting of each row, or -1 if unknown.
+        start_ns: Time at which each row entered.
+        end_ns: Time at which each row left.
+    """
     rows = np.flatnonzero(meeting != NONE)
     meetings = group_rows(meeting[rows])
-    entered_ns = group_extents(meetings.of_row, len(meetings), start_ns[rows], start_ns[rows])[1]
-    left_ns = group_extents(meetings.of_row, len(meetings), end_ns[rows], end_ns[rows])[0]
-    early = entered_ns - left_ns > _RANK_CLOCK_NS
-    meeting[rows[early[meetings.of_row]]] = NONE
-    return whole.replace_columns(start_ns=start_ns, end_ns=end_ns, meeting=meeting)
+    group = meetings.of_row, len(meetings)
+    entered_ns = group_extents(*group, start_ns[rows], start_ns[rows])[1]
+    left_ns = group_extents(*group, end_ns[rows], end_ns[rows])[0]
+    is_impossible = entered_ns - left_ns > _MAX_CLOCK_ERROR_NS
+    possible = meeting.copy()
+    possible[rows[is_impossible[meetings.of_row]]] = NONE
+    return possible
 
 
-def _kinds(
+def _classify_collectives(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints
 ) -> tuple[tuple[Kind, ...], Ints]:
-    """Return the kinds of collectives, and that of each.
+    """Return the kinds of collectives, and the number of the kind of each.
 
-    Those of one kind do the same work: one of NCCL's operations, the n-th of its members on their
-    ranks, over several stages or one, and over several replicas or one.
+    Collectives of one kind do the same work: they are the same NCCL operation and the n-th of their
+    members on each rank. Either all or none of them span several stages, and so for replicas.
+
 
     Args:
-        collectives: of all ranks.
-        stage: of each rank.
-        replica: likewise.
+        collectives: Collectives of all ranks.
+        stage: Stage of each rank.
+        replica: Replica of each rank.
     """
     if not len(collectives):
         return (), np.empty(0, np.int64)
-    alone = collectives.meeting == NONE
-    number = np.where(alone, -2 - np.arange(len(collectives)), collectives.meeting)
-    meetings = group_rows(number)
+    # A collective without known members gets a negative number of its own.
+    number = -2 - np.arange(len(collectives))
+    meetings = group_rows(np.where(collectives.meeting == NONE, number, collectives.meeting))
     spans = []
-    for place in (stage[collectives.rank], replica[collectives.rank]):
-        low, high = group_extents(meetings.of_row, len(meetings), place, place)
+    for column in (stage[collectives.rank], replica[collectives.rank]):
+        low, high = group_extents(meetings.of_row, len(meetings), column, column)
         spans.append((low != high).astype(np.int64)[meetings.of_row])
-    kinds = group_rows(collectives.kind, *spans, collectives.order)
+    groups = group_rows(collectives.kind, *spans, collectives.order)
     names = ["collective", *(name or "collective" for name in collectives.kinds)]
-    return (
-        tuple(
-            Kind(f"{names[kind + 1]} {number}", Role.COLLECTIVE, names[kind + 1])
-            for number, kind in enumerate(collectives.kind[kinds.first].tolist())
-        ),
-        kinds.of_row,
+    kinds = tuple(
+        Kind(f"{names[kind + 1]} {number}", Role.COLLECTIVE, names[kind + 1])
+        for number, kind in enumerate(collectives.kind[groups.first].tolist())
     )
+    return kinds, groups.of_row

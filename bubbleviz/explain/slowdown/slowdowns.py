@@ -24,10 +24,10 @@ import numpy as np
 
 from bubbleviz.explain.causes.tokens import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.delays import delays_of, early_starts, measured_ns
+from bubbleviz.explain.slowdown.delays import keep_early_starts, measure_delays, measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.run_work import work_of_run
+from bubbleviz.explain.slowdown.run_work import build_work_of_run
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.explain.slowness import rank_slowdowns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
@@ -67,7 +67,7 @@ class Scenarios:
     @cached_property
     def early_ns(self) -> Ints:
         """Time by which each row starts before the rows that it follows end; 0 or negative."""
-        return early_starts(self.work, self.delays_ns)
+        return keep_early_starts(self.work, self.delays_ns)
 
     @cached_property
     def own_ns(self) -> Ints:
@@ -235,14 +235,14 @@ def scenarios_of(
     replay = build_replay(work, order)
     if not len(replay.iterations):
         return None
-    return Scenarios(work, order, replay, delays_of(work, order), clocks_apart)
+    return Scenarios(work, order, replay, measure_delays(work, order), clocks_apart)
 
 
 def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
     """Return the replay of the averaged iterations of a run, or None if they cannot be replayed."""
     if run.reason:
         return None
-    work, order = work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
+    work, order = build_work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
     apart = len({rank.host for rank in run.ranks}) > 1
     return scenarios_of(work, order, clocks_apart=apart)
 
@@ -371,7 +371,7 @@ def _measure_error(scenarios: Scenarios) -> ReplayError:
     replay = scenarios.replay
     without_delays_ns = scenarios.lengths_ns[:, 0]
     with_delays_ns = replay.lengths_ns(scenarios.own_ns[:, None], scenarios.delays_ns)[:, 0]
-    length_ns = np.maximum(measured_ns(scenarios.work, replay.iterations), 1)
+    length_ns = np.maximum(measure_iterations(scenarios.work, replay.iterations), 1)
     error = np.abs(without_delays_ns - length_ns) / length_ns
     error_with_delays = np.abs(with_delays_ns - length_ns) / length_ns
     return ReplayError(

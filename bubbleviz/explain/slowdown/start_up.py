@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.messages import CLOCK_NS
-from bubbleviz.explain.slowdown.run_work import computing_rows
+from bubbleviz.explain.slowdown.run_work import find_computing_rows
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.intervals import group_extents
@@ -41,7 +41,7 @@ def without_start_up(
         averaged: Mask of the iterations that are replayed. Collectives of other iterations are
             returned unchanged.
     """
-    rows = computing_rows(operations, averaged)
+    rows = find_computing_rows(operations, averaged)
     is_averaged = np.append(averaged, False)[collectives.iteration]
     if not len(rows) or not is_averaged.any():
         return collectives

@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.message_order import Pairs, chained, message_order
+from bubbleviz.explain.slowdown.message_order import Pairs, chain_rows, order_messages
 from bubbleviz.explain.slowdown.messages import CLOCK_NS, Messages
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.work import (
@@ -26,186 +26,289 @@ from bubbleviz.explain.slowdown.work import (
     Work,
     plays,
 )
-from bubbleviz.model.columns import NONE, Ints, scatter
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import find_last_before, group_extents, group_sum
 from bubbleviz.model.operations import Operations
 
 
-def run_order(
+def order_work(
     work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
-    """Return what each row of a run's work follows.
+    """Return pairs of rows of a run's work of which one follows the other.
 
     Args:
-        work: operations, then sends, then receives, then collectives.
-        rows: of the operations table, of the first rows of it.
-        messages: between operations; those seen are the sends and receives.
-        operations: of all ranks.
-        tokens: which of these waited for the token of which.
+        work: Operations, then sends, then receives, then collectives.
+        rows: Row in the operations table of each of the first rows of the work.
+        messages: Messages between operations. Those with a transfer are the sends and receives.
+        operations: Operations of all ranks.
+        tokens: Operations that waited for a token, and the operations that produced it.
     """
-    place = scatter(len(operations), rows, np.arange(len(rows)))
-    seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
-    # Sorted once, they stay so for all that asks for their order.
-    columns = work.rank_iteration, work.start_ns, work.kind
-    computes = sort_rows(*(column[: len(rows)] for column in columns))
-    transfers = len(rows) + np.arange(2 * len(seen))
-    collective = np.arange(len(rows) + len(transfers), len(work))
-    ends = np.concatenate((place[seen.producer], place[seen.consumer]))
-    waits, token = place[tokens.after], place[tokens.before]
-    known = (waits >= 0) & (token >= 0)
-    known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
-    sent_ns = np.full(len(work), NEVER, np.int64)
-    sent_ns[transfers] = np.tile(seen.send_start_ns, 2)
-    in_time, communicates = [], work.communicates
-    receives = plays(work.role, RECEIVES)
-    for row, before in message_order(work, transfers, ends, computes):
-        # A rank can post receives ahead of the operation before.
-        late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
-        ahead = late & communicates[row]
-        # One that does so where data is there early does so where it waits, too.
-        shows = ~communicates[before] & receives[row]
-        early = shows & (sent_ns[row] + CLOCK_NS < work.end_ns[before])
-        if 2 * ahead[early].sum() > early.sum():
-            ahead |= shows
-        in_time.append((row[~ahead], before[~ahead]))
+    row_of = scatter(len(operations), rows, np.arange(len(rows)))
+    is_transfer = messages.has_transfer
+    transfers, direct = messages.take(is_transfer), messages.take(~is_transfer)
+    computes = sort_rows(
+        *(column[: len(rows)] for column in (work.rank_iteration, work.start_ns, work.kind))
+    )
+    transfer_rows = len(rows) + np.arange(2 * len(transfers))
+    collectives = np.arange(len(rows) + len(transfer_rows), len(work))
+    producers = row_of[transfers.producer]
+    sends = Dependencies(transfer_rows[: len(transfers)], producers)
     pairs = [
-        chained(work, computes, work.rank_iteration[computes]),
-        (place[unseen.consumer], place[unseen.producer]),
-        (waits[known], token[known]),
-        *in_time,
-        queued_transfers(work, Dependencies(transfers[: len(seen)], place[seen.producer])),
-        _in_turn(work, computes, collective),
-        _in_turn(work, collective, collective),
-        _followed(work, computes, collective),
+        chain_rows(work, computes, work.rank_iteration[computes]),
+        (row_of[direct.consumer], row_of[direct.producer]),
+        _select_token_waits(operations, row_of, tokens),
+        *_order_transfers(
+            work,
+            transfer_rows,
+            np.concatenate((producers, row_of[transfers.consumer])),
+            np.tile(transfers.send_start_ns, 2),
+            computes,
+        ),
+        find_queued_transfers(work, sends),
+        _match_last_finished(work, computes, collectives),
+        _match_last_finished(work, collectives, collectives),
+        _find_followers(work, computes, collectives),
     ]
-    row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    return Dependencies(row, before)
+    after, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    return Dependencies(after, before)
 
 
-def queued_transfers(work: Work, order: Dependencies) -> Pairs:
-    """Return the transfers that were queued behind others, and the one that each then followed.
+def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependencies) -> Pairs:
+    """Return the waits for tokens within an iteration, as rows of the work.
 
-    Its data was there while the other one, which had been posted first, still waited for its peer::
+    Args:
+        operations: Operations of all ranks.
+        row_of: Row of the work of each operation, or -1.
+        tokens: Operations that waited for a token, and the operations that produced it.
+    """
+    after, before = row_of[tokens.after], row_of[tokens.before]
+    is_included = (after >= 0) & (before >= 0)
+    is_included &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
+    return after[is_included], before[is_included]
+
+
+def _order_transfers(
+    work: Work, transfers: Ints, compute: Ints, sent_ns: Ints, computes: Ints
+) -> list[Pairs]:
+    """Return the order of sends and receives, without pairs that the measured times contradict.
+
+    A rank can post receives before the operation that they would follow has ended. If it did so for
+    most messages whose data was there early, it also did where it waited for the data.
+
+    Args:
+        work: Work of all ranks.
+        transfers: Rows of the sends and receives.
+        compute: Row of the compute that produces or consumes the data of each.
+        sent_ns: Start of the send of each.
+        computes: Rows that ranks compute one after the other, in order.
+    """
+    send_start_ns = np.full(len(work), NEVER, np.int64)
+    send_start_ns[transfers] = sent_ns
+    is_communication, is_receive = work.communicates, plays(work.role, RECEIVES)
+    pairs = []
+    for row, before in order_messages(work, transfers, compute, computes):
+        overlaps = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
+        is_ahead = overlaps & is_communication[row]
+        after_compute = ~is_communication[before] & is_receive[row]
+        is_early = after_compute & (send_start_ns[row] + CLOCK_NS < work.end_ns[before])
+        if 2 * is_ahead[is_early].sum() > is_early.sum():
+            is_ahead |= after_compute
+        pairs.append((row[~is_ahead], before[~is_ahead]))
+    return pairs
+
+
+def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
+    """Find transfers that were queued after others, and the transfer ahead of each.
+
+    The data of a queued transfer was there while the transfer ahead, which had been posted first,
+    still waited for its peer::
 
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
         SEND_F 2          computed        ├▓▓┤
 
     Args:
-        work: of all ranks.
-        order: what its sends follow.
+        work: Work of all ranks.
+        order: Computes that its sends follow.
     """
-    role, transfers = work.role, np.flatnonzero(plays(work.role, POINT_TO_POINT))
+    transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
+    ready_ns = _find_ready_times(work, transfers, order)
+    is_late = (ready_ns != NEVER) & (ready_ns + CLOCK_NS < work.start_ns)
+    waiting = _find_waiting_transfers(work)
+    row, ahead = _match_last_finished(work, waiting, transfers[is_late[transfers]])
+    idle_ns = work.start_ns[row] - work.end_ns[ahead]
+    is_queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
+    return row[is_queued], ahead[is_queued]
+
+
+def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
+    """Return when the data of each row was ready, or ``NEVER`` if that is unknown.
+
+    The data of a receive is ready when its send starts, and the data of a send when its compute
+    ends.
+
+    Args:
+        work: Work of all ranks.
+        transfers: Rows of the sends and receives.
+        order: Computes that sends follow.
+    """
+    role = work.role
     sends = transfers[plays(role[transfers], SENDS)]
-    meetings = int(work.meeting.max(initial=NONE)) + 1
-    sent_ns, made_ns = np.full(meetings, NEVER), np.full(len(work), NEVER)
+    sent_ns = np.full(int(work.meeting.max(initial=NONE)) + 1, NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
-    made = plays(role[order.after], SENDS) & plays(role[order.before], COMPUTING)
-    made_ns[order.after[made]] = work.end_ns[order.before[made]]
-    ready_ns = np.where(plays(role, RECEIVES), np.append(sent_ns, NEVER)[work.meeting], made_ns)
-    late = (ready_ns != NEVER) & (ready_ns + CLOCK_NS < work.start_ns)
-    row, before = _in_turn(work, _waiting(work), transfers[late[transfers]])
-    idle_ns = work.start_ns[row] - work.end_ns[before]
-    queued = (idle_ns >= 0) & (idle_ns <= CLOCK_NS)
-    return row[queued], before[queued]
+    computed_ns = np.full(len(work), NEVER)
+    is_computed = plays(role[order.after], SENDS) & plays(role[order.before], COMPUTING)
+    computed_ns[order.after[is_computed]] = work.end_ns[order.before[is_computed]]
+    is_receive = plays(role, RECEIVES)
+    return np.where(is_receive, np.append(sent_ns, NEVER)[work.meeting], computed_ns)
 
 
-def _waiting(work: Work) -> Ints:
-    """Return the sends and receives that waited for their peer."""
+def _find_waiting_transfers(work: Work) -> Ints:
+    """Return the rows of the sends and receives that waited for their peer."""
     transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
     meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
-    met_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
-    return transfers[met_ns[meetings.of_row] > start_ns + CLOCK_NS]
+    latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
+    return transfers[latest_ns[meetings.of_row] > start_ns + CLOCK_NS]
 
 
-def queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
-    """Return for how long collectives inside operations were queued behind transfers, by row.
+def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
+    """Find operations whose inner collectives were queued after transfers.
 
-    Experts exchange tokens in a forward, for which nothing runs while a receive of another one
-    waits in front of them, as on a link that both share::
+    Experts exchange tokens inside a forward. No kernel of it runs while a receive of another
+    operation, posted first, still waits, as on a link that both share::
 
         RECV_F 5        ├▒▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒▒▒│▓▓┤
         F 2         ├ attention ┤    queued        ├ all-to-all ┤├ experts ┤
 
-    Operations lose no more than the time in which no kernel of theirs ran, nor any collective.
-
     Args:
-        run: all ranks.
-        work: of it.
-        rows: of the operations that are the first rows of the work.
+        run: Operations of all ranks.
+        work: Work of the run.
+        rows: Row in the operations table of each of the first rows of the work.
+
+    Returns:
+        Rows of the work, and the time in ns for which each was queued: at most the time in which
+        neither a kernel of the operation nor a collective ran.
     """
     operations = run.operations
-    place = scatter(len(operations) + 1, rows, np.arange(len(rows)))
-    inside = run.collectives.take(place[run.collectives.operation] != NONE)
-    owner = inside.operation
-    inside = inside.take(inside.start_ns < operations.end_ns[owner])
-    owner = place[inside.operation]
-    held = _waiting(work)
-    ended_ns = work.end_ns[held] - CLOCK_NS
-    last = find_last_before(work.rank[held], ended_ns, inside.rank, inside.start_ns)
-    front = np.append(held, NONE)[last]
-    queued = (front != NONE) & (inside.start_ns <= work.end_ns[front] + CLOCK_NS)
-    # What an operation receives for itself it waits for, whatever it runs then.
-    same = work.microbatch[front] == work.microbatch[owner]
-    queued &= ~same | (work.virtual_stage[front] != work.virtual_stage[owner])
-    lost_ns = inside.start_ns - np.maximum(work.start_ns[front], work.start_ns[owner])
-    of_row = group_sum(owner[queued], len(work), lost_ns[queued])
-    gaps_ns = (operations.busy_ns - operations.active_ns)[rows]
-    gaps_ns = gaps_ns - group_sum(owner, len(work), inside.end_ns - inside.start_ns)[: len(rows)]
-    of_row[: len(rows)] = np.minimum(of_row[: len(rows)], gaps_ns)
-    late = np.flatnonzero(of_row > CLOCK_NS)
-    return late, of_row[late]
+    row_of = scatter(len(operations) + 1, rows, np.arange(len(rows)))
+    inner = run.collectives.take(row_of[run.collectives.operation] != NONE)
+    inner = inner.take(inner.start_ns < operations.end_ns[inner.operation])
+    owner = row_of[inner.operation]
+    waiting = _find_waiting_transfers(work)
+    end_ns = work.end_ns[waiting] - CLOCK_NS
+    last = find_last_before(work.rank[waiting], end_ns, inner.rank, inner.start_ns)
+    ahead = np.append(waiting, NONE)[last]
+    is_queued = (ahead != NONE) & (inner.start_ns <= work.end_ns[ahead] + CLOCK_NS)
+    # An operation waits for its own receive, whatever it runs then.
+    is_own_receive = work.microbatch[ahead] == work.microbatch[owner]
+    is_own_receive &= work.virtual_stage[ahead] == work.virtual_stage[owner]
+    is_queued &= ~is_own_receive
+    queued_ns = inner.start_ns - np.maximum(work.start_ns[ahead], work.start_ns[owner])
+    lost_ns = group_sum(owner[is_queued], len(work), queued_ns[is_queued])
+    collective_ns = group_sum(owner, len(work), inner.end_ns - inner.start_ns)[: len(rows)]
+    gap_ns = (operations.busy_ns - operations.active_ns)[rows] - collective_ns
+    lost_ns[: len(rows)] = np.minimum(lost_ns[: len(rows)], gap_ns)
+    queued_rows = np.flatnonzero(lost_ns > CLOCK_NS)
+    return queued_rows, lost_ns[queued_rows]
 
 
-def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
-    """Return rows with the last of some others that had ended when they began, about.
+def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
+    """Match each starting row with the row that finished last before it.
 
-    What each follows began before it, so that none follows itself.
+    This is ``pandas.merge_asof`` by (rank, iteration) on time; see :func:`_sort_events`.
 
     Args:
-        work: of all ranks.
-        ended: the rows of which one is looked for.
-        begun: those for which it is looked for.
-        following: whether instead each of ``ended`` gets the first of ``begun`` after it.
+        work: Work of all ranks.
+        finishing: Rows to match by their end.
+        starting: Rows to match by their start.
+
+    Returns:
+        The rows of ``starting`` that have a match, and their matches.
     """
-    if not (len(ended) and len(begun)):
-        return ended[:0], begun[:0]
-    place = work.rank_iteration
-    both = np.concatenate((ended, begun))
-    begins = np.arange(len(both)) >= len(ended)
-    start_ns = work.start_ns[both]
-    ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
-    turn = np.where(begins, 1, np.where(ended_ns > start_ns, 0, 2))
-    order = sort_rows(place[both], np.where(begins, start_ns, ended_ns), turn, both)
-    begins, at = begins[order], np.arange(len(order))
-    if following:
-        nearest = np.minimum.accumulate(np.where(begins, at, len(order))[::-1])[::-1]
-        some = ~begins & (nearest < len(order))
-    else:
-        nearest = np.maximum.accumulate(np.where(begins, NONE, at))
-        some = begins & (nearest != NONE)
-    row, other = both[order[some]], both[order[nearest[some]]]
-    same = place[row] == place[other]
-    return row[same], other[same]
+    rows, is_start = _sort_events(work, finishing, starting)
+    position = np.arange(len(rows))
+    match = np.maximum.accumulate(np.where(is_start, NONE, position))
+    has_match = is_start & (match != NONE)
+    return _keep_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
 
 
-def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
-    """Return what follows collectives: the next operation if they were exposed, else the optimizer.
+def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
+    """Match each finishing row with the first row that starts after it.
 
-    A collective is exposed if the operation before the next one had ended when it did.
+    The counterpart of :func:`_match_last_finished`, with ``direction="forward"``.
+
+    Args:
+        work: Work of all ranks.
+        finishing: Rows to match by their end.
+        starting: Rows to match by their start.
+
+    Returns:
+        The rows of ``finishing`` that have a match, and their matches.
+    """
+    rows, is_start = _sort_events(work, finishing, starting)
+    position = np.arange(len(rows))
+    next_start = np.where(is_start, position, len(rows))
+    match = np.minimum.accumulate(next_start[::-1])[::-1]
+    has_match = ~is_start & (match < len(rows))
+    return _keep_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
+
+
+def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Bools]:
+    """Sort the ends of rows and the starts of rows by rank, iteration and time.
+
+    A row counts as ended ``CLOCK_NS`` early, to allow for clock noise, but never before its own
+    start. At equal times, ends come first, then starts, then ends of rows clamped to zero length.
+    So no row is matched with itself.
+
+    Args:
+        work: Work of all ranks.
+        finishing: Rows whose ends are events.
+        starting: Rows whose starts are events.
+
+    Returns:
+        rows: Row of each event, in order.
+        is_start: Whether the event is a start.
+    """
+    rows = np.concatenate((finishing, starting))
+    is_start = np.arange(len(rows)) >= len(finishing)
+    start_ns = work.start_ns[rows]
+    end_ns = np.maximum(work.end_ns[rows] - CLOCK_NS, start_ns)
+    tie_break = np.where(is_start, 1, np.where(end_ns > start_ns, 0, 2))
+    time_ns = np.where(is_start, start_ns, end_ns)
+    order = sort_rows(work.rank_iteration[rows], time_ns, tie_break, rows)
+    return rows[order], is_start[order]
+
+
+def _keep_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
+    """Keep the pairs whose rows are of the same rank and iteration."""
+    is_same = work.rank_iteration[rows] == work.rank_iteration[matches]
+    return rows[is_same], matches[is_same]
+
+
+def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
+    """Find what follows each collective: the next operation if it was exposed, else the optimizer.
+
+    A collective is exposed if the operation before the next one had ended when the collective did.
+
+    Args:
+        work: Work of all ranks.
+        computes: Rows that ranks compute one after the other, in order.
+        collectives: Rows of the collectives.
+
+    Returns:
+        The rows that follow collectives, and the collectives.
     """
     if not len(collectives):
         return collectives, collectives
     optimizers = computes[work.role[computes] == Role.OPTIMIZER]
-    next_row, optimizer, before = np.full((3, len(work) + 1), NONE, np.int64)
-    for column, rows in ((next_row, computes), (optimizer, optimizers)):
-        row, following = _in_turn(work, collectives, rows, following=True)
-        column[row] = following
-    after, earlier = chained(work, computes, work.rank_iteration[computes])
-    before[after] = earlier
-    previous = before[next_row[collectives]]
-    exposed = previous == NONE
-    exposed |= work.end_ns[previous] <= work.end_ns[collectives] + CLOCK_NS
-    follower = np.where(exposed, next_row[collectives], optimizer[collectives])
-    some = follower != NONE
-    return follower[some], collectives[some]
+    next_compute, next_optimizer = (
+        scatter(len(work) + 1, *_match_first_started(work, collectives, rows))
+        for rows in (computes, optimizers)
+    )
+    previous_of = scatter(len(work) + 1, *chain_rows(work, computes, work.rank_iteration[computes]))
+    previous = previous_of[next_compute[collectives]]
+    is_exposed = previous == NONE
+    is_exposed |= work.end_ns[previous] <= work.end_ns[collectives] + CLOCK_NS
+    follower = np.where(is_exposed, next_compute[collectives], next_optimizer[collectives])
+    has_follower = follower != NONE
+    return follower[has_follower], collectives[has_follower]

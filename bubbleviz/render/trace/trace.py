@@ -281,7 +281,7 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
     dependencies = dependencies_of(operations, tuple(report.ranks))
     producer, consumer = dependencies.before, dependencies.after
     stage = operations.virtual_stage
-    is_transfer = dependencies.remote(operations.rank) | (stage[consumer] != stage[producer])
+    is_transfer = dependencies.is_remote(operations.rank) | (stage[consumer] != stage[producer])
     has_transfer = make_mask(len(operations), consumer[is_transfer])[consumer]
     is_flow = (operations.phase[consumer] != Phase.W) & (is_transfer | ~has_transfer)
     is_flow &= operations.start_ns[producer] < operations.start_ns[consumer]

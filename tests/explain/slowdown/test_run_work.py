@@ -12,9 +12,9 @@ import pytest
 import bubbleviz
 from bubbleviz.explain import explanation
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.delays import delays_of, measured_ns
+from bubbleviz.explain.slowdown.delays import measure_delays, measure_iterations
 from bubbleviz.explain.slowdown.replay import build_replay
-from bubbleviz.explain.slowdown.run_work import outside_operations
+from bubbleviz.explain.slowdown.run_work import select_outer_collectives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.grouping import find_distinct
 from tests.planting import plant
@@ -34,9 +34,9 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
         return
     work, replay = scenarios.work, scenarios.replay
     assert len(replay.unordered) == 0
-    delays_ns = delays_of(work, scenarios.order)
+    delays_ns = measure_delays(work, scenarios.order)
     delayed = replay.lengths_ns(work.own_ns[:, None], delays_ns)[:, 0]
-    assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
+    assert delayed.tolist() == measure_iterations(work, replay.iterations).tolist()
 
 
 def test_an_iteration_in_a_circle_is_left_out() -> None:
@@ -100,7 +100,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
         **dict.fromkeys(("group", "sequence", "operation"), none),
     }
     table = CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
-    return outside_operations(table, analyze_planting(EVEN).operations, np.ones(1, bool))
+    return select_outer_collectives(table, analyze_planting(EVEN).operations, np.ones(1, bool))
 
 
 def test_members_that_left_before_others_entered_met_nobody() -> None:

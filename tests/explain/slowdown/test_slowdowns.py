@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.message_order import chained
+from bubbleviz.explain.slowdown.message_order import chain_rows
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 
@@ -45,7 +45,7 @@ def recorded(*rows: Row) -> tuple[Work, Dependencies]:
         meeting=np.array(meeting, np.int64),
         kinds=tuple(_KINDS.values()),
     )
-    return work, Dependencies(*chained(work, np.arange(len(rows)), work.rank_iteration))
+    return work, Dependencies(*chain_rows(work, np.arange(len(rows)), work.rank_iteration))
 
 
 def measured_of(*rows: Row) -> Slowdowns | None:
