@@ -1,4 +1,4 @@
-"""Advice: what to do first, and every change that would shorten iterations.
+"""Decide what to do first, and list the changes that would shorten iterations.
 
 This module decides, once per report (:func:`advise`)::
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 #: Minimum saving of advice that is done first or next, as a share of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of such advice, as a share of what twice the microbatches would save.
+#: Minimum saving of that advice, relative to the saving of twice as many microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
 #: Minimum idle share of a period in which a run is not called one without a bubble.
 _MIN_IDLE_PERIOD = 0.01
 #: Maximum share of kernels without a launching call at which operations count as recorded.
 _MAX_UNLINKED = 0.01
-#: Minimum saving of a finding in which nothing is slow compared with its like.
+#: Minimum saving of a finding without anything unusually slow.
 _MIN_BOUND_SAVING = 0.05
 #: Kinds of faults that no change removes completely, and how many times the saving of a slow part
 #: they must promise to be listed before it.
@@ -68,11 +68,11 @@ _ON_SET_CLOCKS = {"iteration"}
 
 
 class StepCode(StrEnum):
-    """What a step of the first advice is about. JSON contains these values."""
+    """Subject of a step of the first advice. JSON contains these values."""
 
     #: A change from the list of advice.
     ADVICE = "advice"
-    # What must be recorded or analyzed again.
+    # The run must be recorded or analyzed again.
     RECORD_AGAIN = "record-again"
     RECORD_LAUNCHES = "record-launches"
     CHECK_FOR_MISSING = "check-for-missing-profiles"
@@ -80,7 +80,7 @@ class StepCode(StrEnum):
     ADD_RANKS_OF_FEW = "add-ranks-of-few-pipelines"
     REPAIR_CLOCKS = "repair-clocks"
     ALIGN_CLOCKS = "align-clocks"
-    # What takes more time than the bubble.
+    # Something takes more time than the bubble.
     LAUNCH_GAPS = "launch-gaps"
     NAME_COMPUTE = "name-compute"
     # Why no saving is known.
@@ -101,8 +101,8 @@ class StepCode(StrEnum):
     SKIP_WARM_UP = "skip-warm-up"
 
 
-#: What advice rests on: faults and a replay without them, a simulated schedule that is faster, or
-#: operations that ran out of the planned order.
+#: Evidence for advice: faults and a replay without them, a faster simulated schedule, or operations
+#: that ran out of the planned order.
 Evidence: TypeAlias = "Finding | Choice | Recognition"
 
 
@@ -121,7 +121,7 @@ class Advice:
             is unknown.
         iterations: Number of iterations that it shortens.
         ranks: Places of its ranks in the report; empty for all ranks, or none.
-        stages: Stages that hold too much work; empty for other advice.
+        stages: Stages with too much work; empty for other advice.
         stage: Stage of its ranks, or None if there are none or several.
         example_iteration: Index of the typical one of the iterations in which alone its ranks are
             slow, or None for all iterations.
@@ -190,9 +190,9 @@ class Advised:
 
 
 def advise(report: Report) -> Advised:
-    """Return what to do first and next, and every change that would shorten iterations.
+    """Return the first advice, the further advice, and all changes that would shorten iterations.
 
-    It is decided once per report, and kept by the report.
+    The result is computed once per report and stored in it.
     """
     return report.derive(_make_advice)
 
@@ -200,8 +200,8 @@ def advise(report: Report) -> Advised:
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list every change that would shorten iterations.
 
-    Nothing is listed if the run must be recorded again, or analyzed with more profiles, because
-    the measured times are not those of the run then.
+    No change is listed if the run must be recorded again or analyzed with more profiles, because
+    its times are then unreliable.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -321,7 +321,7 @@ def _find_missing_step(report: Report) -> StepCode | None:
 
 
 def _is_missing_in_few(report: Report) -> bool:
-    """Return whether only few pipelines lack ranks, so that advice on the others stands."""
+    """Return whether only few pipelines lack ranks, so advice on the others remains valid."""
     return count_incomplete_pipelines(report.ranks) is not None
 
 
@@ -377,7 +377,7 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 
 
 def _find_step_without_advice(report: Report) -> StepCode | None:
-    """Return why no advice comes first, or None if that is unknown."""
+    """Return the step that explains why no change is advised, or None if that is unknown."""
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
         return _find_unknown_step(report)
@@ -410,7 +410,10 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
 
 
 def _find_unknown_step(report: Report) -> StepCode | None:
-    """Return what would tell the savings of a run without a replay, or None if that is unknown."""
+    """Return the step after which savings would be known, or None if there is none.
+
+    This applies to runs that could not be replayed.
+    """
     if UNPROVEN in report.restrictions:
         return StepCode.SET_SIZES
     source = report.explanation.slowdown_source
@@ -486,7 +489,7 @@ def _make_schedule_advice(report: Report) -> Advice | None:
 
     Other schedules are simulated at mean times without any delay, so they are compared with the
     order that ran, simulated in the same way. If microbatches were counted, and no schedule runs as
-    many in this order, they may be chunks; nothing is advised then.
+    many in this order, they may be chunks, and no schedule is advised.
 
     Returns:
         The advice, or None if no schedule is known to be comparable.
@@ -557,7 +560,7 @@ def _make_order_advice(report: Report) -> Advice | None:
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
-    """Return the findings that are worth advice, one of each family, the largest saving first.
+    """Return the findings that are worth advice, one per family, the largest saving first.
 
     Args:
         diagnosis: Diagnosis of the run.
@@ -575,13 +578,16 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
-    """Return whether a finding in which nothing is slow may be listed with one that saves less."""
+    """Return whether to list a finding if the largest slow finding saves ``slow_ns``.
+
+    Findings whose faults cannot be removed completely must save clearly more than a slow part.
+    """
     is_never_gone = bool({fault.kind for fault in finding.faults} & _NEVER_GONE)
     return not is_never_gone or not slow_ns < finding.saving_ns < _MIN_TIMES_SLOW * slow_ns
 
 
 def _is_bound(finding: Finding) -> bool:
-    """Return whether nothing in a finding is slow compared with its like."""
+    """Return whether a finding contains nothing that is unusually slow."""
     return all(fault.bound for fault in finding.faults)
 
 

@@ -71,7 +71,7 @@ def choose_step_window(report: Report) -> str:
 
 
 def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
-    """Return what the time of a step consists of: work first, then the parts of the bubble.
+    """Return the parts of the time of a step: work first, then the parts of the bubble.
 
     The shares of the window of :func:`choose_step_window` add up to 1::
 

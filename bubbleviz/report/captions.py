@@ -11,7 +11,7 @@ from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
 
-#: What numbers in boxes mean, as a clause, by whether boxes have numbers.
+#: Clause that explains numbers in boxes, keyed by whether boxes have numbers.
 _NUMBERS = {
     True: "; the number in a box is its microbatch",
     False: "",
@@ -35,7 +35,7 @@ def write_caption(
 
 
 def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int) -> Iterator[str]:
-    """Yield the clauses of the sentence: what is drawn, on which devices, and how much is idle."""
+    """Yield the clauses of the sentence, which describe the iterations, devices and idle share."""
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1
     yield f"One {noun}" if is_single else format_count(len(iterations), noun)
@@ -69,7 +69,7 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
 
 
 def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
-    """Yield the sentences of the note: what the ratio and boxes mean, and restrictions."""
+    """Yield the sentences of the note, which define the ratio and boxes and list restrictions."""
     definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:
         name = capitalize(name_measure(report).name)

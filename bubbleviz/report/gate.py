@@ -213,7 +213,7 @@ def check_promises(
 
 
 def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restriction]:
-    """Return the restrictions of a report because of which its values prove nothing.
+    """Return the restrictions that make the values of a report unreliable.
 
     Args:
         saved: Any report.
@@ -226,8 +226,8 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
     """Return the reasons to doubt the times of a report.
 
-    Ranks that form no pipeline are no such reason: a saving also holds for them, so long as their
-    times are right.
+    Restrictions that only say that the ranks form no pipeline are left out, because savings of
+    time are valid without a pipeline.
     """
     doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
@@ -349,7 +349,7 @@ def make_baseline_limits(
             :func:`check_limits`.
 
     Raises:
-        InputError: The primary ratio of the baseline is unknown, or not that of the pipeline.
+        InputError: The primary ratio of the baseline is unknown or restricted.
         UsageError: An increase has another form, or one report is on bubbles and the other one on
             idle time.
     """

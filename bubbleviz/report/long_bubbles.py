@@ -33,8 +33,8 @@ _EDGES = {
 def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
     """Return the longest bubbles of averaged iterations that the schedule does not imply.
 
-    If the schedule implies all bubbles, the longest of these are returned. Of the bubbles of a rank
-    with the same cause before operations of the same phase, only the longest is returned.
+    If the schedule implies all bubbles, the longest bubbles are returned. Only the longest bubble
+    is returned for each rank, cause and phase of the next operation.
 
     Args:
         report: Report of the run.

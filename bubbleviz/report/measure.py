@@ -1,4 +1,4 @@
-"""Measure: what the primary ratio and the idle time are called.
+"""Names of the primary ratio and of the idle time.
 
 Idle time is only called a bubble if the ranks form a pipeline. Launch gaps inside operations count
 as work. If launch gaps, or compute outside operations, take more time than the rest, the ratio is

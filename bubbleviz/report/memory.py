@@ -74,15 +74,15 @@ class RunMemory:
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the memory of each virtual stage and device.
 
-    Besides activations, a device holds what is allocated when an iteration begins, and the largest
-    temporary memory of any of its operations.
+    In addition to activations, a device needs the memory that is allocated when an iteration
+    begins, and the largest temporary memory of its operations.
 
     Args:
         memory: Memory of the run.
-        stage_of_virtual: Stage of the ranks that hold each virtual stage; -1 if it is unknown.
+        stage_of_virtual: Stage of the ranks with each virtual stage, or -1 if unknown.
 
     Returns:
-        The memory, or None if that of a virtual stage or device is unknown.
+        The memory, or None if the memory of a virtual stage or device is unknown.
     """
     forwards = {op.virtual_stage: op for op in memory.operations if op.phase == Phase.F.label}
     virtual_stages = range(len(stage_of_virtual.keys() - {NONE}))
@@ -112,7 +112,7 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
 
 
 def _measure_temporary_bytes(operations: PhaseMemory) -> float:
-    """Return what operations need only while they run.
+    """Return the memory that operations need only while they run.
 
     This is the peak of a forward above what it leaves allocated, and the peak of a backward above
     what was allocated before it.

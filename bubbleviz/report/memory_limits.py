@@ -67,7 +67,7 @@ def _summarize_kind(
 def find_device_memory(
     memory: RunMemory, kinds: Sequence[PhaseTime], limit_bytes: float | None
 ) -> DeviceMemory | None:
-    """Return the memory of the devices of a run, or None if that of a stage is unknown.
+    """Return the memory of the devices of a run, or None if a stage has no known memory.
 
     Args:
         memory: Memory of the run.

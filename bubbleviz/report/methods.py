@@ -1,4 +1,4 @@
-"""The methods sentence: what was measured, how and with what, ready for a paper."""
+"""Write the methods sentence of a paper, which says what was measured and how."""
 
 from __future__ import annotations
 

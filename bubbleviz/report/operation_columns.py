@@ -35,7 +35,7 @@ _DIGITS = 18
 
 
 def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
-    """Return the columns that follow those of every table of operations, in their order.
+    """Return the columns of ``--csv`` that follow the basic columns, in order.
 
     Columns of tokens exist only if the tokens of any operation are known.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.model.texts import format_percent
 
-#: What to do if only the schedule causes the bubble, and the kind and place of this advice.
+#: Advice if only the schedule causes the bubble, and the kind and place of that advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 #: Kinds of advice that move work: layers to other stages, or tokens to other microbatches. They
 #: promise the saving of an even spread, which whole layers or sequences do not exceed. More
@@ -36,7 +36,7 @@ def format_saving(
     Args:
         kind: Kind of the advice.
         place: Place of the advice.
-        saving_ratio: Promised saving as a share of an iteration, or None if nothing is promised.
+        saving_ratio: Promised saving as a share of an iteration, or None without a promise.
         error_ratio: Error bound of ``saving_ratio``, or None if unknown.
     """
     if saving_ratio is None:

@@ -1,4 +1,4 @@
-"""Chunks of prompts: what they cost, in words, and chunks that keep the stages even."""
+"""Costs of prompt chunks in words, and chunk sizes that take equal time."""
 
 from __future__ import annotations
 

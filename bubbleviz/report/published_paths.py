@@ -30,8 +30,8 @@ def make_relative(path: str) -> str:
 def make_paths_relative(report: ReportT) -> ReportT:
     """Return a report whose files are named relative to the current directory.
 
-    These are its profiles, those in its limitations, and those of its command line. A profile that
-    could not be read is named only at the head of its limitation.
+    Paths occur in profiles, limitations and the command line. The path of a profile that could not
+    be read occurs only at the start of its limitation.
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads

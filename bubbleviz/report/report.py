@@ -468,6 +468,7 @@ def add_schedule(
 def _summarize_profiles(
     recordings: Sequence[Recording], run: Run
 ) -> tuple[tables.ProfileSummary, ...]:
+    """Summarize the source, coverage and clock of each profile."""
     summaries = []
     for recording, clock, host in zip(recordings, run.clocks, run.profile_hosts, strict=True):
         source, coverage = recording.source, recording.coverage

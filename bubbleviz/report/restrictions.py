@@ -260,9 +260,9 @@ def list_restrictions(
 def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
     """Drop the limitations on kernels that were left out, if few kernels were left out.
 
-    Some profilers cannot collect the times of a few kernels, so a small share of such kernels is
-    normal. Impossible times are damage, so they count from the smallest share that is visible in a
-    ratio.
+    Some profilers cannot collect the times of a few kernels, so a small share of kernels without
+    times is normal. Impossible times are damage, so they count from the smallest share that is
+    visible in a ratio.
 
     Args:
         limitations: Limitations of a report.

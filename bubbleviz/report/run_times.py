@@ -111,7 +111,7 @@ def choose_sizes_and_times(
     tw: float | Sequence[float] | None,
     tcomm: float | None,
 ) -> tuple[Sizes, StageTimes]:
-    """Return the sizes and times to simulate: those given, and for the others those of a run.
+    """Return the sizes and times to simulate, taking values that are not given from a run.
 
     Args:
         run: The run, or None for times of 1 ms, and transfers of 0 ms.

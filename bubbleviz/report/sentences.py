@@ -1,4 +1,4 @@
-"""Sentences of advice: what to do first, what next, and what each change saves.
+"""Sentences of advice, such as the first step and the saving of each change.
 
 :mod:`bubbleviz.report.advice` decides what is advised. This module puts it into words, from the
 first step to the sentence on each fault. A new kind of fault gets its sentence in ``_FAULTS``, a
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 
 #: Maximum number of names in a sentence.
 _MAX_NAMED = 3
-#: What to do about transfers, or a profiler, that take time although nothing is slow.
+#: Advice for transfers, or a profiler, that cost time although none is unusually slow.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
 def describe_first_steps(report: Report) -> str | None:
-    """Return what to do first, in sentences, or None if nothing is advised."""
+    """Return the first advice in sentences, or None if there is none."""
     texts = (_describe_step(report, step) for step in advise(report).first)
     return join_sentences(*texts) or None
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
-    """Return what to do next, a clause for each change with what it would save alone."""
+    """Return the further advice, one clause per change with the saving of that change alone."""
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 
@@ -104,7 +104,7 @@ def _describe_step(report: Report, step: Step) -> str:
 
 
 def _record_again(report: Report) -> str:
-    """Return what to do about the first restriction, with the window that leaves its damage out."""
+    """Return the advice for the first restriction, with a window without damage if known."""
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
     windows = {note.window for note in report.limitations if note.kind is restriction.kind}
     window = windows.pop() if len(windows) == 1 else ""
@@ -141,7 +141,7 @@ def _check_for_missing(report: Report) -> str:
 
 
 def _add_ranks(report: Report) -> str:
-    """Return what to do about missing ranks, with the first profile that cannot be read."""
+    """Return the advice for missing ranks, with the first profile that cannot be read, if any."""
     unreadable = LimitationKind.PROFILE_UNREADABLE
     reasons = [note.reason for note in report.limitations if note.kind is unreadable]
     if not reasons:
@@ -163,7 +163,10 @@ def _add_ranks_of_few(report: Report) -> str:
 
 
 def _describe_launch_gaps(report: Report) -> str:
-    """Return how much launch gaps take, and what to do unless other advice in the steps says so."""
+    """Return a sentence on the time lost in launch gaps.
+
+    It also says what to do, unless another first step already advises on launch gaps.
+    """
     time = report.kernel_time
     if time.gaps_outweigh:
         comparison = _compare_with_idle(report)
@@ -339,7 +342,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return what to do, a clause on what it saves, and the evidence, which may be empty."""
+    """Return the action, a clause with its saving, and the evidence, which may be empty."""
     evidence = advice.evidence
     if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
@@ -436,13 +439,13 @@ def _measure_remaining(report: Report, replayed_ns: float, share: float) -> floa
     return measured_ns * (1 - share)
 
 
-#: What to do about a fault, as the beginning of a sentence; what shows it; and what to look
-#: at next. The last two are sentences without a full stop, or "".
+#: Action against a fault, as the beginning of a sentence; its evidence; and the next thing to
+#: check. The last two are sentences without a full stop, or "".
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
-    """Return for each fault what to do, what shows it, and what to look at next.
+    """Return the action, the evidence and the next check for each fault.
 
     Several slow ranks share one text.
 
@@ -457,7 +460,7 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
 
 
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on a slow rank, or on a replica all of whose ranks are slow."""
+    """Return the text on a slow rank, or on a replica in which all ranks are slow."""
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
         n_ranks = format_count(len(fault.ranks), "rank")
@@ -477,7 +480,7 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
-    """Return the text on ranks that save more together, for example those of a tensor group."""
+    """Return the text on several slow ranks, such as the ranks of a tensor-parallel group."""
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
     compared_with = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
@@ -510,7 +513,7 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on stages that hold too much work, with the layers to move if known."""
+    """Return the text on stages with too much work, with the layers to move if known."""
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:

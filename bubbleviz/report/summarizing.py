@@ -191,7 +191,7 @@ def _make_iteration(
 def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     """Return the columns of the ranks of an iteration.
 
-    ``unattributed_ns`` and ``overlap_ns`` are those of the window of ``schedule``.
+    ``unattributed_ns`` and ``overlap_ns`` refer to the window of ``schedule``.
     """
     ranks, communication = iteration.ranks, report.explanation.communication
     accounts = list(ranks.columns.accounts)
@@ -449,7 +449,7 @@ def _make_choice(choice: Choice) -> summary.ChoiceEntry:
 
 
 def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
-    """Return times by stage, without those of virtual stages."""
+    """Return the times by stage, leaving out times by virtual stage."""
     times = measured.times
     return summary.SimulatedTimes(
         stages=measured.stages,

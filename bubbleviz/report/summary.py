@@ -71,8 +71,8 @@ class RankEntry(Struct, frozen=True):
         profile: Index of the profile that recorded it.
         relative_score: Kernel time of the fastest rank of its stage divided by its own, or None if
             it is unknown.
-        individual_score: Kernel time of its fastest iteration divided by that of its last one, or
-            None if it is unknown.
+        individual_score: Kernel time of its fastest iteration divided by the kernel time of its
+            last iteration, or None if it is unknown.
     """
 
     index: int
@@ -158,7 +158,7 @@ class AdviceEntry(Struct, frozen=True):
 
     @property
     def action_and_evidence(self) -> str:
-        """What to do and the evidence, without the saving."""
+        """The action and the evidence, without the saving."""
         return join_sentences(self.action, self.evidence)
 
 
@@ -168,7 +168,7 @@ def join_sentences(*sentences: str) -> str:
 
 
 class RestrictionEntry(Struct, frozen=True):
-    """A reason why the ratios are not those of a whole pipeline.
+    """A reason why the ratios do not describe a complete pipeline.
 
     Attributes:
         code: Name of the reason, the same in every version.
@@ -235,7 +235,7 @@ class CommunicationColumns(Columns, frozen=True):
     Attributes:
         wait_ns: Waiting for inputs and for other members of collectives.
         transfer_ns: Transfers, once their input was ready.
-        exposed_ns: Transfers during which nothing was computed.
+        exposed_ns: Transfers during which the rank computed no operation.
         communication_ns: Union of all communication kernels.
         overlapped_ns: The part of them during which compute kernels ran.
     """
@@ -374,7 +374,7 @@ class KernelTimeEntry(Struct, frozen=True):
 
 
 class StepSummary(Struct, frozen=True):
-    """What the time of a step is spent on.
+    """Parts of the time of a step.
 
     Attributes:
         window: Name of the ratio whose window is a step.
@@ -503,7 +503,7 @@ class PhaseTimeEntry(Struct, frozen=True):
 
 
 class ChunkCostEntry(Struct, frozen=True):
-    """What chunks of prompts cost on a virtual stage; see :class:`.chunk_costs.ChunkCost`.
+    """Costs of prompt chunks on a virtual stage; see :class:`.chunk_costs.ChunkCost`.
 
     Attributes:
         stage: Stage of the ranks, or None if it is unknown.
@@ -649,7 +649,7 @@ class StageTimesEntry(Struct, frozen=True):
         backward_ms: Backward for the input.
         weight_ms: Backward for the weights.
         transfer_ms: Transfer between two devices.
-        lengths: Length of each microbatch relative to their mean; empty if all are alike.
+        lengths: Length of each microbatch relative to their mean; empty if all are equal.
     """
 
     forward_ms: tuple[float, ...]
@@ -685,7 +685,7 @@ class ChoiceEntry(Struct, frozen=True):
         makespan_ms: Window over all stages, or None if it is unknown.
         cost_ms: The longest of the stages' own windows, or None if it is unknown.
         bubble_ratio: Ratio of the window that is compared.
-        peak_activations: Maximum number of microbatches that a stage holds from F to W.
+        peak_activations: Maximum number of microbatches whose activations a stage stores.
         speedup: Share of the measured window that the schedule saves.
         fits: Whether it needs no more memory than the run, or than the memory limit.
         reason: Why it cannot be simulated; else empty.
@@ -716,8 +716,8 @@ class WhatIfEntry(Struct, frozen=True):
         times: Times of the run, or None if they are unknown.
         rows: The run, then other schedules, the best first.
         reordered: Best order of unequal microbatches, and the share that it saves, or None.
-        limit_bytes: Memory of a device that schedules are compared with, or None if it is that of
-            the run.
+        limit_bytes: Memory of a device that schedules must fit in, or None for the memory of the
+            run.
     """
 
     reason: str
@@ -775,7 +775,7 @@ class LinkSlowdowns(Columns, frozen=True):
 
 
 class SlowdownEntry(Struct, frozen=True):
-    """What stragglers cost; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
+    """Cost of stragglers; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
 
     Attributes:
         total: Slowdown of all work.
@@ -828,7 +828,7 @@ class LimitationEntry(Struct, frozen=True):
 
 
 class SavedTimeline(Struct, frozen=True):
-    """What pictures are drawn from; see :class:`.timeline.Timeline`.
+    """Tables from which pictures are drawn; see :class:`.timeline.Timeline`.
 
     Attributes:
         base_ns: Time to which all times of the tables are relative.
@@ -854,10 +854,10 @@ class RunSummary(Struct, frozen=True):
         profiles: Profiles, in the order given.
         ranks: Ranks, in the order of the pipeline.
         what_to_do_first: The most important advice in words, or None.
-        first: The same as data, a step for each sentence; empty if nothing is advised.
+        first: The same as data, one step per sentence; empty without advice.
         then: What to do next, as indices of ``advice``.
         advice: What would shorten iterations, the largest saving first.
-        restrictions: Why the ratios are not those of a whole pipeline, the most severe first.
+        restrictions: Reasons why the ratios do not describe a complete pipeline, most severe first.
         typical_iteration: Index of the typical iteration, or None.
         iterations_overlap: Whether consecutive iterations overlap, so that ``period`` is the
             primary ratio.
@@ -870,7 +870,7 @@ class RunSummary(Struct, frozen=True):
         even_chunks: Chunks that take equally long, or None if they save nothing.
         transfer_ns: Median time of a transfer, or None if there is none.
         microbatch_lengths: Lengths of microbatches relative to their mean, by iteration; empty if
-            all are alike.
+            all are equal.
         imbalance: How much longer the slowest stage takes than the mean, by phase.
         stragglers: The slowest operations.
         critical_path: Critical path of the typical iteration, or None.
@@ -878,7 +878,7 @@ class RunSummary(Struct, frozen=True):
         what_if: Other schedules at the same times, or None if they were not simulated.
         memory: Memory of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
-        slowdown: What stragglers cost, or None if it is unknown.
+        slowdown: Cost of stragglers, or None if it is unknown.
         coverage: How much GPU time belongs to operations, by rank.
         unattributed_kernels: The largest kernels outside operations.
         limitations: What could not be determined.

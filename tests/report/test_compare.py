@@ -361,7 +361,8 @@ def test_clocks_that_allow_the_same_ratio_are_told() -> None:
     (note,) = compare([run("a", 0.25, interval=wide), run("b", 0.29, interval=apart)]).notes
 
     assert note == (
-        "b: within clock uncertainty, schedule may equal that of a; the test does not include it"
+        "b: schedule may equal the value of a within clock uncertainty, which the test does not "
+        "include"
     )
     for first, other in ((None, apart), (wide, None), ((0.2, 0.27), apart)):
         runs = [run("a", 0.25, interval=first), run("b", 0.29, interval=other)]
@@ -386,7 +387,7 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
     runs = [run("a"), run("b", restrictions=[RestrictionEntry(kind.code, kind.text)])]
     comparison = compare(runs[::-1] if first else runs)
 
-    assert comparison.notes[0].startswith(f"b: {restriction}; its ratios are of what its profiles ")
+    assert comparison.notes[0].startswith(f"b: {restriction}; its profiles are incomplete")
     head, mark, *_ = " ".join(printed(comparison).split("\n\n")[0].split()).partition(" ! (")
     assert head.startswith("schedule bubble ratio 25.00 % (")
     assert mark

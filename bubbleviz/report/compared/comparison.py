@@ -250,7 +250,7 @@ def _describe_limits(
         if kernel_time is not None:
             yield (
                 f"{run.title}: {to_one_line(kernel_time, 200)}; much time is lost inside or "
-                "beside operations, which its ratios do not show"
+                "outside operations, which its ratios do not show"
             )
     for index, pair in enumerate(pairs, 1):
         cells = {name: (row[0], row[index]) for name, row in ratios.items()}
@@ -263,14 +263,14 @@ def _describe_limits(
 
 
 def _describe_restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    """Yield a sentence on each run whose ratios are not those of a whole pipeline."""
+    """Yield a sentence on each run whose ratios do not describe a complete pipeline."""
     for run in runs:
         restrictions = read_restrictions(run.saved.restrictions)
         if restrictions:
             reasons = "; ".join(restriction.text for restriction in restrictions)
             yield (
-                f"{run.title}: {reasons}; its ratios are of what its profiles hold, and a "
-                "difference to them need not be one of the pipeline"
+                f"{run.title}: {reasons}; its profiles are incomplete, so differences may not come "
+                "from the pipeline"
             )
 
 
@@ -294,8 +294,8 @@ def _describe_pair_limits(
         yield _describe_no_gain(headline, gains, other)
     if uncertain := [name for name, both in cells.items() if _is_within_clock_bounds(*both)]:
         yield (
-            f"{other.title}: within clock uncertainty, {' and '.join(uncertain)} may equal that of "
-            f"{first.title}; the test does not include it"
+            f"{other.title}: {' and '.join(uncertain)} may equal the value of {first.title} within "
+            "clock uncertainty, which the test does not include"
         )
     if not isinstance(pair, RunPair) or pair.is_per_microbatch:
         return
