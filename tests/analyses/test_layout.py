@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.layout.inputs import of_profiles
-from bubbleviz.analyses.layout.layer_table import MeasuredModel, read_layers, table_text
-from bubbleviz.analyses.layout.report import layouts_of
-from bubbleviz.analyses.layout.text import sections
+from bubbleviz.analyses.layout.inputs import measure_model
+from bubbleviz.analyses.layout.layer_table import MeasuredModel, format_table, read_layers
+from bubbleviz.analyses.layout.report import find_layouts
+from bubbleviz.analyses.layout.text import list_sections
 from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.schedules.layout.layers import LayerKind
@@ -49,7 +49,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     # What is written is read.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     layers = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
-    text = table_text(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
+    text = format_table(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
     again = read_layers(table(tmp_path, text))
     assert (layers.in_bytes, again.in_bytes) == (False, True)
     for name in layers.layers.column_names():
@@ -67,9 +67,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
         (f"{HEAD},kind\na,1,1,tail\n", "kind: 'tail' is not one of"),
         (f"{HEAD},memory\na,1,1,many\n", "not an amount of memory"),
         (f"{HEAD},memory,memory_weight\na,1,1,1,2\n", "more than memory"),
-        ("name,forward_ms\na,1\n", "no column 'backward_ms'"),
-        ("", "no layers, or no column 'name'"),
-        (f"{HEAD}\n", "no layers"),
+        ("name,forward_ms\na,1\n", "lacks the column 'backward_ms'"),
+        ("", "contains no layers, or lacks the column 'name'"),
+        (f"{HEAD}\n", "contains no layers"),
         (f"{HEAD}\n" + "a,1,1\n" * 1001, "more than 1,000 layers"),
         (f"{HEAD},memory\na,1,2,1.5GB\nb,1,2,300\n", "row 2, memory: '300' is a plain number"),
         (
@@ -102,7 +102,7 @@ RUNS = {
 
 def planted(planting: Planting, folder: Path) -> MeasuredModel:
     plant(planting, folder)
-    return of_profiles([str(folder)])
+    return measure_model([str(folder)])
 
 
 def ms(model: MeasuredModel) -> list[list[float]]:
@@ -145,8 +145,8 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path / "before")
     named = [] if planting.inference else [planting.schedule]
-    report = layouts_of(model, schedules=named)
-    (row,), printed = report.rows, str(list(sections(report)))
+    report = find_layouts(model, schedules=named)
+    (row,), printed = report.rows, str(list(list_sections(report)))
     assert ("VLLM_PP_LAYER_PARTITION=4,3,3,2" in printed) == planting.inference
     assert row.best is not None
     assert row.before_ns is not None
@@ -173,7 +173,7 @@ def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
     apart = replace(BASE, layer_names=names, layer_backward=False)
     plant(apart if modules else replace(BASE, autograd="named"), tmp_path / "nsys")
     traces = write_traces(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=modules)
-    model = of_profiles([str(trace) for trace in traces])
+    model = measure_model([str(trace) for trace in traces])
 
     assert ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert model.layers.kinds == (LayerKind.TRANSFORMER,) * 12

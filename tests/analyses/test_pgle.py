@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
-from bubbleviz.analyses.pgle.files import read_costs, written_costs
+from bubbleviz.analyses.pgle.comparison import compare_costs, format_comparison_csv
+from bubbleviz.analyses.pgle.files import encode_costs, read_costs
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from tests.support.command_line import CommandLine
@@ -226,7 +226,7 @@ def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
     path, file, table = make_steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
     # 0.540 us and 1.001 us were measured.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}
-    file.write_bytes(written_costs(estimates, "pb"))
+    file.write_bytes(encode_costs(estimates, "pb"))
     code, out, err = cli("pgle", path, "--against", file, "--csv", table)
 
     assert (code, err) == (0, "")
@@ -252,7 +252,9 @@ def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
         again, _, unestimated = compare_costs(costs.instructions, estimates)
         assert [own.name for own, _ in again] == names
         assert len(unestimated) == 2 - len(names)
-    assert csv_of_comparison(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
+    assert (
+        format_comparison_csv(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
+    )
     # That no instruction is compared is reported.
     file = tmp_path / "estimates.pbtxt"
     for content in ("", 'costs { name: "other" cost_us: 7 }\n'):

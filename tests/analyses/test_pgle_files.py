@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.pgle.files import FORMATS, read_costs, written_costs
+from bubbleviz.analyses.pgle.files import FORMATS, encode_costs, read_costs
 from bubbleviz.errors import InputError
 from tests.support.needs import get_real_file
 
@@ -52,7 +52,7 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
     )
     for form in FORMATS:
         file = tmp_path / f"a.{form.upper()}"  # which -o takes, too
-        content = written_costs(HOSTILE, form)
+        content = encode_costs(HOSTILE, form)
         whole = kind()
         if form == "pb":
             whole.ParseFromString(content)
@@ -112,7 +112,7 @@ def test_a_published_file_is_read_and_written_again(tmp_path: Path) -> None:
     costs = read_costs(str(file))
 
     assert (file.read_bytes().count(b"\n"), len(costs)) == (824, 714)
-    assert set(written_costs(costs, "pbtxt").splitlines()) <= set(file.read_bytes().splitlines())
+    assert set(encode_costs(costs, "pbtxt").splitlines()) <= set(file.read_bytes().splitlines())
     again = tmp_path / "costs.pb"
-    again.write_bytes(written_costs(costs, "pb"))
+    again.write_bytes(encode_costs(costs, "pb"))
     assert read_costs(str(again)) == costs

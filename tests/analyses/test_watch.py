@@ -20,10 +20,10 @@ import pytest
 from rich.console import Console, Group
 
 from bubbleviz.analyses.watch import measurement as watcher_module
-from bubbleviz.analyses.watch.measurement import SILENT_S, Sight, Watcher
-from bubbleviz.analyses.watch.outputs import Metrics, opened
-from bubbleviz.analyses.watch.text import line_of, page_of
-from bubbleviz.analyses.watch.watched_iterations import WatchedIteration, limit_watch
+from bubbleviz.analyses.watch.measurement import SILENT_S, Observation, Watcher
+from bubbleviz.analyses.watch.outputs import Metrics, open_outputs
+from bubbleviz.analyses.watch.text import format_line, format_page
+from bubbleviz.analyses.watch.watched_iterations import WatchedIteration, make_limit_check
 from bubbleviz.cli.app import main
 from bubbleviz.cli.terminal import rich_text
 from bubbleviz.errors import OutputError
@@ -69,9 +69,9 @@ def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
     return [(row.number, row.ranks) for row in rows]
 
 
-def page(sight: Sight, width: int = 120) -> str:
+def page(sight: Observation, width: int = 120) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(Group(*map(rich_text, page_of("run/", sight, sight.events, width))))
+    console.print(Group(*map(rich_text, format_page("run/", sight, sight.events, width))))
     return console.export_text()
 
 
@@ -141,7 +141,7 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
     assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
     # Two of the three newest iterations show it.
     assert "stage 2" in sight.advice
-    assert "rank 2 (stage 2, node2) computes" in line_of(newest)
+    assert "rank 2 (stage 2, node2) computes" in format_line(newest)
     assert "Slow: rank 2" in page(sight)
 
 
@@ -175,9 +175,9 @@ def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
     assert [own.number for own in seen if own.usual_pause_ns >= 0] == [3, 5]
     assert seen[0].pause_ns == -1
     assert seen[3].pause_ns == pytest.approx(seen[2].pause_ns + 30 * MS, abs=MS)
-    assert "paused 3" in line_of(seen[3])
-    assert "data loading" in line_of(seen[5])
-    assert "paused" not in line_of(seen[4])
+    assert "paused 3" in format_line(seen[3])
+    assert "data loading" in format_line(seen[5])
+    assert "paused" not in format_line(seen[4])
     assert "Iteration 5 paused" in page(watcher.look(1.0))
 
 
@@ -196,7 +196,7 @@ def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> 
     assert sight.events == ("rank 3 has written nothing since iteration 0",)
     assert sight.silent == (3,)
     assert measured(sight.iterations) == [(1, 3), (2, 3), (3, 3), (4, 3)]
-    assert "3 of 4 ranks" in line_of(sight.iterations[-1])
+    assert "3 of 4 ranks" in format_line(sight.iterations[-1])
     assert "Silent: rank 3" in page(sight)
     assert watcher.look(SILENT_S + 2.0).events == ()
 
@@ -243,7 +243,7 @@ def test_a_clock_that_is_put_is_said(job: Job) -> None:
     sight = watcher.look(1.0)
 
     (event,) = sight.events
-    assert event.startswith("the clock of node1 was put by -7.000 s")
+    assert event.startswith("the UTC clock of node1 was set by -7.000 s")
     for iteration in sight.iterations:
         true = planted().iterations[iteration.number].bubble_ratio["stage"]
         assert iteration.ratios["stage"] == pytest.approx(true, abs=1e-12)
@@ -270,14 +270,14 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
 
 def test_the_trend_tells_small_changes_apart_and_names_its_scale() -> None:
     trend = tuple(ratio(n, value) for n, value in enumerate([0.28, None, 0.28, 0.35]))
-    shown = page(Sight((), trend, (), "", (), 4), 50)
+    shown = page(Observation((), trend, (), "", (), 4), 50)
 
     assert "\n▁ ▁█  ▁ 28.00 % to █ 35.00 %, 3 iterations\n" in shown
     assert max(map(len, shown.splitlines())) <= 50
 
 
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
-    exceeded = limit_watch(["20%"], 3)
+    exceeded = make_limit_check(["20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
 
     said = [exceeded(ratio(n, value)) for n, value in enumerate(values)]
@@ -287,11 +287,11 @@ def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
 
 
 @pytest.fixture
-def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sight:
+def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observation:
     return Watcher(str(whole(planted(SLOW), tmp_path / "run", monkeypatch))).look(0.0)
 
 
-def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
+def test_a_scrape_holds_the_newest_iteration(sight: Observation) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
     metrics = Metrics("127.0.0.1:0", "big")
     try:
@@ -329,11 +329,11 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
+def test_tensorboard_reads_the_scalars(sight: Observation, tmp_path: Path) -> None:
     loader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard"
     )
-    with opened(str(tmp_path), None, None, str(tmp_path / "board")) as outputs:
+    with open_outputs(str(tmp_path), None, None, str(tmp_path / "board")) as outputs:
         for take in outputs:
             take(sight)
     (file,) = (tmp_path / "board").iterdir()
@@ -349,10 +349,10 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
         assert (iteration.number, "bubbleviz/iteration_duration_seconds") in values
 
 
-def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
+def test_lines_of_json_are_added(sight: Observation, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     for _ in range(2):
-        with opened(str(tmp_path), str(path), None, None) as outputs:
+        with open_outputs(str(tmp_path), str(path), None, None) as outputs:
             outputs[0](sight)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -411,7 +411,7 @@ def test_what_is_written_between_two_looks_is_new(
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
         (["--for", "3"], "--for needs --max-bubble", 2),
         (["--max-bubble", "schedule"], "schedule", 2),
-        (["--max-bubble", "shedule=20%"], "no ratio; the ratios are schedule", 2),
+        (["--max-bubble", "shedule=20%"], "no such ratio; the ratios are schedule", 2),
         (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
         (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
         *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),
@@ -561,7 +561,7 @@ def test_recordings_of_damaged_lines_alone_end_in_the_reason(
 
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
-    assert "rank-00000.bvrec: a recording of which every line is damaged (line 2: " in err
+    assert "rank-00000.bvrec: every line of the recording is damaged (line 2: " in err
 
 
 def test_damaged_lines_are_said_once(

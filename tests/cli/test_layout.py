@@ -119,10 +119,10 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
     assert "no schedule is called 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
     assert "not an amount" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
     assert "no ranges of layers inside forwards" in cli.refused("layout", str(FIXTURES / "1f1b"))
-    assert "each needs one" in cli.refused(
+    assert "each needs at least one" in cli.refused(
         "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
-    assert "1 layer for 2 devices: each needs one; give fewer" in cli.refused(
+    assert "1 layer for 2 devices: each needs at least one" in cli.refused(
         "layout", "--layers", str(few), *SIZES
     )
     assert "no numbers" in cli.refused("layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.layout.inputs import of_profiles
+from bubbleviz.analyses.layout.inputs import measure_model
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
@@ -195,13 +195,13 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
 
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
-    model = of_profiles(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
+    model = measure_model(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 
     # What the operation allocates by itself lies in the range of its first layer.
     held = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
     assert model.layers.held == pytest.approx(held)
     assert model.in_bytes
-    question = model.question(None, None)
+    question = model.make_question(None, None)
     assert question.own is not None
     assert question.own.bounds == (0, 2, 4)
 

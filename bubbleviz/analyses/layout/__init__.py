@@ -1,1 +1,1 @@
-"""Layouts: which layers of a measured model go on which stage."""
+"""Finds out which layers of a measured model each stage should have."""

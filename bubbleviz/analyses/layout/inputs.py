@@ -1,4 +1,4 @@
-"""Inputs: what is known of a model, from a table of layers, a report, or profiles."""
+"""Measures the model of a run from a saved report or from profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.layout import layer_table
-from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
+from bubbleviz.analyses.layout.layer_memory import add_layer_memory, measure_layer_bytes
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.count.count import count
@@ -33,31 +33,31 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
 
-def of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
-    """Return a model by the times of a saved report, a stage's divided among so many layers.
+def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
+    """Return the model of a saved report; the times of a stage are divided among equal layers.
 
     Args:
-        path: of the report.
-        layers_per_stage: layers of each virtual stage, or one number for all.
+        path: Path of the report.
+        layers_per_stage: Number of layers of each virtual stage, or one number for all.
 
     Raises:
-        InputError: it is no report of a pipeline.
-        MismatchError: it lacks the times of a virtual stage.
-        UsageError: the numbers of layers are not those of its virtual stages.
+        InputError: The file is not a report of a pipeline.
+        MismatchError: The report lacks the times of a virtual stage.
+        UsageError: The numbers of layers do not match its virtual stages.
     """
     run = read_pipeline(path)
     workload = measure_workload(run, forward_only=True)
-    layers, own = evenly_divided(workload, layers_per_stage)
+    layers, layout = divide_evenly(workload, layers_per_stage)
     source = to_one_line(path, 100)
-    return _model(
-        source, layers, own, workload, (_EVEN,), measure_run_memory(run), ran=run.schedule_name
+    return _make_model(
+        source, layers, layout, workload, (_EVEN,), measure_run_memory(run), ran=run.schedule_name
     )
 
 
-def _model(
+def _make_model(
     source: str,
     layers: Layers,
-    own: Layout,
+    layout: Layout,
     workload: Workload,
     assumptions: tuple[str, ...],
     memory: MeasuredMemory | None,
@@ -65,9 +65,9 @@ def _model(
     ran: str | None = None,
     ran_ns: float | None = None,
 ) -> layer_table.MeasuredModel:
-    """Return what is known of a model, its memory in bytes where that was measured."""
+    """Build the model, with memory in bytes if that was measured."""
     if memory is not None:
-        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
+        layers, unmeasured = add_layer_memory(layers, layout, memory, allocated)
         assumptions += unmeasured
     return layer_table.MeasuredModel(
         source,
@@ -82,12 +82,12 @@ def _model(
         ran_ns=ran_ns,
         stages=workload.devices,
         microbatches=workload.microbatches,
-        own=own,
+        own=layout,
         links=measure_links(workload),
     )
 
 
-def of_profiles(
+def measure_model(
     paths: Sequence[str],
     *,
     layers_per_stage: Sequence[int] = (),
@@ -96,18 +96,19 @@ def of_profiles(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> layer_table.MeasuredModel:
-    """Return a model by the profiles of one run, with ranges of layers or numbers of these.
+    """Measure the model of a run in its profiles.
 
     Args:
-        paths: profiles, as :func:`bubbleviz.analyze` takes them.
-        layers_per_stage: layers of each virtual stage, taken as equal; empty to measure them.
-        conventions: of range names.
-        skip: how many of the first iterations are left out.
-        jobs: processes that read.
-        progress: takes the progress of reading.
+        paths: Profiles, as for :func:`bubbleviz.analyze`.
+        layers_per_stage: Number of equal layers of each virtual stage, or empty to measure the
+            layers by their ranges.
+        conventions: Conventions of range names.
+        skip: Number of first iterations to leave out.
+        jobs: Number of processes that read profiles.
+        progress: Receives the progress of reading.
 
     Raises:
-        BubblevizError: the profiles cannot be read, or are of no pipeline with layers.
+        BubblevizError: The profiles cannot be read, or contain no pipeline with layers.
     """
     fleet, watched = Fleet(jobs), progress or Unwatched()
     files = fleet.find(list(paths))
@@ -124,18 +125,18 @@ def of_profiles(
     names: tuple[LayerName, ...] = ()
     assumptions: tuple[str, ...] = (_EVEN,)
     if layers_per_stage:
-        layers, own = evenly_divided(workload, layers_per_stage)
+        layers, layout = divide_evenly(workload, layers_per_stage)
     else:
-        layers, own, names, assumptions = divide_layers(run.layers, workload)
+        layers, layout, names, assumptions = divide_layers(run.layers, workload)
     memory, allocated = None, None
     if (found := memory_limits.collect_memory(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measure_memory(found, of_stages)
-        allocated = allocated_by_layer(recordings, run, names, own) if names else None
-    return _model(
+        allocated = measure_layer_bytes(recordings, run, names, layout) if names else None
+    return _make_model(
         f"{format_count(len(files), 'profile')} of {format_count(len(run.ranks), 'rank')}",
         layers,
-        own,
+        layout,
         workload,
         assumptions,
         memory,
@@ -145,26 +146,26 @@ def of_profiles(
     )
 
 
-def evenly_divided(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
-    """Return equal layers of each virtual stage, and the layout.
+def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
+    """Divide each virtual stage into equal layers, and return the layers and their layout.
 
     Raises:
-        UsageError: the numbers of layers are not those of the virtual stages, or too large.
+        UsageError: The numbers of layers do not match the virtual stages, or are too large.
     """
     stages = workload.virtual_stages
     counts = list(layers_per_stage) * (stages if len(layers_per_stage) == 1 else 1)
     if len(counts) != stages or min(counts) < 1:
         raise UsageError(
-            f"--layers-per-stage: {len(counts)} numbers for {stages} virtual stages; give one for "
-            "all, or one each, from 1 on"
+            f"--layers-per-stage: {len(counts)} numbers for {stages} virtual stages; give one "
+            "number for all, or one per stage, at least 1"
         )
     check_enough(sum(counts), stages)
     bounds = np.concatenate(([0], np.cumsum(counts)))
     columns = []
-    for whole in get_phase_times(workload).values():
+    for stage_times in get_phase_times(workload).values():
         parts = []
-        for ns, many in zip(whole, counts, strict=True):
-            cuts = ns * np.arange(many + 1, dtype=np.int64) // many
+        for ns, n_layers in zip(stage_times, counts, strict=True):
+            cuts = ns * np.arange(n_layers + 1, dtype=np.int64) // n_layers
             parts.append(np.diff(cuts))
         columns.append(np.concatenate(parts))
     names = tuple(f"layers.{number}" for number in range(int(bounds[-1])))

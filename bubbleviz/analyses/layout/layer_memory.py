@@ -1,4 +1,4 @@
-"""Memory of layers: the memory of stages, divided among their layers."""
+"""Divides the memory of stages among their layers."""
 
 from __future__ import annotations
 
@@ -19,46 +19,55 @@ _RESIDENT = "constant memory of each layer: an equal share of its device's"
 _HELD = "the activations of each layer: those of its stage, divided as its forward"
 
 
-def with_layer_memory(
-    layers: Layers, own: Layout, memory: MeasuredMemory, allocated: Floats | None = None
+def add_layer_memory(
+    layers: Layers, layout: Layout, memory: MeasuredMemory, allocated: Floats | None = None
 ) -> tuple[Layers, tuple[str, ...]]:
-    """Return layers with the memory of their stages, and what was not measured.
+    """Divide the memory of stages among their layers.
+
+    Activations are divided in proportion to the measured bytes of layers, or to forward times if
+    these are unknown. Resident memory is divided equally among the layers of a device.
 
     Args:
-        layers: of the model, in the layout of the run.
-        own: that layout.
-        memory: of its virtual stages, in bytes.
-        allocated: bytes that each layer was seen to hold; None where only stages are known.
+        layers: Layers of the model.
+        layout: Layout of the run.
+        memory: Memory of its virtual stages and devices, in bytes.
+        allocated: Measured bytes of each layer, or None if only stages were measured.
+
+    Returns:
+        layers: The layers with their memory.
+        assumptions: What was assumed instead of measured, one sentence each.
     """
-    held, kept, resident = (np.zeros(len(layers)) for _ in range(3))
+    activation_bytes, weight_bytes, resident = (np.zeros(len(layers)) for _ in range(3))
     assumptions = {_RESIDENT}
-    for number, stage in enumerate(own.stages):
+    for number, stage in enumerate(layout.stages):
         rows = np.arange(stage.start, stage.stop)
         parts = np.zeros(len(rows)) if allocated is None else allocated[rows]
         if not parts.any():
             parts = layers.forward_ns[rows].astype(float)
             assumptions.add(_HELD)
         shares = parts / parts.sum() if parts.any() else np.full(len(rows), 1 / len(rows))
-        held[rows] = memory.activation[number] * shares
-        kept[rows] = memory.weight_activation[number] * shares
-    for device, taken in enumerate(memory.resident):
-        of_device = [at for stage in own.of_device(device) for at in own.stages[stage]]
-        resident[of_device] = taken / len(of_device)
-    return replace(layers, held=held, kept=kept, resident=resident), tuple(sorted(assumptions))
+        activation_bytes[rows] = memory.activation[number] * shares
+        weight_bytes[rows] = memory.weight_activation[number] * shares
+    for device, resident_bytes in enumerate(memory.resident):
+        of_device = [at for stage in layout.of_device(device) for at in layout.stages[stage]]
+        resident[of_device] = resident_bytes / len(of_device)
+    return replace(layers, held=activation_bytes, kept=weight_bytes, resident=resident), tuple(
+        sorted(assumptions)
+    )
 
 
-def allocated_by_layer(
-    recordings: Sequence[Recording], run: Run, names: Sequence[LayerName], own: Layout
+def measure_layer_bytes(
+    recordings: Sequence[Recording], run: Run, names: Sequence[LayerName], layout: Layout
 ) -> Floats:
-    """Return the bytes that each layer was seen to hold from its forwards on.
+    """Return the bytes that each layer allocates in a forward and keeps after it.
 
     Args:
-        recordings: read with ranges of layers and memory events.
-        run: these, merged.
-        names: of the layers, as ranges give them.
-        own: which virtual stage holds which.
+        recordings: Recordings with ranges of layers and memory events.
+        run: The merged recordings.
+        names: Names of the layers in ranges.
+        layout: Layout of the run.
     """
-    place = {(s, names[at]): at for s, stage in enumerate(own.stages) for at in stage}
+    place = {(s, names[at]): at for s, stage in enumerate(layout.stages) for at in stage}
     result = np.zeros(len(names))
     for number, recording in enumerate(recordings):
         if recording.memory is None:
@@ -67,12 +76,12 @@ def allocated_by_layer(
         local = run.rank_of_local[number]
         stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         columns = table.rank, table.chunk, table.layer, table.activation
-        # A row a layer and chunk: a few dozen a rank.
+        # One row per layer and chunk, which are a few dozen per rank.
         for rank, chunk, layer, held in zip(*(c.tolist() for c in columns), strict=True):
             stage = stage_of.get((rank, chunk), NONE)
             if layer != NONE:
                 name = table.layers[layer]
-                # The parts of an embedding, or of a head, are one layer.
+                # All parts of an embedding or a head form one layer.
                 at = place.get((stage, name), place.get((stage, LayerName(name.kind)), NONE))
                 if at != NONE:
                     result[at] += held

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bubbleviz.analyses.layout.layer_table import table_text
+from bubbleviz.analyses.layout.layer_table import format_table
 from bubbleviz.analyses.layout.picture import draw_layouts
 from bubbleviz.analyses.layout.report import UNKNOWN_MEMORY, LayoutReport
-from bubbleviz.analyses.layout.text import layouts_to_show
+from bubbleviz.analyses.layout.text import select_layouts_to_show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import format_document
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
@@ -20,8 +20,8 @@ from bubbleviz.schedules.layout.framework_options import megatron_layout, torcht
 SCHEMA = "bubbleviz.layout/1"
 
 
-def as_json(report: LayoutReport) -> str:
-    """Return layouts as JSON; null for what is unknown."""
+def format_json(report: LayoutReport) -> str:
+    """Return layouts as JSON, with null for unknown values."""
     question, measured = report.question, report.measured
     document = {
         "source": measured.source,
@@ -35,13 +35,13 @@ def as_json(report: LayoutReport) -> str:
             "in_bytes": measured.in_bytes,
             "limit": None if question.limit is None else list(question.limit),
         },
-        "layers": _layer_rows(question.layers),
-        "schedules": [_schedule_values(report, row) for row in report.rows],
+        "layers": _list_layer_rows(question.layers),
+        "schedules": [_list_schedule_values(report, row) for row in report.rows],
     }
     return format_document(SCHEMA, document)
 
 
-def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
+def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
     columns = {
         "name": layers.names,
         "kind": tuple(kind.value for kind in layers.kinds),
@@ -56,7 +56,7 @@ def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
-def _schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
+def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
     best = row.best
     return {
         "schedule": row.schedule,
@@ -75,12 +75,12 @@ def _schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any
             "fits": row.before_fits,
             "first_layers": list(row.before.bounds),
         },
-        "layout": best and _layout_values(report, best.layout),
+        "layout": best and _list_layout_values(report, best.layout),
         "reason": row.reason or None,
     }
 
 
-def _layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
+def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
     layers = report.question.layers
     work = report.question.workload(layout)
     return {
@@ -100,27 +100,27 @@ def _layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]
     }
 
 
-def as_csv(report: LayoutReport) -> str:
-    """Return the layers, with the virtual stage of each before, and in the best layouts."""
+def format_csv(report: LayoutReport) -> str:
+    """Return the layers as CSV, with their virtual stages before and in the best layouts."""
     columns: dict[str, list[int]] = {}
     if report.question.own is not None:
-        columns["stage_before"] = _stage_of_layers(report.question.own)
+        columns["stage_before"] = _find_stage_of_layers(report.question.own)
     for row in report.rows:
         if row.best is not None:
-            columns[f"stage:{row.schedule}"] = _stage_of_layers(row.best.layout)
-    return table_text(report.question.layers, columns, in_bytes=report.measured.in_bytes)
+            columns[f"stage:{row.schedule}"] = _find_stage_of_layers(row.best.layout)
+    return format_table(report.question.layers, columns, in_bytes=report.measured.in_bytes)
 
 
-def _stage_of_layers(layout: model.Layout) -> list[int]:
+def _find_stage_of_layers(layout: model.Layout) -> list[int]:
     return [number for number, stage in enumerate(layout.stages) for _ in stage]
 
 
-def _as_svg(report: LayoutReport) -> str:
+def _draw_svg(report: LayoutReport) -> str:
     reasons = "; ".join(row.reason for row in report.rows if row.reason)
-    return draw_layouts(report.question, layouts_to_show(report), reasons)
+    return draw_layouts(report.question, select_layouts_to_show(report), reasons)
 
 
-def _as_memory_plot(report: LayoutReport) -> str:
+def _draw_memory_plot(report: LayoutReport) -> str:
     if not report.measured.memory:
         raise UsageError(f"a plot of memory: {UNKNOWN_MEMORY}")
     points = tuple(
@@ -139,10 +139,10 @@ def _as_memory_plot(report: LayoutReport) -> str:
 
 
 RENDERINGS: Mapping[str, Callable[[LayoutReport], str | bytes]] = {
-    "json": as_json,
-    "csv": as_csv,
-    "svg": _as_svg,
-    "memory-plot": _as_memory_plot,
-    "pdf": lambda report: as_pdf(_as_svg(report)),
-    "png": lambda report: as_png(_as_svg(report)),
+    "json": format_json,
+    "csv": format_csv,
+    "svg": _draw_svg,
+    "memory-plot": _draw_memory_plot,
+    "pdf": lambda report: as_pdf(_draw_svg(report)),
+    "png": lambda report: as_png(_draw_svg(report)),
 }

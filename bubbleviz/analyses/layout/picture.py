@@ -1,4 +1,4 @@
-"""The picture of a layout: a device's layers as stacked bars, before and after.
+"""Draws layouts: the layers of each device as stacked bars, before and after.
 
 ::
 
@@ -32,16 +32,17 @@ _WORDS = {
     LayerKind.MTP: "multi-token prediction",
     LayerKind.HEAD: "head",
 }
-#: px: height of a bar, between the two of a device, between devices, of the columns beside.
+#: In px: height of a bar, gap between the two bars of a device, gap between devices, and widths of
+#: the columns to the left and right of the bars.
 _BAR, _BETWEEN, _GAP, _LEFT, _RIGHT = 15.0, 2.0, 9.0, 112.0, 74.0
-#: px: between chunks of a device.
+#: Gap between the chunks of a device, in px.
 _CHUNK = 3.0
-#: More devices are not drawn.
+#: Maximum number of devices drawn.
 _MOST = 64
 
 
 def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reasons: str) -> str:
-    """Return the SVG document of the layouts worth a look; reasons say why there is none."""
+    """Return an SVG document with the layouts to show, or ``reasons`` as text if there are none."""
     page = Page("bvl-")
     page.title = "Layers by device, before and after" if rows else "No layout fits"
     page.description = "Two bars per device: time of its layers for one microbatch."
@@ -64,37 +65,39 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     layers = question.layers
     page.y += 20
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
-    before, after = duration(row.before_ns), duration(row.best.makespan_ns)
-    text = f"{row.schedule}: {before} before, {after} after{saving}"
-    stays = row.before == row.best.layout
-    if stays:
-        text = f"{row.schedule}: {before}; nothing moves"
+    before_text, after_text = duration(row.before_ns), duration(row.best.makespan_ns)
+    text = f"{row.schedule}: {before_text} before, {after_text} after{saving}"
+    is_unchanged = row.before == row.best.layout
+    if is_unchanged:
+        text = f"{row.schedule}: {before_text}; nothing moves"
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
     devices = min(question.stages, _MOST)
-    held = [[stage for at, stage in row.holders() if at == device] for device in range(devices)]
+    virtual_stages = [
+        [stage for at, stage in row.holders() if at == device] for device in range(devices)
+    ]
     longest_ns = max(
-        _work_ns(layers, layout, stages)
+        _sum_work_ns(layers, layout, stages)
         for layout in (row.before, row.best.layout)
-        for stages in held
+        for stages in virtual_stages
     )
     chunks = len(row.holders()) // question.stages
     width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
-    for device, stages in enumerate(held):
+    for device, stages in enumerate(virtual_stages):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
         pair = ((row.before, "before"), (row.best.layout, "after"))
-        for layout, word in pair[stays:]:
+        for layout, word in pair[is_unchanged:]:
             _draw_bar(page, layers, layout, stages, scale, pale=word == "before")
             base = page.y + _BAR - 3.5
-            if not stays:
+            if not is_unchanged:
                 page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
-            work = duration(_work_ns(layers, layout, stages))
+            work = duration(_sum_work_ns(layers, layout, stages))
             page.text(work, page.right, base, 9.5, text_anchor="end")
             page.y += _BAR + _BETWEEN
         page.y += _GAP
-    whole_ns = sum(_work_ns(layers, row.best.layout, [stage]) for _, stage in row.holders())
+    whole_ns = sum(_sum_work_ns(layers, row.best.layout, [stage]) for _, stage in row.holders())
     mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
@@ -103,37 +106,46 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
 
 
 def _draw_bar(
-    page: Page, layers: Layers, layout: Layout, held: Sequence[int], scale: float, *, pale: bool
+    page: Page,
+    layers: Layers,
+    layout: Layout,
+    virtual_stages: Sequence[int],
+    scale: float,
+    *,
+    pale: bool,
 ) -> None:
-    """Draw the layers of a device, one box each, its chunks apart."""
+    """Draw one box per layer of a device, with gaps between chunks."""
     x, opacity = page.left + _LEFT, 0.45 if pale else 1.0
     work_ns = layers.forward_ns + layers.backward_ns + layers.weight_ns
-    for stage in held:
-        begin, numbers = x, list(layout.stages[stage])
-        for at in numbers:
-            end = x + int(work_ns[at]) * scale
+    for stage in virtual_stages:
+        chunk_x, numbers = x, list(layout.stages[stage])
+        for layer in numbers:
+            end = x + int(work_ns[layer]) * scale
             path = box(x, page.y, max(end - 0.6, x + 0.4), page.y + _BAR)
-            fill = {"fill": _COLOURS[layers.kinds[at]], "fill_opacity": opacity}
+            fill = {"fill": _COLOURS[layers.kinds[layer]], "fill_opacity": opacity}
             element = make_path(path, **fill)
             element.append_title(
-                f"{to_one_line(layers.names[at], 60)}: {int(work_ns[at]) / 1e6:,.3f} ms"
+                f"{to_one_line(layers.names[layer], 60)}: {int(work_ns[layer]) / 1e6:,.3f} ms"
             )
             page.elements.append(element)
             x = end
         word = str(len(numbers))
-        if text_width(word, 9) < x - begin - 4:
-            page.text(word, begin + 4, page.y + _BAR - 4, 9)
+        if text_width(word, 9) < x - chunk_x - 4:
+            page.text(word, chunk_x + 4, page.y + _BAR - 4, 9)
         x += _CHUNK
 
 
-def _work_ns(layers: Layers, layout: Layout, held: Sequence[int]) -> int:
+def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) -> int:
     return sum(
-        int(each[at]) for stage in held for at in layout.stages[stage] for each in layers.times[:3]
+        int(each[at])
+        for stage in virtual_stages
+        for at in layout.stages[stage]
+        for each in layers.times[:3]
     )
 
 
 def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
-    """Draw times below the bars; chunks that stand apart shift what is behind by their gap."""
+    """Draw the time axis below the bars; gaps shift later chunks, so it is exact for the first."""
     marks, unit = ticks(longest_ns, 8)
     for time_ns, text in marks:
         x = page.left + _LEFT + time_ns * scale

@@ -15,13 +15,13 @@ from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayo
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """Layouts of a model.
+    """The best layouts of a model.
 
     Attributes:
-        question: what was sought.
-        measured: where its numbers come from.
-        rows: a schedule each, the shortest iteration first.
-        asked: whether they were named, rather than all of one order.
+        question: Question that the search answered.
+        measured: The measured model.
+        rows: Best layout of each schedule, the shortest iteration first.
+        asked: Whether the user named the schedules. By default they are all with a fixed order.
     """
 
     question: LayoutQuestion
@@ -31,12 +31,12 @@ class LayoutReport:
 
     @property
     def best(self) -> ScheduleLayout | None:
-        """The schedule and the layout with the shortest iteration; None where none fits."""
+        """The schedule and layout with the shortest iteration, or None if no layout fits."""
         return next((row for row in self.rows if row.best is not None), None)
 
     @property
     def same(self) -> ScheduleLayout | None:
-        """The schedule that ran, with its best layout; None where it is unknown."""
+        """The schedule that ran, with its best layout, or None if that schedule is unknown."""
         ran = self.measured.ran
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
 
@@ -47,33 +47,33 @@ UNKNOWN_MEMORY = (
 )
 
 
-def layouts_of(
+def find_layouts(
     measured: MeasuredModel,
     sizes: tuple[int | None, int | None, int | None] = (None, None, None),
     schedules: Sequence[str] = (),
     limit: MemorySize | None = None,
     watch: Watch = unwatched,
 ) -> LayoutReport:
-    """Return the best layouts for some schedules; for all of one order, if none is named.
+    """Find the best layout for each schedule.
 
     Args:
-        measured: what is known of the model.
-        sizes: devices, microbatches and chunks of a device; None for those of the run.
-        schedules: names.
-        limit: memory of a device.
-        watch: called with the share of the search that is done.
+        measured: The measured model.
+        sizes: Numbers of devices, microbatches and chunks per device; None means the run's number.
+        schedules: Names of schedules, or empty for all schedules with a fixed order.
+        limit: Memory of a device, or None for no limit.
+        watch: Function that receives the completed share of the search.
 
     Raises:
-        UsageError: a schedule that was named is unknown, or does not allow the sizes; or the memory
-            of layers is unknown, or in another unit than the limit.
+        UsageError: A named schedule is unknown or does not allow the sizes, the memory of layers is
+            unknown, or its unit differs from the limit's.
     """
     stages, microbatches, chunks = sizes
-    question = measured.question(stages, microbatches)
+    question = measured.make_question(stages, microbatches)
     if len(question.layers) < question.stages:
-        few, devices = len(question.layers), format_count(question.stages, "device")
+        n_layers, devices = len(question.layers), format_count(question.stages, "device")
         raise UsageError(
-            f"{format_count(few, 'layer')} for {devices}: each needs one; give fewer devices "
-            "with -p"
+            f"{format_count(n_layers, 'layer')} for {devices}: each needs at least one; use fewer "
+            "devices with -p"
         )
     if limit is not None:
         if not measured.memory:

@@ -1,4 +1,4 @@
-"""Text on the layouts of a model: what ``bubbleviz layout`` prints."""
+"""Text output of ``bubbleviz layout``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bubbleviz.schedules.layout.framework_options import megatron_layout, torcht
 _MAX_SHOWN = 4
 
 
-def sections(report: LayoutReport) -> Iterator[Block]:
-    """Yield what to print."""
+def list_sections(report: LayoutReport) -> Iterator[Block]:
+    """Yield the sections of the output."""
     question, measured = report.question, report.measured
     layers = format_count(len(question.layers), "layer")
     devices = format_count(question.stages, "device")
@@ -38,18 +38,18 @@ def sections(report: LayoutReport) -> Iterator[Block]:
         yield Sentence(f"{length}, {measured.ran}" if measured.ran else length)
     title = "Best layout for each schedule, simulated"
     if report.best is None:
-        title = _say_that_none_fits(report)
-    rows = [_schedule_row(report, row) for row in report.rows]
+        title = _explain_no_layout(report)
+    rows = [_make_schedule_row(report, row) for row in report.rows]
     yield Table(title, rows, left=("schedule", "best of\nall"))
-    yield HangingLines([("", line) for line in _legend_lines(report)])
-    for row in layouts_to_show(report):
+    yield HangingLines([("", line) for line in _list_legend_lines(report)])
+    for row in select_layouts_to_show(report):
         yield from _show_layout(report, row)
     if measured.assumptions:
         yield Sentence("\nNot measured", style="bold")
         yield HangingLines([("  - ", to_one_line(text, 400)) for text in measured.assumptions])
 
 
-def layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
+def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
     """Return the layouts to show in full.
 
     These are the layout of the schedule that ran and the fastest layout, or the first few layouts
@@ -61,7 +61,7 @@ def layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
     return list(rows.values())
 
 
-def _say_that_none_fits(report: LayoutReport) -> str:
+def _explain_no_layout(report: LayoutReport) -> str:
     """Say that no layout fits, and by how much the run's nearest layout exceeds the memory."""
     question = report.question
     excesses = []
@@ -77,7 +77,7 @@ def _say_that_none_fits(report: LayoutReport) -> str:
     return f"No layout found fits the memory; nearest before: {schedule}, by {size} too large"
 
 
-def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
+def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
     """Return the row of a schedule in the table of schedules."""
     peak = max(row.peak_memory, default=None)
     memory = "-" if peak is None else format_memory(peak, in_bytes=report.measured.in_bytes)
@@ -85,7 +85,7 @@ def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
     cells = {
         "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
         "chunks": "" if row.plan is None else str(row.plan.chunks),
-        "before\nms": _length_before(row),
+        "before\nms": _format_length_before(row),
         "best\nms": format_ms(best_ns),
         "saved\n%": format_percent_cell(row.saving),
         "bubble\n%": format_percent_cell(row.bubble_ratio),
@@ -95,7 +95,7 @@ def _schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
     return {**cells, "best of\nall": _describe_proof(row)}
 
 
-def _length_before(row: ScheduleLayout) -> str:
+def _format_length_before(row: ScheduleLayout) -> str:
     """Return the length of an iteration with the layout before, and the marks of the legend."""
     if row.before_ns is None:
         return "-"
@@ -116,7 +116,7 @@ def _describe_proof(row: ScheduleLayout) -> str:
     return f"within {format_percent(gap)}"
 
 
-def _legend_lines(report: LayoutReport) -> Iterator[str]:
+def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
     """Yield the meaning of the columns and marks in the table of schedules."""
     has_own_layout = any(row.own for row in report.rows)
     has_even_layout = any(not row.own and row.before_ns is not None for row in report.rows)
@@ -138,12 +138,12 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     layers, layout = report.question.layers, row.best.layout
     saved = "" if row.saving is None else f", {format_percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {format_ms(row.best.makespan_ns)} ms{saved}"
-    yield Table(title, list(_stage_rows(report, row, layout)), left=("",), wrap=("",))
-    for framework, setting in _settings(layers, layout):
+    yield Table(title, list(_list_stage_rows(report, row, layout)), left=("",), wrap=("",))
+    for framework, setting in _list_settings(layers, layout):
         yield HangingLines([(f"  {framework:<12}", setting)])
 
 
-def _settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
+def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
     """Yield the setting that gives a layout, by framework."""
     if layers.forward_only:
         kinds = [[layers.kinds[layer] for layer in stage] for stage in layout.stages]
@@ -159,7 +159,7 @@ def _settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str,
     yield "torchtitan", f"module_fqns_per_model_part = {modules}"
 
 
-def _stage_rows(
+def _list_stage_rows(
     report: LayoutReport, row: ScheduleLayout, layout: model.Layout
 ) -> Iterator[dict[str, str]]:
     """Yield a row for each stage of a layout."""

@@ -1,4 +1,4 @@
-"""PGLE: what each XLA instruction takes, for XLA's profile-guided latency estimator."""
+"""Costs of XLA instructions, for XLA's profile-guided latency estimation (PGLE)."""
 
 from bubbleviz.analyses.pgle.analysis import measure_costs
 

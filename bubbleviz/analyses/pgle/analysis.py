@@ -1,4 +1,4 @@
-"""The analysis of instruction costs, from profiles to costs and cost files. It never prints."""
+"""Measures the costs of XLA instructions in profiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.analyses.pgle import instructions
-from bubbleviz.analyses.pgle.costs import Costs, check_statistic, costs_of, merge_samples
+from bubbleviz.analyses.pgle.costs import Costs, check_statistic, compute_costs, merge_samples
 from bubbleviz.analyses.pgle.range_names import GLOBS
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
@@ -24,7 +24,7 @@ from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile
 
-#: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
+#: Default statistic: the percentile of JAX's ``jax_pgle_aggregation_percentile``.
 AGGREGATE = "p90"
 
 
@@ -43,21 +43,21 @@ def measure_costs(
     """Return the cost of each XLA instruction of a JAX run, in microseconds on its device.
 
     Args:
-        paths: profiles; a directory stands for those in it, a pattern for its matches.
-        aggregate: how executions on devices become one cost: ``max``, ``min``, ``mean``,
-            ``median``, or a percentile as ``p90``.
-        aggregate_collectives: the same for collectives; None for the same statistic.
-        modules: names or labels of the modules to take; empty for all.
-        skip: executions of each module on each device to leave out as its warm-up.
-        convention: conventions whose lists of communication kernels extend the built-in one: names,
-            or paths of TOML files; an instruction is a collective if it, or one of its kernels,
-            has such a name.
-        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: threads that read a profile.
-        progress: receives how much of each profile has been read.
+        paths: Profiles, directories of profiles, or patterns.
+        aggregate: Statistic that combines all executions of an instruction: ``max``, ``min``,
+            ``mean``, ``median``, or a percentile such as ``p90``.
+        aggregate_collectives: Statistic for collectives, or None to use ``aggregate``.
+        modules: Names or labels of the modules to measure, or empty for all.
+        skip: Number of first executions of each module and device to leave out as warm-up.
+        convention: Names or paths of conventions whose lists of communication kernels extend the
+            built-in list. An instruction is a collective if its own name or the name of one of its
+            kernels is in the list.
+        keep_export: Whether to keep the exports of ``.nsys-rep`` reports, next to the reports.
+        jobs: Number of threads that read a profile.
+        progress: Receives the progress of reading.
 
     Raises:
-        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: The costs cannot be measured; see :mod:`bubbleviz.errors`.
     """
     compute = check_statistic(aggregate, "--aggregate")
     collective = check_statistic(aggregate_collectives or aggregate, "--aggregate-collectives")
@@ -72,17 +72,17 @@ def measure_costs(
         path: str, watch: Watch
     ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
         with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-            profile = _profile_in(file)
+            profile = read_jax_profile(file)
             measured, left_out, lost = instructions.measure(profile, kinds, skip)
-        # A temporary export goes by its report's name.
+        # A temporary export is reported under the name of its report.
         return measured, left_out, rename_limitations(lost, export, path), profile.source.device
 
     profiles, unreadable = read_each(files, read, progress)
     samples = merge_samples([measured for measured, *_ in profiles])
-    totals = _modules(samples)
+    totals = _list_modules(samples)
     if modules:
-        samples = samples.take(_chosen(samples, modules))
-    costs = costs_of(samples, compute, collective)
+        samples = samples.take(_mask_modules(samples, modules))
+    costs = compute_costs(samples, compute, collective)
     if not costs:
         raise NothingToAnalyseError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
@@ -102,17 +102,18 @@ def measure_costs(
         limitations=(
             *unreadable,
             *(limitation for _, _, lost, _ in profiles for limitation in lost),
-            *_shared_names(samples),
+            *_describe_shared_names(samples),
         ),
         device=min((device for *_, device in profiles), key=lambda name: name != "GPU"),
     )
 
 
-def _profile_in(file: OpenFile) -> Profile:
-    """Return the profile of an open file, with the ranges of XLA.
+def read_jax_profile(file: OpenFile) -> Profile:
+    """Read the profile of an open file, with the ranges of XLA.
 
     Raises:
-        NothingToAnalyseError: it cannot be analysed; what it lacks matters to runs of XLA alone.
+        NothingToAnalyseError: The file is not a profile of an XLA run. This hides what the profile
+            lacks for other analyses.
     """
     try:
         return file.read(GLOBS)
@@ -123,48 +124,52 @@ def _profile_in(file: OpenFile) -> Profile:
             raise error from None
         if len(profile.ranges):
             raise
-        raise instructions.without_instructions(profile) from error
+        raise instructions.explain_no_instructions(profile) from error
 
 
-def _modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
-    """Return the modules that ran, the longest first."""
+def _list_modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
+    """Return the modules that ran, sorted by decreasing total time."""
     totals = []
     for number, label in enumerate(samples.modules):
-        own = samples.take(samples.module == number)
-        if len(own):
+        rows_of_module = samples.take(samples.module == number)
+        if len(rows_of_module):
             totals.append(
-                (label, len(grouping.find_distinct(own.instruction)), int(own.cost_ns.sum()))
+                (
+                    label,
+                    len(grouping.find_distinct(rows_of_module.instruction)),
+                    int(rows_of_module.cost_ns.sum()),
+                )
             )
     return tuple(sorted(totals, key=lambda total: (-total[2], total[0])))
 
 
-def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
-    """Tell which samples belong to some modules.
+def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bools:
+    """Return a mask of the samples of the requested modules.
 
     Args:
-        samples: of all modules.
-        wanted: names or labels.
+        samples: Samples of all modules.
+        requested: Names or labels of modules.
 
     Raises:
-        UsageError: no module has such a name.
+        UsageError: No module has one of these names.
     """
-    # A label is a name, and the number of its program.
-    named = {label: {label, re.sub(r"\([0-9]+\)\Z", "", label)} for label in samples.modules}
-    for name in wanted:
-        if not any(name in names for names in named.values()):
-            known = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
+    # A label consists of a name and the number of the program.
+    has_name = {label: {label, re.sub(r"\([0-9]+\)\Z", "", label)} for label in samples.modules}
+    for name in requested:
+        if not any(name in names for names in has_name.values()):
+            known_modules = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
             raise UsageError(
-                f"--module {name[:60]!r}: no such module ran; the profiles hold {known}"
+                f"--module {name[:60]!r}: no such module ran; the profiles hold {known_modules}"
             )
-    rows = [at for at, label in enumerate(samples.modules) if named[label] & set(wanted)]
+    rows = [at for at, label in enumerate(samples.modules) if has_name[label] & set(requested)]
     return np.isin(samples.module, rows)
 
 
-def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
-    """Yield that several modules have instructions of one name, if that is so."""
-    known = samples.module != NONE
-    pairs = grouping.group_rows(samples.instruction[known], samples.module[known])
-    instruction = samples.instruction[known][pairs.first]
+def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
+    """Yield a limitation if several modules have instructions with the same name."""
+    has_module = samples.module != NONE
+    pairs = grouping.group_rows(samples.instruction[has_module], samples.module[has_module])
+    instruction = samples.instruction[has_module][pairs.first]
     count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
     if count:
         yield Limitation(

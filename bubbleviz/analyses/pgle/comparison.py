@@ -1,4 +1,4 @@
-"""Comparison: the costs in a file against the costs measured in a profile."""
+"""Compares the costs in a file with the costs measured in a profile."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from bubbleviz.analyses.pgle.costs import InstructionCost
 from bubbleviz.model import texts
 
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
-#: Estimated costs against measured ones: the measured cost of each instruction with both and the
-#: estimated one, in microseconds, the largest difference first; estimates of instructions that are
-#: not in the profile, by name; and costs of instructions that are not in the file.
+#: Result of a comparison: (measured cost, estimate in us) of each instruction with both, sorted by
+#: decreasing difference; estimates of instructions that are not in the profile, by name; costs of
+#: instructions that are not in the file.
 CostComparison = tuple[
     Sequence[tuple[InstructionCost, float]], Mapping[str, float], Mapping[str, float]
 ]
@@ -19,26 +19,26 @@ CostComparison = tuple[
 def compare_costs(
     costs: Sequence[InstructionCost], estimates: Mapping[str, float]
 ) -> CostComparison:
-    """Return the differences between estimated and measured costs.
+    """Compare measured costs with estimates.
 
     Args:
-        costs: as measured.
-        estimates: microseconds by instruction; a module's fingerprint before the name, as JAX's
-            own profiler writes it (``fingerprint::fusion.1``, in
-            ``xla/python/xplane_to_profile_instructions.cc``), is removed, since exports
-            of nsys hold none; of several modules' estimates the last counts.
+        costs: Measured costs.
+        estimates: Estimates in us, keyed by instruction. A module fingerprint before the name
+            (``fingerprint::fusion.1``, written by JAX's own profiler, see
+            ``xla/python/xplane_to_profile_instructions.cc``) is removed, because nsys exports
+            contain none. If several modules have the same instruction, the last estimate counts.
     """
     estimates = {name.rpartition("::")[2]: cost_us for name, cost_us in estimates.items()}
-    both = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]
-    both.sort(key=lambda pair: (-abs(pair[0].cost_us - pair[1]), pair[0].name))
+    compared = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]
+    compared.sort(key=lambda pair: (-abs(pair[0].cost_us - pair[1]), pair[0].name))
     measured = {cost.name: cost.cost_us for cost in costs}
     unmeasured = {n: us for n, us in sorted(estimates.items()) if n not in measured}
     unestimated = {n: us for n, us in sorted(measured.items()) if n not in estimates}
-    return both, unmeasured, unestimated
+    return compared, unmeasured, unestimated
 
 
-def csv_of_comparison(comparison: CostComparison) -> str:
-    """Return a comparison as CSV, one row an instruction; empty cells for what is unknown."""
+def format_comparison_csv(comparison: CostComparison) -> str:
+    """Return a comparison as CSV, one row per instruction; unknown values are empty."""
     rows = (
         (
             texts.quote_formula(cost.name),

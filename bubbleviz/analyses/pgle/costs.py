@@ -1,4 +1,4 @@
-"""Costs: one number an instruction, of all its executions on all devices."""
+"""The cost of an instruction: a statistic over its executions on all devices."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
 
 
 def check_statistic(text: str, option: str) -> str:
-    """Return the name of a statistic that an option gives.
+    """Check the statistic given by an option, and return its name.
 
     Raises:
-        UsageError: there is no such statistic.
+        UsageError: There is no such statistic.
     """
     if text not in _WORDS and not _PERCENTILE.fullmatch(text):
         raise UsageError(
@@ -32,18 +32,19 @@ def check_statistic(text: str, option: str) -> str:
     return text
 
 
-def statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
-    """Return a statistic of each group, of values that ascend within their groups.
+def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
+    """Compute a statistic of each group of values.
 
-    The percentile p of n ascending values is the one at floor(p/100 (n-1)), counted from 0, as in
-    ``xla/python/aggregate_profile.cc``. JAX takes 90 (``jax_pgle_aggregation_percentile`` in
-    ``jax/_src/config.py``), of means of several profiles; here it is of executions on devices.
+    The percentile p of n sorted values is the one at index floor(p/100 (n-1)), as in
+    ``xla/python/aggregate_profile.cc``. JAX uses the 90th percentile
+    (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of the means of several
+    profiles; here it refers to single executions.
 
     Args:
-        text: ``max``, ``min``, ``mean``, ``median`` or ``p90``.
-        ascending: values, shape (rows,), group after group.
-        first: place of each group's first value, shape (groups,).
-        count: how many values each group has, at least one.
+        text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.
+        ascending: Values, sorted within each group, shape (rows,). Groups are consecutive.
+        first: Index of the first value of each group, shape (groups,).
+        count: Number of values of each group, at least one.
     """
     if text == "mean":
         return np.asarray(np.add.reduceat(ascending, first) / count, np.float64)
@@ -60,10 +61,10 @@ class InstructionCost:
     """The cost of an instruction.
 
     Attributes:
-        name: the instruction, as XLA names it.
-        cost_us: microseconds on a device, of one execution.
-        executions: number of them, over all devices.
-        collective: whether it moves data between devices.
+        name: XLA's name of the instruction.
+        cost_us: Device time of one execution, in microseconds.
+        executions: Number of executions on all devices.
+        collective: Whether it moves data between devices.
     """
 
     name: str
@@ -77,20 +78,19 @@ class Costs:
     """Instruction costs of a run.
 
     Attributes:
-        instructions: by name.
-        modules: that ran, the longest first: label (name, and the number of its program if it is
-            recorded), number of instructions with costs, and time of all their executions over all
-            devices, in ns.
-        executions: number of those that count.
-        compilation: number of those left out that were launched while XLA compiled.
-        cut: number of those left out whose module the capture cuts.
-        warm_up: number of those left out in the first executions of their module.
-        devices: number of devices that ran them.
-        aggregate: the statistic for compute.
-        aggregate_collectives: the statistic for collectives.
-        limitations: what could not be measured, and what makes costs wrong.
-        device: what its devices are: ``GPU``, another accelerator's name, or ``host``; of several
-            kinds ``GPU`` where it is among them.
+        instructions: Costs, sorted by name.
+        modules: Modules that ran, sorted by decreasing time: label (name, and number of the program
+            if recorded), number of instructions with costs, and total time on all devices in ns.
+        executions: Number of executions that count.
+        compilation: Number of executions left out because XLA was compiling.
+        cut: Number of executions left out because the capture cuts their module.
+        warm_up: Number of executions left out as warm-up of their module.
+        devices: Number of devices that ran them.
+        aggregate: Statistic for compute instructions.
+        aggregate_collectives: Statistic for collectives.
+        limitations: What could not be measured, and what makes costs wrong.
+        device: Kind of device: ``GPU``, the name of another accelerator, or ``host``. ``GPU`` wins
+            if there are several kinds.
     """
 
     instructions: tuple[InstructionCost, ...]
@@ -107,23 +107,23 @@ class Costs:
 
 
 def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Samples:
-    """Return the samples of several profiles, with one number for each name and device."""
-    devices, apart = 0, []
+    """Concatenate the samples of several profiles, and renumber names and devices consistently."""
+    devices, group_keys = 0, []
     for table in samples:
-        apart.append(replace(table, device=table.device + devices))
+        group_keys.append(replace(table, device=table.device + devices))
         devices += int(table.device.max(initial=NONE)) + 1
-    return merge_tables(apart, instructions=("instruction",), modules=("module",))
+    return merge_tables(group_keys, instructions=("instruction",), modules=("module",))
 
 
-def costs_of(
+def compute_costs(
     samples: instructions.Samples, compute: str, collective: str
 ) -> tuple[InstructionCost, ...]:
-    """Return the cost of each instruction, by name.
+    """Compute the cost of each instruction, sorted by name.
 
     Args:
-        samples: executions.
-        compute: statistic for instructions that compute.
-        collective: statistic for those that move data between devices.
+        samples: Executions of instructions.
+        compute: Statistic for compute instructions.
+        collective: Statistic for collectives.
     """
     if len(samples) == 0:
         return ()
@@ -134,7 +134,7 @@ def costs_of(
     first = np.cumsum(count) - count
     moves = make_mask(len(groups), groups.of_row[samples.collective])
     of_compute, of_collectives = (
-        statistic(text, ascending, first, count) for text in (compute, collective)
+        compute_statistic(text, ascending, first, count) for text in (compute, collective)
     )
     cost_ns = np.where(moves, of_collectives, of_compute)
     columns = (samples.instruction[groups.first], cost_ns, count, moves)

@@ -1,11 +1,11 @@
-"""Files of instruction costs, as XLA's profile-guided latency estimator reads them.
+"""Reads and writes files of instruction costs for XLA's profile-guided latency estimator.
 
-The format is chosen by the suffix of a file, as XLA does
-(``xla/service/gpu/gpu_hlo_schedule.cc``, ``ReadPGLEProfile``). Both hold one message,
-``tensorflow.profiler.ProfiledInstructionsProto`` of ``profiled_instructions.proto``, as protobuf's
-text or as its wire format.
+The suffix determines the format, as in XLA (``ReadPGLEProfile`` in
+``xla/service/gpu/gpu_hlo_schedule.cc``). Both formats contain one message,
+``tensorflow.profiler.ProfiledInstructionsProto`` of ``profiled_instructions.proto``, in protobuf's
+text format or wire format.
 
-Latencies between instructions are not measured here: they are not written, and ignored when read.
+Latencies between instructions are not measured. They are not written, and ignored when read.
 """
 
 from __future__ import annotations
@@ -23,49 +23,50 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.sources.xla.xspace import build_message_types
 
-#: No file of costs is larger: a million instructions take a tenth of it.
+#: Maximum size of a cost file; a million instructions take a tenth of it.
 _MOST_BYTES = 1 << 30
 
 
 @cache
-def _message() -> Any:
+def _make_message() -> Any:
     messages = {"Costs": "1 costs Cost*", "Cost": "1 name bytes, 2 cost_us double"}
     return build_message_types("pgle", **messages)["Costs"]
 
 
-def _as_text(message: Any) -> bytes:
-    """Return one line an instruction, as JAX's ``pgo_nsys_converter.py`` writes them."""
+def _encode_text(message: Any) -> bytes:
+    """Encode a message as text with one line per instruction, like ``pgo_nsys_converter.py``."""
     lines = (f"costs {{ {MessageToString(c, as_one_line=True)} }}\n" for c in message.costs)
     return "".join(lines).encode("ascii")
 
 
-def _of_text(content: bytes) -> Any:
+def _decode_text(content: bytes) -> Any:
 
-    return Parse(content, _message()(), allow_unknown_field=True)
+    return Parse(content, _make_message()(), allow_unknown_field=True)
 
 
-#: What encodes a message of costs, and what decodes one; files of another suffix are text.
+#: Encoder and decoder of each format, by suffix; other suffixes mean text.
 FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    "pbtxt": (_as_text, _of_text),
-    "pb": (lambda costs: costs.SerializeToString(), lambda c: _message().FromString(c)),
+    "pbtxt": (_encode_text, _decode_text),
+    "pb": (lambda costs: costs.SerializeToString(), lambda c: _make_message().FromString(c)),
 }
 
 
-def written_costs(costs: Mapping[str, float], form: str) -> bytes:
-    """Return instructions with their microseconds, in their order, in a format."""
-    message = _message()()
+def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
+    """Encode costs in microseconds, in the given order of instructions."""
+    message = _make_message()()
     for name, cost_us in costs.items():
         message.costs.add(name=name.encode("utf-8", errors="replace"), cost_us=cost_us)
     return FORMATS[form][0](message)
 
 
 def read_costs(path: str) -> Mapping[str, float]:
-    """Return the microseconds of each instruction of a file; of two entries the last counts.
+    """Read the cost of each instruction in microseconds.
 
-    So it does in ``xla/service/profile_guided_latency_estimator.cc``.
+    If an instruction has several entries, the last one counts, as in
+    ``xla/service/profile_guided_latency_estimator.cc``.
 
     Raises:
-        InputError: it cannot be read, or is not a cost file.
+        InputError: The file cannot be read, or is not a cost file.
     """
     content = read_bounded(
         path, _MOST_BYTES, "instruction costs", "name a file that bubbleviz pgle wrote"

@@ -1,4 +1,4 @@
-"""Instructions: how long each execution of each XLA instruction kept each device busy.
+"""Measures the device time of each execution of each XLA instruction.
 
 A kernel or copy belongs to the innermost instruction around its launching call.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
-from bubbleviz.analyses.pgle.thunks import Thunks, thunks_of
+from bubbleviz.analyses.pgle.thunks import Thunks, find_thunks
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, match_any
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret import iterations, linking, record
@@ -32,16 +32,16 @@ GRAPHS = "instructions inside CUDA graphs"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Samples(Table):
-    """One row an execution of an instruction on a device.
+    """Executions of instructions, one row per execution and device.
 
     Attributes:
-        instruction: row of ``instructions``.
-        module: row of ``modules``; -1 unknown.
-        device: number of the device in its profile.
-        cost_ns: durations of its kernels, copies and memsets, summed.
-        collective: whether it moves data between devices: by its name, or by one of its kernels.
-        instructions: names of instructions.
-        modules: labels of modules.
+        instruction: Index in ``instructions``.
+        module: Index in ``modules``, or -1 if unknown.
+        device: Number of the device in its profile.
+        cost_ns: Sum of the durations of its kernels, copies and memsets.
+        collective: Whether it moves data between devices, judged by its name and its kernels.
+        instructions: Names of instructions.
+        modules: Labels of modules.
     """
 
     instruction: Ints
@@ -56,33 +56,32 @@ class Samples(Table):
 def measure(
     profile: Profile, kinds: Kinds, skip: int = 1
 ) -> tuple[Samples, Counter[str], tuple[Limitation, ...]]:
-    """Return the time of each execution of each instruction.
-
-    A kernel or copy belongs to the innermost instruction around its launching call.
+    """Measure the time of each execution of each instruction.
 
     Args:
-        profile: as read, with the ranges that :data:`.range_names.GLOBS` lets through.
-        kinds: names of communication kernels, and of collectives among instructions.
-        skip: executions of each module on each device that are its warm-up (lazy loading, set-up
-            of communication); a module that no device runs more often keeps them.
+        profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
+        kinds: Names of communication kernels and of collective instructions.
+        skip: Number of first executions of each module and device that are warm-up (lazy loading,
+            set-up of communication). A module that no device runs more often keeps them.
 
     Returns:
-        The executions that count; the numbers of those left out: launched while XLA compiled
-        (``compilation``, autotuning), of a module that began before the capture or had not ended
-        with it (``cut``), and among the first of their module on their device (``warm_up``); and
-        what could not be measured, and why.
+        samples: Executions that count.
+        left_out: Number of executions left out for each reason: ``compilation`` (launched while
+            XLA compiled, such as autotuning), ``cut`` (the module is not completely inside the
+            capture) and ``warm_up``.
+        limitations: What could not be measured, and why.
 
     Raises:
-        NothingToAnalyseError: no instruction has GPU work.
+        NothingToAnalyseError: No instruction has GPU work.
     """
     path = profile.source.path
     names = parse_range_names(profile.ranges.names)
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
-        raise without_instructions(profile)
+        raise explain_no_instructions(profile)
     linked = linking.link(add_communication(profile, kinds), profile.ranges.take(rows))
     linked_work, activities = linked.work, linked.profile.activities
-    thunks, n_apart = thunks_of(profile.ranges, rows, names)
+    thunks, n_apart = find_thunks(profile.ranges, rows, names)
     work = np.flatnonzero(linked_work.range != NONE)
     if len(work) == 0:
         raise NothingToAnalyseError(
@@ -92,7 +91,7 @@ def measure(
     thunk = linked_work.range[work].astype(np.int64)
     groups = group_rows(thunks.execution[thunk], activities.rank[work].astype(np.int64))
     length_ns = activities.end_ns[work] - activities.start_ns[work]
-    # Copies have no name; they take the last element.
+    # Copies have no name, so their index -1 selects the last element.
     is_communication_name = np.append(match_any(activities.names, kinds.communication), False)
     is_communication = is_communication_name[activities.name_id[work]]
     is_collective = match_any(names.instructions, kinds.communication)
@@ -108,24 +107,24 @@ def measure(
         modules=names.modules,
     )
     in_modules = bool((thunks.within != NONE).any())
-    keep, left_out, n_warm_modules = _kept(
+    keep, left_out, n_warm_modules = _select_executions(
         thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
     )
-    counted = keep[groups.of_row]
+    is_counted = keep[groups.of_row]
     notes = (
-        *_note_overlap(path, activities, work[counted], is_communication[counted]),
-        *_note_pairs(path, n_apart),
-        *_note_graphs(
+        *_describe_overlap(path, activities, work[is_counted], is_communication[is_counted]),
+        *_describe_pairs(path, n_apart),
+        *_describe_graphs(
             path, _count_graph_launches(profile, thunks.instruction[thunk], linked_work, work)
         ),
-        *_note_work_without_costs(path, activities, linked_work),
-        *_note_warm_modules(path, n_warm_modules, skip),
+        *_describe_work_without_costs(path, activities, linked_work),
+        *_describe_warm_modules(path, n_warm_modules, skip),
     )
     limitations = (*linked.profile.limitations, *linked.limitations, *notes)
     return samples.take(keep), left_out, limitations
 
 
-def _note_overlap(
+def _describe_overlap(
     path: str, activities: Activities, work: Ints, is_communication: Bools
 ) -> Iterator[Limitation]:
     """Yield a limitation if collectives run at the same time as compute kernels.
@@ -145,17 +144,18 @@ def _note_overlap(
     collectives_ns = int((end_ns - start_ns).sum())
     overlapped_ns = int(compute.within(owner, start_ns, end_ns).sum())
     if overlapped_ns > _OVERLAPPED * collectives_ns:
-        share = 100 * overlapped_ns / max(collectives_ns, 1)
+        overlap_percent = 100 * overlapped_ns / max(collectives_ns, 1)
         yield Limitation(
             OVERLAP,
-            f"{path}: {share:.1f} % of their time beside compute kernels, which slows both; record "
-            "with the latency-hiding scheduler and asynchronous collectives off",
+            f"{path}: they overlap compute kernels for {overlap_percent:.1f} % of their time, "
+            "which slows both; record without the latency-hiding scheduler and asynchronous "
+            "collectives",
             1,
             LimitationKind.WRONG_COSTS,
         )
 
 
-def _note_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
+def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
     """Yield a limitation if other instructions run between the halves of collectives."""
     if n_apart:
         yield Limitation(
@@ -186,7 +186,7 @@ def _count_graph_launches(
     return sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
 
 
-def _note_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
+def _describe_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
     """Yield a limitation if instructions launch CUDA graphs."""
     if n_graphs:
         launches = f"{n_graphs} instruction{'s launch' if n_graphs > 1 else ' launches'}"
@@ -199,12 +199,12 @@ def _note_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
         )
 
 
-def _note_work_without_costs(
+def _describe_work_without_costs(
     path: str, activities: Activities, linked_work: linking.LinkedWork
 ) -> Iterator[Limitation]:
     """Yield limitations for work that belongs to no instruction."""
     length_ns = activities.end_ns - activities.start_ns
-    for what, rule, clause in (
+    for subject, rule, clause in (
         ("work outside every instruction", linking.LinkRule.OUTSIDE, "it is in no cost"),
         ("kernels without their launching call", linking.LinkRule.UNLINKED, "they are in no cost"),
     ):
@@ -212,10 +212,10 @@ def _note_work_without_costs(
         count = int(is_left_out.sum())
         if count:
             reason = f"{path}: {length_ns[is_left_out].sum() / 1e6:,.3f} ms; {clause}"
-            yield Limitation(what, reason, count, LimitationKind.COSTS)
+            yield Limitation(subject, reason, count, LimitationKind.COSTS)
 
 
-def _note_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitation]:
+def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitation]:
     """Yield a limitation if modules run so seldom that their warm-up counts."""
     if n_modules:
         yield Limitation(
@@ -227,55 +227,58 @@ def _note_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitat
         )
 
 
-def without_instructions(profile: Profile) -> NothingToAnalyseError:
-    """Return the error of a profile that names no instruction, with the file that would.
-
-    Args:
-        profile: with its work.
-    """
+def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
+    """Return the error for a profile without XLA instructions, which says what to give instead."""
     path = profile.source.path
-    others = record.suggest_other_commands(profile, path)
+    alternatives = record.suggest_other_commands(profile, path)
     return NothingToAnalyseError(
         f"{path}: names no XLA instructions (TSL:Thunk:#...hlo_op=...); give a JAX run on GPUs, "
         "recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of one on a "
-        f"device{f'; {others}' if others else ''}"
+        f"device{f'; {alternatives}' if alternatives else ''}"
     )
 
 
-def _kept(
+def _select_executions(
     thunks: Thunks, device: Ints, ranges: Ranges, skip: int, *, in_modules: bool
 ) -> tuple[Bools, Counter[str], int]:
-    """Tell which executions count, how many do not, and how many modules keep their warm-up.
+    """Select the executions that count.
 
     Args:
-        thunks: one of each execution on a device.
-        device: of each.
-        ranges: of all names.
-        skip: executions of each module on each device that are its warm-up.
-        in_modules: whether any range names the execution of a module.
+        thunks: One range of each execution on a device.
+        device: Device of each execution.
+        ranges: All ranges of the profile.
+        skip: Number of first executions of each module and device that are warm-up.
+        in_modules: Whether any range names the execution of a module.
+
+    Returns:
+        is_kept: Mask of the executions that count.
+        left_out: Number of executions left out, by reason; see :func:`measure`.
+        n_rare: Number of modules that run so rarely that they keep their warm-up.
     """
-    compiling = int(thunks.compiling.sum())
-    cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
-    keep = ~thunks.compiling & ~cut
-    rows = np.flatnonzero(keep)
+    n_compiling = int(thunks.compiling.sum())
+    is_cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
+    is_kept = ~thunks.compiling & ~is_cut
+    rows = np.flatnonzero(is_kept)
     thunks, device = thunks.take(rows), device[rows]
-    # Which execution of its module on its device each is part of. Where no range names modules,
-    # each instruction counts its own executions.
+    # Number the runs of each module on each device. If no range names modules, each instruction
+    # counts its own executions instead.
     in_module = thunks.within != NONE
     modules = int(thunks.module.max(initial=NONE)) + 1
     key = np.where(in_module, thunks.module, modules + thunks.instruction)
     run = np.where(in_module, thunks.within, len(ranges) + thunks.execution)
-    # Executions are numbered in the order of ranges; those of modules begin in another one.
+    # Runs are numbered by start time, because ranges may be in another order.
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
-    each = group_rows(device, key, start_ns, run)
-    of_module = (device[each.first], key[each.first])
-    place = iterations.number_occurrences(of_module)[each.of_row]
-    whole = group_rows(*of_module).of_row
-    runs = np.bincount(whole, minlength=1)[whole][each.of_row]
-    most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
-    np.maximum.at(most, key, runs)
-    seldom = most <= skip
-    warm = (place < skip) & ~seldom[key]
-    keep[rows[warm]] = False
-    left_out = Counter(compilation=compiling, cut=int(cut.sum()), warm_up=int(warm.sum()))
-    return keep, left_out, int(seldom[find_distinct(key)].sum()) if skip else 0
+    module_runs = group_rows(device, key, start_ns, run)
+    of_module = (device[module_runs.first], key[module_runs.first])
+    run_index = iterations.number_occurrences(of_module)[module_runs.of_row]
+    module_of_run = group_rows(*of_module).of_row
+    runs = np.bincount(module_of_run, minlength=1)[module_of_run][module_runs.of_row]
+    max_runs = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
+    np.maximum.at(max_runs, key, runs)
+    is_rare = max_runs <= skip
+    is_warm_up = (run_index < skip) & ~is_rare[key]
+    is_kept[rows[is_warm_up]] = False
+    left_out = Counter(
+        compilation=n_compiling, cut=int(is_cut.sum()), warm_up=int(is_warm_up.sum())
+    )
+    return is_kept, left_out, int(is_rare[find_distinct(key)].sum()) if skip else 0

@@ -1,6 +1,6 @@
-"""Range names: the instruction, the module or the compilation that a range of XLA names.
+"""Parses the names of XLA's ranges: instructions, modules and compilations.
 
-They are the names of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen so far::
+XLA writes them in ``xla/service/gpu/nvtx_annotations`` (openxla/xla). All known formats::
 
     Thunk:#hlo_op=fusion.3#
     Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
@@ -9,7 +9,7 @@ They are the names of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all
     XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
     XlaCompile:#module=jit_step#
 
-Exports store the NVTX domain in a column; some tools write it before the name, as ``TSL:Thunk``.
+Exports store the NVTX domain in a column. Some tools write it before the name: ``TSL:Thunk``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from enum import IntEnum
 from bubbleviz.model.columns import Ints, Table, scatter
 from bubbleviz.model.numbering import Numbering
 
-#: SQLite GLOBs that let all of them through.
+#: SQLite GLOBs that match all of these names.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
 _DOMAIN = "TSL:"
-# A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
+# A name path may contain any text, even "#" and ",hlo_op=", so the last occurrence counts.
 _THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
 _MODULE = re.compile(
     r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
@@ -38,7 +38,7 @@ _HALF = re.compile(
 
 
 class RangeKind(IntEnum):
-    """What a range stands for."""
+    """Kind of a range."""
 
     OTHER = 0
     INSTRUCTION = 1
@@ -48,14 +48,15 @@ class RangeKind(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class XlaNames(Table):
-    """The parsed names of XLA's ranges, one row per name; -1 is none.
+    """The parsed names of XLA's ranges, one row per name.
 
     Attributes:
-        kind: code of :class:`RangeKind`.
-        instruction: row of ``instructions``.
-        module: row of ``modules``.
-        instructions: distinct names of instructions.
-        modules: distinct modules, as XLA writes them: ``jit_step(7)``, with the number if recorded.
+        kind: Code of :class:`RangeKind`, or -1 for other names.
+        instruction: Index in ``instructions``, or -1.
+        module: Index in ``modules``, or -1.
+        instructions: Distinct names of instructions.
+        modules: Distinct labels of modules, such as ``jit_step(7)``, with the program number if
+            recorded.
     """
 
     kind: Ints
@@ -66,7 +67,7 @@ class XlaNames(Table):
 
 
 def parse_range_names(names: Sequence[str]) -> XlaNames:
-    """Return the instruction, the module or the compilation that each name stands for."""
+    """Parse the names of ranges."""
     rows = scatter((3, len(names)), 0, RangeKind.OTHER)
     instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):

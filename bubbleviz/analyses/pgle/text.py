@@ -1,4 +1,4 @@
-"""Text: what ``bubbleviz pgle`` prints: costs, their comparison, and how to use the file."""
+"""Text output of ``bubbleviz pgle``: costs, their comparison, and how to use the file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncate_name
 
-#: Rows of a table, and characters of a name in it.
+#: Maximum number of rows of a table, and of characters of a name.
 _ROWS, _NAME = 30, 60
-#: Limitations that concern costs or whole profiles, not clocks, hosts or threads.
+#: Subjects of limitations that concern costs or whole profiles, not clocks, hosts or threads.
 _OF_COSTS = (
     LimitationKind.WRONG_COSTS,
     LimitationKind.COSTS,
@@ -23,7 +23,7 @@ _OF_COSTS = (
     LimitationKind.PROFILE_UNREADABLE,
 )
 
-#: Flags of the run that is profiled, and of the one that uses the costs; from
+#: Flags of the profiled run, and of the run that uses the costs. Source:
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation.
 PROFILE_FLAGS = (
     "--xla_gpu_enable_latency_hiding_scheduler=false",
@@ -36,26 +36,26 @@ USE_FLAGS = (
 )
 
 
-def warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
-    """Return a sentence for each limitation of costs, those that make them wrong first."""
+def list_warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
+    """Return one sentence per limitation of costs; those that make costs wrong come first."""
     of_costs = [note for note in limitations if note.kind in _OF_COSTS]
     of_costs.sort(key=lambda note: note.kind is not LimitationKind.WRONG_COSTS)
     return tuple(note.sentence for note in of_costs)
 
 
-def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
-    """Return the flags of the two runs.
+def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
+    """Return the flags of the two runs as text.
 
     Args:
-        paths: of the costs.
-        device: what the run's devices are; the flags are of XLA for GPUs.
+        paths: Paths of the cost files.
+        device: Kind of the run's devices; the flags exist only for GPUs.
     """
     if device != "GPU":
         used = "ran on CPUs" if device == HOST else f"used {device}s"
         return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
     file = to_one_line(paths[0]) if len(paths) == 1 else "FILE"
     if any(c.isspace() or c in "\"'\\" for c in file):
-        # In XLA_FLAGS blanks part flags.
+        # Blanks separate flags in XLA_FLAGS.
         file = '"' + file.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
@@ -65,13 +65,13 @@ def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     )
 
 
-def summary(costs: Costs) -> str:
-    """Return the counts behind the costs, in lines."""
+def summarize_costs(costs: Costs) -> str:
+    """Return lines with the numbers of executions, devices and modules."""
     collectives = sum(cost.collective for cost in costs.instructions)
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
         rules += f", {costs.aggregate_collectives} for collectives"
-    devices = format_count(costs.devices, _kind(costs, "device"))
+    devices = format_count(costs.devices, _describe_device(costs, "device"))
     return (
         f"{format_count(len(costs.instructions), 'instruction')}, of them "
         f"{format_count(collectives, 'collective')}; {rules}: "
@@ -81,19 +81,19 @@ def summary(costs: Costs) -> str:
     )
 
 
-def _kind(costs: Costs, word: str) -> str:
-    """Return a word for the devices; XLA runs on devices of a host's CPU, too."""
+def _describe_device(costs: Costs, word: str) -> str:
+    """Return a word for the devices, which may be CPU devices of a host."""
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 
-def sections(costs: Costs) -> Iterator[Block]:
-    """Yield what to print of costs."""
-    yield Sentence(summary(costs))
+def list_cost_sections(costs: Costs) -> Iterator[Block]:
+    """Yield the output for costs."""
+    yield Sentence(summarize_costs(costs))
     modules = [
         {
             "module": truncate_name(label, _NAME),
             "instructions": f"{instructions:,}",
-            f"{_kind(costs, costs.device)} ms": format_ms(spent_ns),
+            f"{_describe_device(costs, costs.device)} ms": format_ms(spent_ns),
         }
         for label, instructions, spent_ns in costs.modules[:_ROWS]
     ]
@@ -113,8 +113,8 @@ def sections(costs: Costs) -> Iterator[Block]:
     )
 
 
-def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
-    """Yield what to print of estimates against a profile."""
+def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
+    """Yield the output for a comparison of estimates with a profile."""
 
     def row(name: str, estimated_us: float, measured_us: float, executions: int) -> dict[str, str]:
         return {
@@ -126,27 +126,31 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             "executions": f"{executions:,}",
         }
 
-    (both, unmeasured, unestimated), off = comparison, "-"
-    if both:
+    (compared, unmeasured, unestimated), off = comparison, "-"
+    if compared:
         rows = [
-            row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions) for c, us in both[:_ROWS]
+            row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions)
+            for c, us in compared[:_ROWS]
         ]
-        estimated_us, measured_us = sum(us for _, us in both), sum(c.cost_us for c, _ in both)
-        executions = sum(cost.executions for cost, _ in both)
+        estimated_us, measured_us = (
+            sum(us for _, us in compared),
+            sum(c.cost_us for c, _ in compared),
+        )
+        executions = sum(cost.executions for cost, _ in compared)
         yield Table(
             "Estimates, largest error first (ratio: measured / estimated)",
-            [*rows, {}, row(f"sum of {len(both):,}", estimated_us, measured_us, executions)],
+            [*rows, {}, row(f"sum of {len(compared):,}", estimated_us, measured_us, executions)],
             ("instruction",),
-            n_omitted=len(both) - _ROWS,
+            n_omitted=len(compared) - _ROWS,
         )
-        off = f"{sum(abs(cost.cost_us - us) for cost, us in both):,.3f} us"
+        off = f"{sum(abs(cost.cost_us - us) for cost, us in compared):,.3f} us"
     else:
         yield Sentence(
             "\nno instruction is both estimated and in the profile, so no estimate is compared; "
             "give the costs and the profile of one program"
         )
     lines = [f"\nsum of absolute errors: {off}\n"]
-    for what, costs_us in (
+    for caption, costs_us in (
         ("estimated, not in the profile", unmeasured),
         ("in the profile, not estimated", unestimated),
     ):
@@ -156,7 +160,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         ]
         examples = f" ({', '.join(names)})" if names else ""
         lines.append(
-            f"{what}: {format_count(len(costs_us), 'instruction')}, "
+            f"{caption}: {format_count(len(costs_us), 'instruction')}, "
             f"{sum(costs_us.values()):,.3f} us{examples}\n"
         )
     yield Sentence("".join(lines))

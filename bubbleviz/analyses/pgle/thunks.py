@@ -1,7 +1,7 @@
-"""Executions: which ranges of an XLA instruction are one execution of it, and of which module.
+"""Groups the ranges of XLA instructions into executions, and assigns them to modules.
 
-Consecutive ranges of an instruction are one execution of it, since an instruction may be several
-thunks. Every trip of a loop is one execution, too::
+An instruction may consist of several thunks, so its consecutive ranges form one execution. Every
+iteration of a loop is a separate execution::
 
     XlaModule   ├─jit_step──────────────────────────────────────────────┤
     Thunk         ├─fusion.1─┤ ├─fusion.1─┤ ├─while.2──────────────────┤
@@ -28,15 +28,15 @@ from bubbleviz.model.profile import Ranges
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Thunks(Table):
-    """Ranges of instructions; rows count those of all ranges, -1 is none.
+    """Ranges of instructions, one row per range.
 
     Attributes:
-        instruction: row of the names.
-        module: row of the modules' names.
-        within: range of the module's execution.
-        execution: number of the instruction's execution.
-        compiling: whether XLA compiled.
-        cut: whether the capture ended before it, or its module.
+        instruction: Index of the instruction's name.
+        module: Index of the module's label, or -1 if unknown.
+        within: Row of the range of the module's execution, or -1 if there is none.
+        execution: Number of the instruction's execution.
+        compiling: Whether XLA was compiling.
+        cut: Whether the capture ended inside the range or its module.
     """
 
     instruction: Ints
@@ -47,73 +47,83 @@ class Thunks(Table):
     cut: Bools
 
 
-def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
-    """Return the executions that the ranges of instructions belong to.
-
-    Also how many ends of asynchronous pairs something else came before.
+def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
+    """Find the executions that ranges of instructions belong to.
 
     Args:
-        ranges: of instructions, modules and compilation.
-        rows: those of instructions.
-        names: of ranges, parsed.
+        ranges: Ranges of instructions, modules and compilations.
+        rows: Rows of the ranges of instructions.
+        names: Parsed names of the ranges.
+
+    Returns:
+        thunks: One row per range in ``rows``.
+        n_apart: Number of ``done`` halves of asynchronous pairs that do not directly follow their
+            ``start``, because other instructions ran in between.
     """
     kind = names.kind[ranges.name_id]
     within, compiling = (
-        _innermost(ranges, np.flatnonzero(kind == own), rows)
-        for own in (RangeKind.MODULE, RangeKind.COMPILATION)
+        _find_innermost(ranges, np.flatnonzero(kind == range_kind), rows)
+        for range_kind in (RangeKind.MODULE, RangeKind.COMPILATION)
     )
-    named = np.where(within == NONE, rows, within)
+    module_range = np.where(within == NONE, rows, within)
     instruction, module = names.instruction[ranges.name_id[rows]], names.module[ranges.name_id]
-    parent = find_positions(rows, _innermost(ranges, rows, rows))
+    parent = find_positions(rows, _find_innermost(ranges, rows, rows))
     order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
     follows = np.ones(len(rows), bool)
     follows[:1] = False
     for column in (ranges.thread[rows], within, parent):
         follows[1:] &= column[order[1:]] == column[order[:-1]]
-    # Trips of a loop of a single instruction are executions of their own.
-    inside = np.flatnonzero(parent != NONE)
-    low, high = intervals.group_extents(
-        parent[inside], len(parent), instruction[inside], instruction[inside]
+    # If a loop contains a single instruction, each of its iterations is an execution.
+    nested_row = np.flatnonzero(parent != NONE)
+    first_instruction, last_instruction = intervals.group_extents(
+        parent[nested_row], len(parent), instruction[nested_row], instruction[nested_row]
     )
-    loops = np.array([re.match(r"while\b", name) is not None for name in names.instructions], bool)
-    sole = np.append((low == high) & loops[instruction], False)[parent]
-    same = follows & (within[order] != NONE) & ~sole[order]
-    same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
+    is_loop = np.array(
+        [re.match(r"while\b", name) is not None for name in names.instructions], bool
+    )
+    is_only_child = np.append(
+        (first_instruction == last_instruction) & is_loop[instruction], False
+    )[parent]
+    continues = follows & (within[order] != NONE) & ~is_only_child[order]
+    continues[1:] &= instruction[order[1:]] == instruction[order[:-1]]
     execution, outer = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    outer[order] = np.cumsum(~same) - 1
-    # A range inside one of its own instruction belongs to that one's execution.
-    inner = (parent != NONE) & (instruction == instruction[parent])
+    outer[order] = np.cumsum(~continues) - 1
+    # A range nested in a range of the same instruction belongs to the outer range's execution.
+    is_nested_in_itself = (parent != NONE) & (instruction == instruction[parent])
     while not np.array_equal(outer, execution):
-        execution, outer = outer, np.where(inner, outer[parent], outer)
-    # What ends a pair does not directly follow a beginning of its kind: other work came between.
-    # The numbers in the names do not pair a start with its done.
+        execution, outer = outer, np.where(is_nested_in_itself, outer[parent], outer)
+    # Count the done halves that do not directly follow a start of the same kind. Numbers in names
+    # do not identify pairs.
     pairs, kinds = np.full((2, len(names.instructions)), NONE, np.int64), Numbering[str]()
     for row, name in enumerate(names.instructions):
         if half := _HALF.match(name):
             pairs[int(half[2] == "done"), row] = kinds.number(half[1])
-    starts, ends = pairs[:, instruction[order]]
-    apart = (ends != NONE) & np.isin(ends, starts)
-    apart[1:] &= ~(follows[1:] & (starts[:-1] == ends[1:]))
+    start_kind, end_kind = pairs[:, instruction[order]]
+    is_apart = (end_kind != NONE) & np.isin(end_kind, start_kind)
+    is_apart[1:] &= ~(follows[1:] & (start_kind[:-1] == end_kind[1:]))
     return Thunks(
         instruction=instruction,
-        module=module[named],
+        module=module[module_range],
         within=within,
         execution=execution,
         compiling=compiling != NONE,
         cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-    ), int(apart.sum())
+    ), int(is_apart.sum())
 
 
-def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
-    """Return the innermost other holder around each of some ranges on its thread; -1 none."""
+def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
+    """Return the innermost range in ``holders`` around each range, or -1 if there is none.
+
+    Both must be on the same thread. If ``holders`` is ``rows``, a range never contains itself.
+    """
     around = np.full(len(rows), NONE, np.int64)
     for thread in find_distinct(ranges.thread[holders]).tolist():
         outer = holders[ranges.thread[holders] == thread]
-        place = np.flatnonzero(ranges.thread[rows] == thread)
-        start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
+        index = np.flatnonzero(ranges.thread[rows] == thread)
+        start_ns, end_ns = ranges.start_ns[rows[index]], ranges.end_ns[rows[index]]
         innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
         if holders is rows:
-            holder, deepest = (np.full(len(place), NONE, np.int64) for _ in range(2))
+            holder, deepest = (np.full(len(index), NONE, np.int64) for _ in range(2))
             depth_of = innermost.depth[invert_permutation(innermost.row)]
             for query, row in innermost.iter_around(start_ns, end_ns):
                 depth = depth_of[row]
@@ -121,5 +131,5 @@ def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
                 deepest[query[better]], holder[query[better]] = depth[better], row[better]
         else:
             holder = innermost.around(start_ns, end_ns)
-        around[place[holder >= 0]] = outer[holder[holder >= 0]]
+        around[index[holder >= 0]] = outer[holder[holder >= 0]]
     return around

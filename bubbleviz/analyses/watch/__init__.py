@@ -1,1 +1,1 @@
-"""Watch: the bubble of a run that runs, iteration by iteration, as its ranks record them."""
+"""Follows a running job: measures its bubble while its ranks record iterations."""

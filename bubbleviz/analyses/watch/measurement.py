@@ -1,9 +1,10 @@
-"""Measurement: which iterations of a running job are whole, what they show, and what is kept of it.
+"""Measures the complete iterations of a running job, and keeps the few that are needed later.
 
-A rank that has written nothing for a while is silent, and iterations are whole without it::
+An iteration is complete when every rank has written it. A rank that has written nothing for a while
+is silent, and iterations are complete without it::
 
     rank 0   ├ 6 ┤├ 7 ┤├ 8 ┤├ 9 ┤
-    rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest whole one, until rank 1 is silent
+    rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete one until rank 1 is silent
 """
 
 from __future__ import annotations
@@ -34,25 +35,26 @@ CONTEXT = 2
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
 #: Maximum number of iterations that are kept for a rank while other ranks have not written them.
 _MOST_KEPT = 256
-#: Maximum change of UTC against the monotonic clock of a host that is not reported.
+#: Maximum step of a host's UTC clock, relative to its monotonic clock, that is not reported.
 _CLOCK_STEP_NS = 50_000_000
 
-#: The newest iterations that advice rests on: what began two iterations ago shows in them.
+#: Number of newest iterations that advice is based on; a fault shows two iterations after it began.
 _ADVISED = 3
-#: The ratio that is known when the next iteration has begun.
+#: Name of the ratio that is unknown until the next iteration has begun.
 _PERIOD = "period"
 
-#: Iterations whose ratios make the trend.
+#: Number of iterations in the trend.
 TREND = 120
-#: A rank that computes longer than others by this fraction is slow.
+#: Minimum relative excess of a slow rank's compute time.
 SLOW = 0.1
-#: A pause is long that takes so many times as long as usual, and this share of the iteration.
+#: Minimum length of a long pause: as a multiple of the usual one, and its excess as a share of the
+#: iteration.
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
 @dataclass(frozen=True)
-class Sight:
-    """A look at a running job.
+class Observation:
+    """What is new in a running job, and its current state.
 
     Attributes:
         iterations: New iterations, in ascending order.
@@ -76,16 +78,16 @@ class Sight:
 
 
 class Watcher:
-    """Looks again and again at the newest run whose recordings are in a folder.
+    """Follows the newest run that is recorded in a folder.
 
-    Memory is that of some iterations, however long the run.
+    Memory use is bounded: only the last few iterations are kept.
 
     Args:
-        folder: where its ranks record, or will.
+        folder: Folder that the ranks write to; it may still be empty.
 
     Attributes:
-        ranks: by their number in the run.
-        world_size: how many there are to be; -1 unknown.
+        ranks: Ranks seen so far, keyed by number.
+        world_size: Expected number of ranks, or -1 if unknown.
     """
 
     def __init__(self, folder: str) -> None:
@@ -103,31 +105,31 @@ class Watcher:
         self._advice = ""
         self._total = 0
 
-    def look(self, now_s: float) -> Sight:
-        """Return what is new.
+    def look(self, now_s: float) -> Observation:
+        """Read what ranks have written since the last call, and measure complete iterations.
 
         Args:
-            now_s: seconds on a clock that never goes back.
+            now_s: Current time of a monotonic clock, in seconds.
 
         Raises:
-            InputError: the folder cannot be read.
+            InputError: The folder cannot be read.
         """
         if self._began_s is None:
             self._began_s = now_s
         for part, stretch in self._folder.new():
-            self._add(part, stretch, now_s)
-        unreadable = tuple(self._unreadable())
+            self._add_stretch(part, stretch, now_s)
+        unreadable = tuple(self._list_unreadable())
         for reason in unreadable:
-            self._complain(reason)
+            self._report_once(reason)
         for part in self._folder.parts:
             if part.n_damaged:
-                what = f"damaged lines ({part.damage}); their iterations are left out"
-                self._complain(f"{part.path}: {what}")
-        self._judge(now_s)
-        iterations = tuple(map(self._taken, self._new(now_s)))
+                problem = f"damaged lines ({part.damage}); their iterations are left out"
+                self._report_once(f"{part.path}: {problem}")
+        self._find_silent(now_s)
+        iterations = tuple(map(self._add_to_trend, self._measure_new(now_s)))
         missing = set(range(max(self.world_size, 0))) - set(self.ranks)
         events, self._events = self._events, []
-        return Sight(
+        return Observation(
             iterations=iterations,
             trend=tuple(self._trend),
             silent=tuple(sorted(self._silent | missing)),
@@ -138,7 +140,7 @@ class Watcher:
             unreadable=unreadable,
         )
 
-    def empty_recordings(self) -> tuple[str, ...]:
+    def list_empty_recordings(self) -> tuple[str, ...]:
         """Return the paths of the recordings, if all of them are still empty."""
         parts = self._folder.parts
         have_bytes = any(part.header is not None or part.cut_bytes for part in parts)
@@ -146,49 +148,51 @@ class Watcher:
             return ()
         return tuple(part.path for part in parts)
 
-    def _unreadable(self) -> Iterator[str]:
-        """Yield why files cannot be read, or cannot yet: their lines may still be written."""
+    def _list_unreadable(self) -> Iterator[str]:
+        """Yield a sentence for each file that cannot be read, perhaps because it is incomplete."""
         yield from map(str, self._folder.unreadable.values())
         for part in self._folder.parts:
             if part.n_tail_damaged and part.is_without_iterations:
-                yield f"{part.path}: a recording of which every line is damaged ({part.damage})"
+                yield f"{part.path}: every line of the recording is damaged ({part.damage})"
 
-    def _complain(self, reason: str) -> None:
-        """Say once what cannot be read or measured."""
+    def _report_once(self, reason: str) -> None:
+        """Add an event for a problem, unless it was reported before."""
         if reason not in self._complained:
             self._complained.add(reason)
             self._events.append(reason)
 
-    def _add(self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float) -> None:
+    def _add_stretch(
+        self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float
+    ) -> None:
         header = part.header
         if header is None:
             return
-        own = self.ranks.get(header.rank)
-        # A rank that began again, or the first of a run of another size.
-        other = own if own is not None and own.header.session != header.session else None
-        if own is None and self.ranks and header.world_size != self.world_size:
+        ranked = self.ranks.get(header.rank)
+        # The run restarted if a rank began again, or if a rank of a run of another size appears.
+        other = ranked if ranked is not None and ranked.header.session != header.session else None
+        if ranked is None and self.ranks and header.world_size != self.world_size:
             other = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
         if other is not None:
             if header.began_utc_ns < other.header.began_utc_ns:
-                return  # what an earlier run has left
+                return  # a file of an earlier run
             self._restart(other.header.began_utc_ns, header)
-            own = None
-        if own is None:
+            ranked = None
+        if ranked is None:
             if self._measured != NONE:
                 self._events.append(f"rank {header.rank} writes from now on")
-            own = self.ranks[header.rank] = RecordedRank(part, header)
+            ranked = self.ranks[header.rank] = RecordedRank(part, header)
             self.world_size = header.world_size
-        own.add(stretch)
-        own.read_s = now_s
+        ranked.add(stretch)
+        ranked.read_s = now_s
         self._silent.discard(header.rank)
-        self._note_clock(own, len(stretch.iterations))
-        if len(own.numbers) > _MOST_KEPT:
-            own.keep_from(own.numbers[-_MOST_KEPT])
+        self._check_clock(ranked, len(stretch.iterations))
+        if len(ranked.numbers) > _MOST_KEPT:
+            ranked.drop_before(ranked.numbers[-_MOST_KEPT])
 
     def _restart(self, old_ns: int, header: Header) -> None:
-        """Forget the ranks that began about when one did, now that it began again."""
+        """Forget the ranks of the previous run, whose starts are closer to the old one."""
         middle_ns = old_ns + (header.began_utc_ns - old_ns) // 2
-        # The others of the run follow one by one.
+        # The other ranks of the new run follow one by one; only the first is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
             ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
@@ -198,107 +202,115 @@ class Watcher:
         self._silent.clear()
         self._measured = NONE
 
-    def _note_clock(self, rank: RecordedRank, new: int) -> None:
-        """Note whether UTC moved against the monotonic clock since before the newest iterations."""
+    def _check_clock(self, rank: RecordedRank, new: int) -> None:
+        """Report steps of UTC relative to the monotonic clock in the newest iterations."""
         clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):
             if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
                 host = rank.host or f"rank {rank.header.rank}"
                 self._events.append(
-                    f"the clock of {host} was put by {(after_ns - before_ns) / 1e9:+.3f} s; "
+                    f"the UTC clock of {host} was set by {(after_ns - before_ns) / 1e9:+.3f} s; "
                     "iterations are timed by another clock"
                 )
 
-    def _judge(self, now_s: float) -> None:
-        """Find the ranks that have stopped to write."""
+    def _find_silent(self, now_s: float) -> None:
+        """Find the ranks that have stopped writing."""
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
         for number, rank in sorted(self.ranks.items()):
-            behind = newest - (rank.numbers[-1] if rank.numbers else self._measured)
-            late = now_s - rank.read_s > SILENT_S and behind >= SILENT_ITERATIONS
-            if late and number not in self._silent:
+            n_missing = newest - (rank.numbers[-1] if rank.numbers else self._measured)
+            is_silent = now_s - rank.read_s > SILENT_S and n_missing >= SILENT_ITERATIONS
+            if is_silent and number not in self._silent:
                 self._silent.add(number)
                 self._events.append(
-                    f"rank {number} has written nothing since iteration {newest - behind}"
+                    f"rank {number} has written nothing since iteration {newest - n_missing}"
                 )
 
-    def _new(self, now_s: float) -> tuple[WatchedIteration, ...]:
-        """Return what the iterations show that all ranks which still write have now written."""
+    def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
+        """Measure the iterations that all live ranks have now written."""
         live = [rank for n, rank in self.ranks.items() if n not in self._silent]
         waited_s = now_s - (now_s if self._began_s is None else self._began_s)
         if not live or (len(self.ranks) < self.world_size and waited_s < SILENT_S):
             return ()
-        until = min(rank.numbers[-1] if rank.numbers else self._measured for rank in live)
-        new = sorted({n for rank in live for n in rank.numbers if self._measured < n <= until})
+        newest = min(rank.numbers[-1] if rank.numbers else self._measured for rank in live)
+        new = sorted({n for rank in live for n in rank.numbers if self._measured < n <= newest})
         if not new:
             return ()
         iterations: tuple[WatchedIteration, ...] = ()
-        known = sorted({n for rank in self.ranks.values() for n in rank.numbers if n <= until})
+        recorded_numbers = sorted(
+            {n for rank in self.ranks.values() for n in rank.numbers if n <= newest}
+        )
         try:
-            report = self._report(known)
-            advised = report if len(known) <= _ADVISED else self._report(known[-_ADVISED:])
+            report = self._make_report(recorded_numbers)
+            advised = (
+                report
+                if len(recorded_numbers) <= _ADVISED
+                else self._make_report(recorded_numbers[-_ADVISED:])
+            )
         except BubblevizError as error:
-            self._complain(to_one_line(str(error), 300))
+            self._report_once(to_one_line(str(error), 300))
         else:
             rows = {iteration.name: iteration for iteration in report.iterations}
             iterations = tuple(
-                self._watched(report, rows.get(str(n - 1)), rows[str(n)], n)
+                self._summarize(report, rows.get(str(n - 1)), rows[str(n)], n)
                 for n in new
                 if str(n) in rows
             )
             self._advice = describe_first_steps(advised) or self._advice
-        # What lies far enough before is needed no more.
-        self._measured = until
+        # Older iterations are no longer needed.
+        self._measured = newest
         for rank in self.ranks.values():
-            before = [n for n in rank.numbers if n <= until]
-            if len(before) > CONTEXT:
-                rank.keep_from(before[-CONTEXT])
+            measured_numbers = [n for n in rank.numbers if n <= newest]
+            if len(measured_numbers) > CONTEXT:
+                rank.drop_before(measured_numbers[-CONTEXT])
         return iterations
 
-    def _report(self, chosen: Sequence[int]) -> Report:
-        """Return the report on some iterations.
+    def _make_report(self, numbers: Sequence[int]) -> Report:
+        """Make a report on the iterations with these numbers.
 
         Raises:
-            BubblevizError: they cannot be analysed.
+            BubblevizError: The iterations cannot be analyzed.
         """
         names = self._folder.names.values
-        sessions = [rank.session(chosen, names) for rank in self.ranks.values()]
+        sessions = [rank.make_session(numbers, names) for rank in self.ranks.values()]
         return make_report(
             recording.join_recordings(
                 [tables.build_recording(table_of(own)) for own in sessions if own is not None]
             )
         )
 
-    def _watched(
-        self, report: Report, before: Iteration | None, iteration: Iteration, number: int
+    def _summarize(
+        self, report: Report, previous: Iteration | None, iteration: Iteration, number: int
     ) -> WatchedIteration:
-        """Return what an iteration shows.
+        """Return the summary of an iteration.
 
         Args:
-            report: on it and those before.
-            before: the iteration before, if it is known.
-            iteration: this one.
-            number: of this one.
+            report: Report on the iteration and the ones before it.
+            previous: The previous iteration, or None if unknown.
+            iteration: The iteration.
+            number: Number of the iteration.
         """
-        written = [rank.iterations for rank in self.ranks.values() if number in rank.numbers]
+        iterations_of_ranks = [
+            rank.iterations for rank in self.ranks.values() if number in rank.numbers
+        ]
         ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
         if _PERIOD in ratios:
-            ratios[_PERIOD] = None if before is None else before.ratios[_PERIOD].value
-        shown = before if report.explanation.listed_ratio == _PERIOD else iteration
+            ratios[_PERIOD] = None if previous is None else previous.ratios[_PERIOD].value
+        explained = previous if report.explanation.listed_ratio == _PERIOD else iteration
         return WatchedIteration(
             number=number,
-            utc_ns=max(int(own.utc_ns[own.number == number].max()) for own in written),
+            utc_ns=max(int(own.utc_ns[own.number == number].max()) for own in iterations_of_ranks),
             length_ns=iteration.end_ns - iteration.start_ns,
-            pause_ns=NONE if before is None else max(iteration.start_ns - before.end_ns, 0),
+            pause_ns=NONE if previous is None else max(iteration.start_ns - previous.end_ns, 0),
             ranks=len(iteration.ranks),
             world_size=self.world_size,
             headline=report.headline,
             ratios=ratios,
-            parts=() if shown is None else list_parts(report, [shown]),
+            parts=() if explained is None else list_parts(report, [explained]),
             paces=measure_paces(report, iteration),
         )
 
-    def _taken(self, iteration: WatchedIteration) -> WatchedIteration:
-        """Return an iteration with the ranks that are slow in it, and add it to the trend."""
+    def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
+        """Add an iteration to the trend, and return it with its slow ranks."""
         self._total += 1
         if self._trend and iteration.number <= self._trend[-1].number:
             self._trend.clear()
@@ -307,26 +319,26 @@ class Watcher:
         for pace in iteration.paces:
             if pace.excess > SLOW:
                 first = self._slow.get(pace.rank)
-                since = (
+                slow_since = (
                     (first.since, first.since_utc_ns)
                     if first
                     else (iteration.number, iteration.utc_ns)
                 )
-                slow[pace.rank] = replace(pace, since=since[0], since_utc_ns=since[1])
+                slow[pace.rank] = replace(pace, since=slow_since[0], since_utc_ns=slow_since[1])
         self._slow = slow
-        seen = replace(
-            iteration, slow=tuple(slow.values()), usual_pause_ns=self._long_pause(iteration)
+        watched = replace(
+            iteration, slow=tuple(slow.values()), usual_pause_ns=self._find_usual_pause(iteration)
         )
-        self._trend.append(seen)
-        return seen
+        self._trend.append(watched)
+        return watched
 
-    def _long_pause(self, iteration: WatchedIteration) -> int:
-        """Return how long a pause usually is, if that before an iteration is long; else -1."""
-        known = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
-        if iteration.pause_ns == NONE or not known:
+    def _find_usual_pause(self, iteration: WatchedIteration) -> int:
+        """Return the usual length of a pause if the pause before an iteration is long, or -1."""
+        pauses_ns = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
+        if iteration.pause_ns == NONE or not pauses_ns:
             return NONE
-        # Where every second one is long, the median is.
-        usual_ns = quantiles(known, n=4)[0] if len(known) > 1 else known[0]
-        long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
-        long = long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns
-        return max(0, round(usual_ns)) if long else NONE
+        # The lower quartile, because the median is long if every second pause is.
+        usual_ns = quantiles(pauses_ns, n=4)[0] if len(pauses_ns) > 1 else pauses_ns[0]
+        is_long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
+        is_long = is_long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns
+        return max(0, round(usual_ns)) if is_long else NONE

@@ -1,7 +1,7 @@
-"""Outputs: a running job on the terminal, and where what is seen of it goes beside that.
+"""Outputs of a running job in addition to the terminal: JSON lines, Prometheus and TensorBoard.
 
-Another one is a context that gives what takes each :class:`~.measurement.Sight`, and a line in
-:func:`opened`.
+An output is a context manager that yields a function of :class:`~.measurement.Observation`, and a
+line in :func:`open_outputs`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.analyses.watch.measurement import Sight
+from bubbleviz.analyses.watch.measurement import Observation
 from bubbleviz.analyses.watch.watched_iterations import WatchedIteration
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.render.trackers import open_scalar_writer
@@ -20,50 +20,50 @@ from bubbleviz.render.trackers import open_scalar_writer
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-Take: TypeAlias = Callable[[Sight], None]
-#: Slow ranks that have a metric of their own: few, however many ranks there are.
+Take: TypeAlias = Callable[[Observation], None]
+#: Maximum number of slow ranks with a metric of their own.
 _RANKS = 8
-#: Of slow ranks, in lines of JSON.
+#: Maximum number of slow ranks in a line of JSON.
 _PACE = ("rank", "host", "stage", "compute_ns", "excess")
-#: A metric: its name, what it is, the names of its labels, and a value for labels.
+#: A metric: name, description, names of its labels, and pairs of label values and a value.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
 
 
 @contextmanager
-def opened(
+def open_outputs(
     run: str, jsonl: str | None, listen: str | None, tensorboard: str | None
 ) -> Iterator[list[Take]]:
     """Yield what takes each sight for the outputs that are asked for, and close them.
 
     Args:
         run: Name of the run in metrics.
-        jsonl: file to which one line per iteration is added.
-        listen: ``HOST:PORT`` on which Prometheus may ask.
-        tensorboard: directory for scalars.
+        jsonl: File to which one line per iteration is appended, or None.
+        listen: Address ``HOST:PORT`` that serves metrics to Prometheus, or None.
+        tensorboard: Directory for scalars, or None.
 
     Raises:
-        OutputError: one cannot be opened, or lacks its library.
-        UsageError: ``listen`` is no address.
+        OutputError: An output cannot be opened, or its library is not installed.
+        UsageError: ``listen`` is not an address.
     """
     with ExitStack() as stack:
         outputs: list[Take] = []
         if jsonl is not None:
-            outputs.append(stack.enter_context(_json_lines(jsonl)))
+            outputs.append(stack.enter_context(_open_json_lines(jsonl)))
         if listen is not None:
             metrics = Metrics(listen, run)
             stack.callback(metrics.close)
             outputs.append(metrics.take)
         if tensorboard is not None:
-            outputs.append(stack.enter_context(_scalars(tensorboard)))
+            outputs.append(stack.enter_context(_open_scalars(tensorboard)))
         yield outputs
 
 
 @contextmanager
-def _json_lines(path: str) -> Iterator[Take]:
+def _open_json_lines(path: str) -> Iterator[Take]:
     """Yield what adds one line per iteration to those that are in a file.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: The file cannot be written.
     """
 
     @contextmanager
@@ -79,7 +79,7 @@ def _json_lines(path: str) -> Iterator[Take]:
         is_new = not Path(path).exists()
         file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
 
-    def take(sight: Sight) -> None:
+    def take(sight: Observation) -> None:
         documents = (
             {
                 "iteration": own.number,
@@ -113,19 +113,19 @@ def _json_lines(path: str) -> Iterator[Take]:
 
 
 @contextmanager
-def _scalars(directory: str) -> Iterator[Take]:
-    """Yield what writes the metrics of each iteration for TensorBoard.
+def _open_scalars(directory: str) -> Iterator[Take]:
+    """Yield a function that writes the metrics of each iteration for TensorBoard.
 
     Raises:
-        OutputError: they cannot be written, or TensorBoard is not installed.
+        OutputError: The scalars cannot be written, or TensorBoard is not installed.
     """
     with open_scalar_writer(directory) as write:
 
-        def take(sight: Sight) -> None:
+        def take(sight: Observation) -> None:
             for own in sight.iterations:
                 values = {
                     "/".join((f"bubbleviz/{name}", *labels[:1])): value
-                    for name, _, _, measured in _gauges(own, len(sight.silent))
+                    for name, _, _, measured in _list_gauges(own, len(sight.silent))
                     for labels, value in measured
                 }
                 write(values, own.number, own.utc_ns / 1e9)
@@ -134,19 +134,18 @@ def _scalars(directory: str) -> Iterator[Take]:
 
 
 class Metrics:
-    """Serves the newest iteration as metrics on an address until it is closed.
+    """Serves the metrics of the newest iteration to Prometheus until it is closed.
 
     Names follow the conventions of Prometheus (prometheus.io/docs/practices/naming): base units,
-    and ``ratio`` for fractions of 1. prometheus-client serves them; it is imported when used, for
-    it is an extra.
+    and ``ratio`` for fractions of 1. prometheus-client is an extra, so it is imported when used.
 
     Args:
         address: ``HOST:PORT``.
-        run: label of all metrics, so that runs on one dashboard are told apart.
+        run: Label of all metrics, which distinguishes runs on a dashboard.
 
     Raises:
-        UsageError: the address is none.
-        OutputError: it cannot be listened on, or prometheus-client is not installed.
+        UsageError: The address is invalid.
+        OutputError: The address cannot be listened on, or prometheus-client is not installed.
     """
 
     def __init__(self, address: str, run: str) -> None:
@@ -159,7 +158,7 @@ class Metrics:
             raise OutputError(
                 "--listen needs prometheus-client; install it with pip install 'bubbleviz[watch]'"
             ) from error
-        self._sight: Sight | None = None
+        self._sight: Observation | None = None
         self._run = run
         registry = CollectorRegistry()
         registry.register(self)
@@ -174,21 +173,21 @@ class Metrics:
 
     @property
     def port(self) -> int:
-        """The port that answers."""
+        """Port of the server."""
         return int(self._server.server_address[1])
 
-    def take(self, sight: Sight) -> None:
-        """Serve this from now on."""
+    def take(self, sight: Observation) -> None:
+        """Serve this state from now on."""
         self._sight = sight
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; called by the registry in the server's thread."""
+        """Yield the metrics; the registry calls this in the server's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         sight, run = self._sight, self._run
@@ -199,34 +198,42 @@ class Metrics:
         iterations.add_metric((run,), total)
         yield iterations
         newest = sight.trend[-1:] if sight else ()
-        for name, text, labels, values in (g for own in newest for g in _gauges(own, silent)):
+        for name, text, labels, values in (g for own in newest for g in _list_gauges(own, silent)):
             metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=("run", *labels))
             for of_labels, value in values:
                 metric.add_metric((run, *of_labels), value)
             yield metric
 
 
-def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
-    """Yield the metrics of an iteration, with so many silent ranks."""
+def _list_gauges(iteration: WatchedIteration, silent: int) -> Iterator[_Gauge]:
+    """Yield the metrics of an iteration; ``silent`` is the number of silent ranks."""
     for name, text, value in (
-        ("", "Number of the newest iteration.", own.number),
-        ("_duration_seconds", "First start to last end on any rank.", own.length_ns / 1e9),
-        ("_timestamp_seconds", "When it was written, in seconds since 1970.", own.utc_ns / 1e9),
-        ("_pause_seconds", "From the previous iteration's end to its start.", own.pause_ns / 1e9),
+        ("", "Number of the newest iteration.", iteration.number),
+        ("_duration_seconds", "First start to last end on any rank.", iteration.length_ns / 1e9),
+        (
+            "_timestamp_seconds",
+            "When it was written, in seconds since 1970.",
+            iteration.utc_ns / 1e9,
+        ),
+        (
+            "_pause_seconds",
+            "From the previous iteration's end to its start.",
+            iteration.pause_ns / 1e9,
+        ),
     ):
         if value >= 0:
             yield f"iteration{name}", text, (), [((), value)]
     ratios = [
-        ((name, str(name == own.headline).lower()), value)
-        for name, value in own.ratios.items()
+        ((name, str(name == iteration.headline).lower()), value)
+        for name, value in iteration.ratios.items()
         if value is not None
     ]
     text = "Bubble ratio of the newest iteration; headline is the primary one."
     yield "bubble_ratio", text, ("ratio", "headline"), ratios
     text = "What the bubble is made of, as shares of the headline's window."
-    parts = [((part.name,), part.share) for part in own.parts]
+    parts = [((part.name,), part.share) for part in iteration.parts]
     yield "bubble_part_ratio", text, ("cause",), parts
-    ranks = {"measured": own.ranks, "silent": silent, "expected": own.world_size}
+    ranks = {"measured": iteration.ranks, "silent": silent, "expected": iteration.world_size}
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
     yield "ranks", "Ranks of the run, by state.", ("state",), states
     text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
@@ -238,6 +245,6 @@ def _gauges(own: WatchedIteration, silent: int) -> Iterator[_Gauge]:
             ),
             pace.excess,
         )
-        for pace in own.slow[:_RANKS]
+        for pace in iteration.slow[:_RANKS]
     ]
     yield "rank_compute_excess_ratio", text, ("rank", "host", "stage"), slow

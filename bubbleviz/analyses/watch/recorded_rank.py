@@ -1,4 +1,4 @@
-"""The newest iterations of one process, as its recording gives them."""
+"""The newest recorded iterations of one process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class RecordedRank:
     """The newest iterations of one process.
 
     Args:
-        part: of its recording.
-        header: of its recording.
+        part: Reader of its recording.
+        header: Header of its recording.
 
     Attributes:
-        header: of its recording.
-        host: hostname; "" unknown.
-        stretch: what is kept of its iterations, ascending numbers.
-        read_s: when it was last seen to have written, on any clock.
+        header: Header of its recording.
+        host: Hostname, or "" if unknown.
+        stretch: The iterations that are kept, with ascending numbers.
+        read_s: When new data was last read, in seconds of any clock.
     """
 
     def __init__(self, part: recorded.PartReader, header: Header) -> None:
@@ -33,52 +33,54 @@ class RecordedRank:
         self.stretch: recorded.Stretch | None = None
 
     def add(self, stretch: recorded.Stretch) -> None:
-        """Keep some iterations more; those without a number of their own are counted."""
-        own = []
+        """Append iterations; iterations without a number get the next one."""
+        numbers = []
         for number in stretch.iterations.number.tolist():
-            # Evaluation may count from 0 again, and numbers are to go up.
+            # An evaluation may count from 0 again, but numbers must increase.
             self._last = number if number > self._last else self._last + 1
-            own.append(self._last)
-        iterations = replace(stretch.iterations, number=np.array(own, np.int64))
+            numbers.append(self._last)
+        iterations = replace(stretch.iterations, number=np.array(numbers, np.int64))
         new = replace(stretch, iterations=iterations)
         self.stretch = recorded.joined_stretches([self.stretch, new] if self.stretch else [new])
 
     @property
     def iterations(self) -> recorded.RecordedIterations:
-        """The iterations that are kept."""
+        """Iterations that are kept."""
         return self.stretch.iterations if self.stretch else recorded.RecordedIterations.make_empty()
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the iterations, ascending."""
+        """Numbers of the iterations, in ascending order."""
         return [int(number) for number in self.iterations.number]
 
-    def keep_from(self, number: int) -> None:
-        """Forget iterations before one."""
-        self.stretch = self._taken(self.iterations.number >= number)
+    def drop_before(self, number: int) -> None:
+        """Forget the iterations before a number."""
+        self.stretch = self._select(self.iterations.number >= number)
 
-    def _taken(self, chosen: Bools) -> recorded.Stretch:
+    def _select(self, is_selected: Bools) -> recorded.Stretch:
         assert self.stretch is not None
-        place, operations = np.cumsum(chosen) - 1, self.stretch.operations
-        operations = operations.take(chosen[operations.iteration])
+        row_of_iteration, operations = np.cumsum(is_selected) - 1, self.stretch.operations
+        operations = operations.take(is_selected[operations.iteration])
         return recorded.Stretch(
-            self.stretch.iterations.take(chosen),
-            replace(operations, iteration=place[operations.iteration]),
+            self.stretch.iterations.take(is_selected),
+            replace(operations, iteration=row_of_iteration[operations.iteration]),
         )
 
-    def session(self, chosen: Sequence[int], names: tuple[str, ...]) -> RecordedSession | None:
-        """Return a recording of the chosen iterations alone; None where it has none of them.
+    def make_session(
+        self, numbers: Sequence[int], names: tuple[str, ...]
+    ) -> RecordedSession | None:
+        """Return a recording with only these iterations, or None if the rank has none of them.
 
         Args:
-            chosen: their numbers.
-            names: of ranges, by number.
+            numbers: Numbers of the iterations.
+            names: Range names, indexed by range id.
         """
-        inside = np.isin(self.iterations.number, chosen)
-        if not inside.any():
+        is_selected = np.isin(self.iterations.number, numbers)
+        if not is_selected.any():
             return None
         return RecordedSession(
             path=self._path,
             header=self.header,
             names=names,
-            stretch=self._taken(inside),
+            stretch=self._select(is_selected),
         )

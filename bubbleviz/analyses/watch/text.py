@@ -1,4 +1,4 @@
-"""Text on a running job: one line per iteration, and a page of the terminal."""
+"""Text output on a running job: one line per iteration, or a page of the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from bubbleviz.analyses.watch.measurement import Sight
+from bubbleviz.analyses.watch.measurement import Observation
 from bubbleviz.analyses.watch.watched_iterations import RankPace, WatchedIteration
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model import texts
@@ -18,27 +18,26 @@ from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: Causes and slow ranks that are shown.
+#: Maximum number of causes and slow ranks shown.
 _CAUSES, _SHOWN_RANKS = 4, 5
-#: A pause is shown for so many iterations.
+#: Number of iterations for which a pause is shown.
 _PAUSES = 8
-#: Widest trend and bars of causes; columns of a cause before its bar.
+#: Maximum width of the trend and of bars, and width of the text before a bar.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
 #: Maximum number of characters of a host name and of advice.
 _MAX_HOST, _MAX_ADVICE = 60, 400
-#: The trend rises from its least to its largest value, which are so far apart at least: what is
-#: less is noise.
+#: Minimum range of the trend's scale, so that noise does not fill it.
 _LEAST_RISE = 0.02
 
 
-def line_of(iteration: WatchedIteration) -> str:
-    """Return an iteration on one line."""
+def format_line(iteration: WatchedIteration) -> str:
+    """Format an iteration as one line."""
     value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",
         f"{iteration.headline} {'unknown' if value is None else texts.format_percent(value)}",
         f"{iteration.length_ns / 1e6:,.3f} ms",
-        _ranks(iteration),
+        _format_ranks(iteration),
     ]
     causes = " ".join(
         f"{own.name} {texts.format_percent(own.share)}" for own in iteration.parts[:_CAUSES]
@@ -46,42 +45,42 @@ def line_of(iteration: WatchedIteration) -> str:
     if causes:
         parts.append(causes)
     if iteration.usual_pause_ns != NONE:
-        parts.append(_pause(iteration))
+        parts.append(_format_pause(iteration))
     if iteration.slow:
-        parts.append(f"slow: {_slow(iteration.slow[0])}")
+        parts.append(f"slow: {_format_slow(iteration.slow[0])}")
     return "; ".join(parts)
 
 
-def _ranks(iteration: WatchedIteration) -> str:
+def _format_ranks(iteration: WatchedIteration) -> str:
     if 0 < iteration.world_size != iteration.ranks:
         return f"{iteration.ranks} of {iteration.world_size} ranks"
     return texts.format_count(iteration.ranks, "rank")
 
 
-def _slow(slow: RankPace) -> str:
+def _format_slow(slow: RankPace) -> str:
     stage = "" if slow.stage is None else f"stage {slow.stage}"
-    place = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
+    location = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{f' ({place})' if place else ''} computes "
+        f"rank {slow.rank}{f' ({location})' if location else ''} computes "
         f"{texts.format_percent(slow.excess)} longer, since iteration {slow.since} "
         f"({clock:%H:%M:%S} UTC)"
     )
 
 
-def _pause(iteration: WatchedIteration) -> str:
+def _format_pause(iteration: WatchedIteration) -> str:
     return (
         f"paused {iteration.pause_ns / 1e6:,.3f} ms before it (usually "
         f"{iteration.usual_pause_ns / 1e6:,.3f}): data loading, checkpoint or logging"
     )
 
 
-#: What is read.
+#: Kind of files that are read.
 READ = "watch reads what ranks record by bubbleviz.annotate (bubbleviz guide record)"
 
 
-def waiting(folder: str) -> str:
-    """Return what is said as long as no iteration is whole."""
+def describe_waiting(folder: str) -> str:
+    """Return the text shown until the first iteration is complete."""
     if not Path(folder).exists():
         return f"{folder}: does not exist yet; waiting for it"
     with suppress(BubblevizError):
@@ -91,34 +90,39 @@ def waiting(folder: str) -> str:
     return f"{folder}: no whole iteration yet; it is written when the next one begins"
 
 
-def page_of(folder: str, sight: Sight, told: tuple[str, ...], width: int) -> Iterator[Line]:
+def format_page(
+    folder: str, observation: Observation, events: tuple[str, ...], width: int
+) -> Iterator[Line]:
     """Yield the lines of a page of the terminal.
 
     Args:
         folder: The watched folder.
-        sight: The newest measurements.
-        told: The newest events, one line each.
+        observation: The newest measurements.
+        events: The newest events, one line each.
         width: Number of columns of the terminal.
     """
-    if sight.trend:
-        yield from _lines(folder, sight, width)
-    elif not sight.unreadable:
-        yield (Span(waiting(folder)),)
-    for event in told:
+    if observation.trend:
+        yield from _format_lines(folder, observation, width)
+    elif not observation.unreadable:
+        yield (Span(describe_waiting(folder)),)
+    for event in events:
         yield (Span(f"  {event}", "yellow"),)
 
 
-def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
-    newest = sight.trend[-1]
+def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
+    newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
     shown = "unknown" if value is None else texts.format_percent(value)
     yield (
         Span(f"{newest.headline} {shown}", "bold"),
-        Span(f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, "),
-        Span(f"{sight.total:,} measured in {folder}"),
+        Span(
+            f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, "
+            f"{_format_ranks(newest)}, "
+        ),
+        Span(f"{observation.total:,} measured in {folder}"),
     )
-    values = [own.ratios.get(newest.headline) for own in sight.trend]
-    bars, scale = _trend(values[-min(_WIDTH, width) :])
+    values = [own.ratios.get(newest.headline) for own in observation.trend]
+    bars, scale = _format_trend(values[-min(_WIDTH, width) :])
     if len(bars) + 2 + len(scale) <= width:
         yield (Span(f"{bars}  {scale}", "cyan"),)
     else:
@@ -131,30 +135,30 @@ def _lines(folder: str, sight: Sight, width: int) -> Iterator[Line]:
         yield (Span(f"  {own.name:<16}{texts.format_percent(own.share):>9}  {bar}"),)
     if not newest.parts:
         yield (Span("  nothing"),)
-    paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
+    paused = [own for own in observation.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
     if paused:
-        yield (Span(f"Iteration {paused[-1].number} {_pause(paused[-1])}", "red"),)
+        yield (Span(f"Iteration {paused[-1].number} {_format_pause(paused[-1])}", "red"),)
     for slow in newest.slow[:_SHOWN_RANKS]:
-        yield (Span(f"Slow: {_slow(slow)}", "red"),)
-    if sight.silent:
-        ranks = texts.list_first(map(str, sight.silent), 8)
-        named = "rank" if len(sight.silent) == 1 else "ranks"
+        yield (Span(f"Slow: {_format_slow(slow)}", "red"),)
+    if observation.silent:
+        ranks = texts.list_first(map(str, observation.silent), 8)
+        named = "rank" if len(observation.silent) == 1 else "ranks"
         yield (Span(f"Silent: {named} {ranks}", "red"),)
-    if sight.advice:
-        advice = texts.to_one_line(sight.advice, _MAX_ADVICE)
+    if observation.advice:
+        advice = texts.to_one_line(observation.advice, _MAX_ADVICE)
         yield from ((), (Span(f"What to do first: {advice}"),))
 
 
-def _trend(values: list[float | None]) -> tuple[str, str]:
-    """Return a bar for each value, blank where it is unknown, and the scale in words."""
-    known = [value for value in values if value is not None]
-    if not known:
+def _format_trend(values: list[float | None]) -> tuple[str, str]:
+    """Return one bar per value (blank if unknown), and the scale in words."""
+    known_values = [value for value in values if value is not None]
+    if not known_values:
         return " " * len(values), ""
-    least, steps = min(known), len(_BARS) - 1
-    rise = max(max(known) - least, _LEAST_RISE)
+    lowest, steps = min(known_values), len(_BARS) - 1
+    rise = max(max(known_values) - lowest, _LEAST_RISE)
     bars = (
-        " " if value is None else _BARS[round(steps * (value - least) / rise)] for value in values
+        " " if value is None else _BARS[round(steps * (value - lowest) / rise)] for value in values
     )
-    low, high = texts.format_percent(least), texts.format_percent(least + rise)
-    ends = f"{_BARS[0]} {low} to {_BARS[-1]} {high}"
-    return "".join(bars), f"{ends}, {texts.format_count(len(known), 'iteration')}"
+    low, high = texts.format_percent(lowest), texts.format_percent(lowest + rise)
+    scale = f"{_BARS[0]} {low} to {_BARS[-1]} {high}"
+    return "".join(bars), f"{scale}, {texts.format_count(len(known_values), 'iteration')}"

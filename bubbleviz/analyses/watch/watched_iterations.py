@@ -1,4 +1,4 @@
-"""Iterations of a running job: what each one shows, and limits on their ratios."""
+"""Iterations of a running job, and limits on their ratios."""
 
 from __future__ import annotations
 
@@ -91,44 +91,46 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
     return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))
 
 
-def limit_watch(texts: Sequence[str], most: int) -> Callable[[WatchedIteration], str]:
-    """Return what says in a sentence that an iteration is one too many above a limit; else "".
+def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[WatchedIteration], str]:
+    """Return a function that checks each iteration against limits.
 
-    An iteration whose ratio is unknown neither counts nor ends the count.
+    It returns a sentence once a ratio exceeded its limit in ``max_exceeding`` consecutive
+    iterations, otherwise "". Iterations with an unknown ratio neither count nor reset the count.
 
     Args:
-        texts: limits, as ``schedule=20%``.
-        most: how many iterations in a row may be above one.
+        texts: Limits such as ``schedule=20%``.
+        max_exceeding: Number of consecutive iterations that triggers the limit.
 
     Raises:
-        UsageError: a limit is none, or of no ratio, or the number is below 1.
+        UsageError: A limit is invalid or names no ratio, or the number is below 1.
     """
-    if most < 1:
-        raise UsageError(f"--for {most}: must be 1 or more iterations")
+    if max_exceeding < 1:
+        raise UsageError(f"--for {max_exceeding}: must be at least 1 iteration")
     limits = gate.parse_limits(texts) if texts else ()
     if any(limit.unit == "ms" for limit in limits):
-        raise UsageError("--max-bubble: watch takes a share, such as 20% or schedule=0.2")
-    known = [definition.name for definition in list_ratios()]
+        raise UsageError("--max-bubble: watch accepts only shares, such as 20% or schedule=0.2")
+    ratio_names = [definition.name for definition in list_ratios()]
     for limit in limits:
-        if limit.ratio and limit.ratio not in known:
+        if limit.ratio and limit.ratio not in ratio_names:
             raise UsageError(
-                f"--max-bubble {limit.ratio[:60]}: no ratio; the ratios are {', '.join(known)}"
-                f"{suggest_word(limit.ratio, known)}"
+                f"--max-bubble {limit.ratio[:60]}: there is no such ratio; the ratios are "
+                f"{', '.join(ratio_names)}{suggest_word(limit.ratio, ratio_names)}"
             )
     above = [0] * len(limits)
 
-    def exceeded(iteration: WatchedIteration) -> str:
-        for place, limit in enumerate(limits):
+    def check_limits(iteration: WatchedIteration) -> str:
+        for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
             value = iteration.ratios.get(name)
             if value is None:
                 continue
-            above[place] = above[place] + 1 if value > limit.maximum else 0
-            if above[place] == most:
+            above[index] = above[index] + 1 if value > limit.maximum else 0
+            if above[index] == max_exceeding:
+                times = format_count(max_exceeding, "iteration")
                 return (
                     f"{name} is {format_percent(value)} in iteration {iteration.number}, and above "
-                    f"{format_percent(limit.maximum)} for {format_count(most, 'iteration')}"
+                    f"{format_percent(limit.maximum)} for {times}"
                 )
         return ""
 
-    return exceeded
+    return check_limits

@@ -54,17 +54,17 @@ def layout(
     limit = None if memory_limit is None else parse_memory(memory_limit, "--memory-limit")
     outputs.check([*(run or ()), layers or None])
     from bubbleviz.analyses.layout.outputs import RENDERINGS
-    from bubbleviz.analyses.layout.report import layouts_of
-    from bubbleviz.analyses.layout.text import sections
+    from bubbleviz.analyses.layout.report import find_layouts
+    from bubbleviz.analyses.layout.text import list_sections
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
     with search_bar() as watch:
         sizes = stages, microbatches, chunks
-        report = layouts_of(known, sizes, schedule or (), limit, watch)
+        report = find_layouts(known, sizes, schedule or (), limit, watch)
     outputs.deliver(
         report,
         lambda shown, name, _: RENDERINGS[name](shown),
-        lambda shown: show(sections(shown)),
+        lambda shown: show(list_sections(shown)),
     )
 
 
@@ -102,9 +102,9 @@ def _measured_model(
                 f"{run[0]}: a report holds no times of layers; give --layers-per-stage, or the "
                 "profiles themselves"
             )
-        return inputs.of_report(run[0], per_stage)
+        return inputs.read_model_of_report(run[0], per_stage)
     with progress_bars() as bars:
-        return inputs.of_profiles(
+        return inputs.measure_model(
             run,
             layers_per_stage=per_stage,
             conventions=measurement.convention or (),

@@ -57,8 +57,8 @@ def pgle(
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, against, *(convention or ())])
     from bubbleviz.analyses.pgle import measure_costs, text
-    from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
-    from bubbleviz.analyses.pgle.files import read_costs, written_costs
+    from bubbleviz.analyses.pgle.comparison import compare_costs, format_comparison_csv
+    from bubbleviz.analyses.pgle.files import encode_costs, read_costs
 
     estimates = None if against is None else read_costs(against)
     with progress_bars() as bars:
@@ -80,14 +80,14 @@ def pgle(
     def content(_: object, name: str, __: str) -> str | bytes:
         # XLA looks costs up by the names of instructions, so these stay as they are.
         if comparison is not None and name == "csv":
-            return csv_of_comparison(comparison)
-        return written_costs(cost_us, name)
+            return format_comparison_csv(comparison)
+        return encode_costs(cost_us, name)
 
     outputs.deliver(
         (costs, comparison, cost_files),
         content,
         lambda shown: _print_result(*shown),
-        warnings=text.warnings(costs.limitations),
+        warnings=text.list_warnings(costs.limitations),
     )
 
 
@@ -98,11 +98,11 @@ def _print_result(
     from bubbleviz.analyses.pgle import text
 
     if comparison is not None:
-        show_text(text.summary(costs))
-        show(text.comparison_sections(comparison))
+        show_text(text.summarize_costs(costs))
+        show(text.list_comparison_sections(comparison))
         return
     if cost_files:
-        show_text(text.summary(costs))
+        show_text(text.summarize_costs(costs))
     else:
-        show(text.sections(costs))
-    show_text(text.flags(cost_files or ["costs.pbtxt"], device=costs.device))
+        show(text.list_cost_sections(costs))
+    show_text(text.describe_flags(cost_files or ["costs.pbtxt"], device=costs.device))

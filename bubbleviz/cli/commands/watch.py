@@ -25,7 +25,7 @@ from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.signals import unwinding
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.watch.measurement import Sight, Watcher
+    from bubbleviz.analyses.watch.measurement import Observation, Watcher
 
 #: Exit code where a ratio was above its limit for too long.
 TOO_LARGE = 3
@@ -67,9 +67,9 @@ def watch(
     the reason in the environment variable BUBBLEVIZ_LIMIT.
     """
     from bubbleviz.analyses.watch.measurement import Watcher
-    from bubbleviz.analyses.watch.outputs import opened
+    from bubbleviz.analyses.watch.outputs import open_outputs
     from bubbleviz.analyses.watch.text import READ
-    from bubbleviz.analyses.watch.watched_iterations import limit_watch
+    from bubbleviz.analyses.watch.watched_iterations import make_limit_check
     from bubbleviz.sources.paths import select_profiles
 
     if Path(folder).exists() and not Path(folder).is_dir():
@@ -87,12 +87,12 @@ def watch(
         extra = "--for" if run is None else "--run"
         raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
     names = invocation.names
-    exceeded = limit_watch(max_bubble or (), for_)
+    exceeded = make_limit_check(max_bubble or (), for_)
     start, look_after = _once(run, names)
     watcher = Watcher(folder)
-    sight: Sight | None = None
+    sight: Observation | None = None
     label = names.replaced(Path(folder).resolve().name)
-    with opened(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
+    with open_outputs(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
         # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
         with suppress(KeyboardInterrupt, BrokenPipeError, SystemExit), unwinding([signal.SIGTERM]):
             show = _shown(stack, folder, names, plain=plain)
@@ -113,17 +113,17 @@ def watch(
             raise typer.Exit(1)
 
 
-def _are_all_readable(sight: Sight, watcher: Watcher, names: PrivateNames) -> bool:
+def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames) -> bool:
     """Print which recordings are empty, and return whether none is empty or unreadable."""
     from bubbleviz.sources.readers import describe_empty_file
 
-    empty = watcher.empty_recordings()
+    empty = watcher.list_empty_recordings()
     for path in empty:
         complain(f"{path}: {describe_empty_file(path)}", 0, names)
     return not sight.unreadable and not empty
 
 
-def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Sight]:
+def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Observation]:
     """Yield what is new at each look, until nothing was for ``stop_after`` seconds."""
     from bubbleviz.analyses.watch.measurement import SILENT_S
 
@@ -142,20 +142,20 @@ def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Itera
 
 def _shown(
     stack: ExitStack, folder: str, names: PrivateNames, *, plain: bool
-) -> Callable[[Sight], None]:
+) -> Callable[[Observation], None]:
     """Return what shows a sight: a page on a terminal, else lines."""
-    from bubbleviz.analyses.watch.text import line_of, page_of, waiting
+    from bubbleviz.analyses.watch.text import describe_waiting, format_line, format_page
 
     waited: list[str] = []
 
-    def lines(sight: Sight) -> None:
+    def lines(sight: Observation) -> None:
         if not sight.trend and not sight.unreadable and not waited:
-            waited.append(waiting(folder))
+            waited.append(describe_waiting(folder))
             complain(waited[0], 0, names)
         for event in sight.events:
             complain(event, 0, names)
         for iteration in sight.iterations:
-            show_text(line_of(iteration))
+            show_text(format_line(iteration))
         if sight.iterations:
             sys.stdout.flush()
 
@@ -167,9 +167,9 @@ def _shown(
     live = stack.enter_context(Live(refresh_per_second=4))
     told: deque[str] = deque(maxlen=_EVENTS)
 
-    def page(sight: Sight) -> None:
+    def page(sight: Observation) -> None:
         told.extend(sight.events)
-        lines = page_of(names.replaced(folder), sight, tuple(told), live.console.width)
+        lines = format_page(names.replaced(folder), sight, tuple(told), live.console.width)
         live.update(Group(*map(rich_text, lines)))
 
     return page

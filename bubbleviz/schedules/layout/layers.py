@@ -141,8 +141,8 @@ def check_enough(layers: int, stages: int) -> None:
     """
     if layers < stages:
         raise UsageError(
-            f"{format_count(layers, 'layer')} for {stages} virtual stages: each needs one; give "
-            "fewer stages or chunks"
+            f"{format_count(layers, 'layer')} for {stages} virtual stages: each needs at least "
+            "one; give fewer stages or chunks"
         )
     if layers > MOST_LAYERS:
         raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")

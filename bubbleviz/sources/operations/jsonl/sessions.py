@@ -168,7 +168,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     damage = next((reader.damage for reader in readers if reader.damage), "")
     if damage and not stretches:
         raise ProfileError(
-            f"{path}: a recording of which every line is damaged ({damage}); copy it again, or "
+            f"{path}: every line of the recording is damaged ({damage}); copy it again, or "
             "record again"
         )
     if header is None or not stretches:
