@@ -1,1 +1,1 @@
-"""PyTorch's profiler (Kineto): its events as columns, and these as the tables of a profile."""
+"""PyTorch's profiler (Kineto): its events as columns, and the profile built from them."""

@@ -1,15 +1,15 @@
-"""Collectives that kernels carry out, as PyTorch's profiler records them.
+"""Collectives in a trace of PyTorch's profiler: which kernels execute which operations.
 
-The operator ``record_param_comms`` describes them; kernels that it launched repeat that, and share
-its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp, torch/csrc/profiler/util.cpp
-``saveNcclMeta``, libkineto/src/output_json.cpp). Where a kernel lacks an argument, that of its
-operator is used: older versions write none with kernels, and no version writes the root there. A
-batch of sends and receives (``batch_isend_irecv``) launches one kernel at its end, which belongs to
-no operator::
+The operator ``record_param_comms`` describes a collective. The kernels that it launches repeat the
+description and share its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp,
+torch/csrc/profiler/util.cpp ``saveNcclMeta``, libkineto/src/output_json.cpp). If a kernel lacks an
+argument, the argument of its operator is used: older versions write no arguments with kernels, and
+no version writes the root there. A batch of sends and receives (``batch_isend_irecv``) launches one
+kernel at its end, which belongs to no operator::
 
     operators   send  recv
     calls                   cudaLaunchKernelExC
-    kernel                        ├─ SendRecv ─┤    of both
+    kernel                        ├─ SendRecv ─┤    executes both
 """
 
 from __future__ import annotations
@@ -26,154 +26,156 @@ from bubbleviz.model.grouping import find_distinct, lookup_values
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.kineto import events as kineto
-from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, either
+from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, get_argument
 
-# Process groups as PyTorch's profiler writes them, with each event and in the document.
-
-#: More ranks than there are.
-MOST_RANKS = 1 << 20
+#: Upper bound (exclusive) of ranks.
+RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
-#: Stands for the ranks that are left out of a long list.
+#: Replaces ranks that are left out of a long list.
 _ELLIPSIS = "..."
 
-#: Own rank and number of ranks, -1 unknown; and ranks of groups by name, () where two share it.
+#: Rank and world size, or -1 if unknown, and the ranks of each group, by name. The ranks are () if
+#: different groups share the name.
 World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
-def world_of(metadata: Mapping[str, object]) -> World:
-    """Return what ``distributedInfo`` of the document holds."""
+def parse_world(metadata: Mapping[str, object]) -> World:
+    """Parse ``distributedInfo`` of the document."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     configs = info.get("pg_config")
     groups: dict[str, tuple[int, ...]] = {}
     for config in configs if isinstance(configs, list) else []:
         if isinstance(config, dict):
-            name = kineto.text_of(config.get("pg_name"))
-            size = max(kineto.whole_number(config.get("pg_size"), MOST_RANKS), 0)
-            ranks = members_of(config.get("ranks"), size)
+            name = kineto.to_text(config.get("pg_name"))
+            size = max(kineto.parse_number(config.get("pg_size"), RANK_LIMIT), 0)
+            ranks = parse_members(config.get("ranks"), size)
             groups[name] = () if groups.get(name, ranks) != ranks else ranks
     rank, size = (
-        kineto.whole_number(info.get(name), MOST_RANKS) for name in ("rank", "world_size")
+        kineto.parse_number(info.get(name), RANK_LIMIT) for name in ("rank", "world_size")
     )
     return rank, size, groups
 
 
-def members_of(ranks: object, size: int) -> tuple[int, ...]:
-    """Return all ranks of a group; () where some are left out, or their number is not its size."""
+def parse_members(ranks: object, size: int) -> tuple[int, ...]:
+    """Return all ranks of a group, or () if the list is incomplete, invalid or has another size.
+
+    Args:
+        ranks: A list of ranks, or its text.
+        size: Expected number of ranks, or 0 if unknown.
+    """
     if isinstance(ranks, str) and _ELLIPSIS not in ranks:
-        numbers = _numbers(ranks[: 1 << 20])
+        numbers = _parse_numbers(ranks[: 1 << 20])
     elif isinstance(ranks, list):
-        numbers = [kineto.whole_number(rank, MOST_RANKS) for rank in ranks]
+        numbers = [kineto.parse_number(rank, RANK_LIMIT) for rank in ranks]
     else:
         return ()
-    sound = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
-    return tuple(numbers) if sound and size in (0, len(numbers)) else ()
+    is_valid = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
+    return tuple(numbers) if is_valid and size in (0, len(numbers)) else ()
 
 
-def _strided(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
-    """Return a group's ranks where some are left out, but all lie one stride apart.
+def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
+    """Return the ranks of a group that are equally spaced, although some are left out of the list.
 
-    ``[0, 8, 16, ..., 1016]`` shows the stride (torch/csrc/profiler/util.cpp ``format_list``), or
-    ``Global rank start`` and ``stride`` do.
+    The stride is taken from ``Global rank start`` and ``stride``, or else from the list, such as
+    ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``). The result is () if
+    there is no stride or the list contradicts it.
+
+    Args:
+        operator: Arguments of the operator.
+        ranks: Text of the list.
+        size: Number of ranks in the group.
     """
-    start, stride = (kineto.whole_number(n, MOST_RANKS) for n in (operator.start, operator.stride))
+    start, stride = (kineto.parse_number(n, RANK_LIMIT) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
-    before, _, after = text.partition(_ELLIPSIS)
-    first, last = _numbers(before), _numbers(after)
+    head, _, tail = text.partition(_ELLIPSIS)
+    first, last = _parse_numbers(head), _parse_numbers(tail)
     if not (start >= 0 and stride > 0) and len(first) > 1 and last:
         start, stride = first[0], first[1] - first[0]
     if not (start >= 0 and stride > 0 and size):
         return ()
     members = tuple(range(start, start + stride * size, stride))
-    sound = tuple(first) == members[: len(first)] and tuple(last) in ((), members[-1:])
-    return members if sound else ()
+    is_consistent = tuple(first) == members[: len(first)] and tuple(last) in ((), members[-1:])
+    return members if is_consistent else ()
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
+    """Return all integers in a text, ignoring those with more than eight characters."""
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
-def _group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
-    """Return the group of a kernel, by its arguments and those of its operator."""
+def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
+    """Return the process group of a kernel.
+
+    Missing members are taken from the document's group of that name, or are all ranks if the size
+    is the world size, or are expanded from a stride.
+
+    Args:
+        args: Arguments of the kernel.
+        operator: Arguments of its operator.
+        world: Ranks of the run.
+    """
     name, description = (
-        kineto.text_of(either(args, operator, field)) for field in ("group", "description")
+        kineto.to_text(get_argument(args, operator, field)) for field in ("group", "description")
     )
-    ranks = either(args, operator, "ranks")
-    count = max(kineto.whole_number(either(args, operator, "size"), MOST_RANKS), 0)
+    ranks = get_argument(args, operator, "ranks")
+    count = max(kineto.parse_number(get_argument(args, operator, "size"), RANK_LIMIT), 0)
     _, world_size, groups = world
-    members = members_of(ranks, count)
+    members = parse_members(ranks, count)
     if not members and count and len(groups.get(name, ())) == count:
         members = groups[name]
     elif not members and count == world_size:
         members = tuple(range(count))
-    members = members or _strided(operator, ranks, count)
+    members = members or _expand_stride(operator, ranks, count)
     return Group(
         name=name,
-        ranks_text="" if members else kineto.text_of(ranks),
+        ranks_text="" if members else kineto.to_text(ranks),
         ranks=members,
         size=count or len(members),
         description=description,
     )
 
 
-#: More elements than there are.
-_MOST_ELEMENTS = 1 << 55
-#: Operations whose ``Rank`` is that of the root, or of the peer; else it is the rank's own.
+#: Upper bound (exclusive) of numbers of elements.
+_ELEMENT_LIMIT = 1 << 55
+#: Collectives whose argument ``Rank`` is the root. For sends and receives it is the peer, and for
+#: all other collectives the calling rank.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
-#: Kernels that carry out sends and receives; names of AMD's do not show it.
-_PASSES = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
-#: The argument that holds the peer.
+#: Kernels that may execute sends and receives; the kernels of AMD have generic names.
+_POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
+#: The argument with the peer of a send or receive.
 _PEER_FIELDS = {"send": "target", "recv": "origin"}
-#: What a group is told by.
+#: The arguments that identify a group.
 _GROUP_FIELDS = ("group", "size", "ranks", "description")
 
 
-def collectives_of(
+def find_collectives(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, world: World
 ) -> Collectives:
-    """Return the collectives that kernels carry out.
+    """Return the collectives that kernels execute, one row per kernel and operation.
 
     Args:
-        work: kernels, then copies; their rows are those of the profile's activities.
-        calls: CUDA API calls.
-        collector: has read all events.
-        base_ns: zero of the times of ``work``.
-        world: ranks of the run.
+        work: Kernels, then copies; their rows are the rows of the profile's activities.
+        calls: Calls of the CUDA or HIP API.
+        collector: All events of the recording.
+        base_ns: Time that the times of ``work`` are relative to.
+        world: Ranks of the run.
     """
-    names, groups = Numbering[str](), Numbering[Group]()
-    #: Number of a group, -1 for an unknown one, and the place in it of each of its ranks.
-    known: dict[str, tuple[int, Mapping[int, int]]] = {}
+    names, groups = Numbering[str](), _Groups(world)
     operations: dict[tuple[int, int], int] = {}
     rows: list[tuple[int, ...]] = []
-    for kernel, external, args, operator in _described(work, calls, collector, base_ns):
-        # Most kernels are of few groups, and a group may have thousands of ranks.
-        told = [either(args, operator, field) for field in _GROUP_FIELDS]
-        key = repr((*told, operator.start, operator.stride))
-        if key not in known:
-            group = _group(args, operator, world)
-            at = groups.number(group) if group.name or group.ranks else NONE
-            known[key] = at, {rank: place for place, rank in enumerate(group.ranks)}
-        of_group, places = known[key]
+    for kernel, external, args, operator in _describe_kernels(work, calls, collector, base_ns):
+        group, index_of_rank = groups.find(args, operator)
         name, datatype = (
-            kineto.text_of(either(args, operator, field)) for field in ("collective", "datatype")
+            kineto.to_text(get_argument(args, operator, field))
+            for field in ("collective", "datatype")
         )
-        own = kineto.whole_number(operator.rank, MOST_RANKS)
-        rank, peer, root = places.get(world[0], NONE), NONE, NONE
-        if name in _PEER_FIELDS:
-            other = kineto.whole_number(either(args, operator, _PEER_FIELDS[name]), MOST_RANKS)
-            peer = places.get(other, own)
-        elif name in _ROOTED:
-            root = own
-        elif rank == NONE:
-            rank = own
-        split = either(args, operator, "split")
-        sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
         elements = (
-            kineto.whole_number(either(args, operator, field), _MOST_ELEMENTS)
+            kineto.parse_number(get_argument(args, operator, field), _ELEMENT_LIMIT)
             for field in ("elements_in", "elements_out")
         )
         operation = len(rows)
-        # A kernel that no operator launched is an operation of its own.
+        # A kernel without an operator is a separate operation.
         if external != NONE:
             operation = operations.setdefault((external, int(work.device[kernel])), operation)
         rows.append(
@@ -181,89 +183,156 @@ def collectives_of(
                 kernel,
                 operation,
                 names.number(name),
-                of_group,
+                group,
                 *elements,
                 names.number(datatype) if datatype else NONE,
-                # Parts that ranks exchange may differ in size.
-                int(isinstance(sizes, list) and any(size != sizes[0] for size in sizes)),
-                rank,
-                peer,
-                root,
-                kineto.whole_number(either(args, operator, "sequence"), 1 << 62),
+                int(_is_uneven(get_argument(args, operator, "split"))),
+                *_find_ranks(name, args, operator, world[0], index_of_rank),
+                kineto.parse_number(get_argument(args, operator, "sequence"), 1 << 62),
             )
         )
     columns = Collectives.column_names()
     values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
-    named = dict(zip(columns, values, strict=True))
-    return Collectives(**named, names=names.values, groups=groups.values)
+    by_column = dict(zip(columns, values, strict=True))
+    return Collectives(**by_column, names=names.values, groups=groups.values)
 
 
-def _described(
+class _Groups:
+    """Numbers process groups; each distinct description is parsed once.
+
+    Most kernels belong to few groups, and a group may have thousands of ranks.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._numbers = Numbering[Group]()
+        self._cache: dict[str, tuple[int, Mapping[int, int]]] = {}
+
+    @property
+    def values(self) -> tuple[Group, ...]:
+        """The groups, by number."""
+        return self._numbers.values
+
+    def find(self, args: KinetoArgs, operator: KinetoArgs) -> tuple[int, Mapping[int, int]]:
+        """Return the number of a kernel's group, or -1, and the index of each rank in the group."""
+        described = [get_argument(args, operator, field) for field in _GROUP_FIELDS]
+        key = repr((*described, operator.start, operator.stride))
+        if key not in self._cache:
+            group = _make_group(args, operator, self._world)
+            number = self._numbers.number(group) if group.name or group.ranks else NONE
+            self._cache[key] = number, {rank: index for index, rank in enumerate(group.ranks)}
+        return self._cache[key]
+
+
+def _find_ranks(
+    name: str,
+    args: KinetoArgs,
+    operator: KinetoArgs,
+    global_rank: int,
+    index_of_rank: Mapping[int, int],
+) -> tuple[int, int, int]:
+    """Return the rank, peer and root of an operation in its group, each -1 if unknown or unused.
+
+    Args:
+        name: Name of the operation.
+        args: Arguments of the kernel.
+        operator: Arguments of its operator.
+        global_rank: Rank of the process, or -1 if unknown.
+        index_of_rank: Index of each global rank in the group.
+    """
+    argument = kineto.parse_number(operator.rank, RANK_LIMIT)
+    rank = index_of_rank.get(global_rank, NONE)
+    if name in _PEER_FIELDS:
+        peer = kineto.parse_number(get_argument(args, operator, _PEER_FIELDS[name]), RANK_LIMIT)
+        return rank, index_of_rank.get(peer, argument), NONE
+    if name in _ROOTED:
+        return rank, NONE, argument
+    return (argument if rank == NONE else rank), NONE, NONE
+
+
+def _is_uneven(split: object) -> bool:
+    """Return whether the parts that ranks exchange differ in size."""
+    sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
+    return isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
+
+
+def _describe_kernels(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield kernels of collectives, external id, their arguments and those of their operators."""
+    """Yield the kernels of collectives with their descriptions.
+
+    Yields:
+        Row of the kernel, external id of its operator or -1, arguments of the kernel, and arguments
+        of the operator. If either description is missing, it is replaced by the other.
+    """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
     ids = np.array([correlation for _, correlation, _ in collector.kernels], np.int64)
-    described = np.isin(work.correlation[kernels], ids)
-    described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
-    kernels = kernels[described]
+    is_described = np.isin(work.correlation[kernels], ids)
+    is_described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
+    kernels = kernels[is_described]
     thread, correlation = work.thread[kernels], work.correlation[kernels]
     columns = (thread, correlation, work.start_ns[kernels] + base_ns, work.external[kernels])
     for kernel, *key, external in zip(
         kernels.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        own, operator = collector.kernels.get((key[0], key[1], key[2])), operators.get(external)
-        first, second = own or operator, operator or own
+        kernel_args, operator = (
+            collector.kernels.get((key[0], key[1], key[2])),
+            operators.get(external),
+        )
+        first, second = kernel_args or operator, operator or kernel_args
         if first is not None and second is not None:
             yield kernel, external, first, second
-    yield from _batched(work, calls, collector, base_ns, kernels)
+    yield from _describe_batches(work, calls, collector, base_ns, kernels)
 
 
-def _batched(
+def _describe_batches(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, described: Ints
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield kernels of batches of sends and receives, with each of these.
+    """Yield the kernels of batches of sends and receives, once for each operation of the batch.
+
+    The sends and receives of a thread belong to the next kernel that is launched on the thread.
 
     Args:
-        work: kernels, then copies.
-        calls: CUDA API calls.
-        collector: has read all events.
-        base_ns: zero of the times of ``work``.
-        described: kernels that a record describes.
+        work: Kernels, then copies.
+        calls: Calls of the CUDA or HIP API.
+        collector: All events of the recording.
+        base_ns: Time that the times of ``work`` are relative to.
+        described: Kernels that have a description.
     """
-    used = {*work.external[described].tolist()}
+    used_external = {*work.external[described].tolist()}
     events: list[tuple[int, int, int, int, KinetoArgs | None]] = [
         (thread, end_ns - base_ns, 0, external, args)
         for external, thread, end_ns, args in collector.operators
-        if external not in used and kineto.text_of(args.collective) in _PEER_FIELDS
+        if external not in used_external and kineto.to_text(args.collective) in _PEER_FIELDS
     ]
     if not events:
         return
-    # Launches of described kernels, sends and receives.
+    # Launches of described kernels, and of kernels that may execute sends and receives.
     names = collector.texts.values
-    passing = np.array(
-        [_PASSES.search(truncate_for_matching(name)) is not None for name in names], bool
+    is_point_to_point = np.array(
+        [_POINT_TO_POINT_KERNEL.search(truncate_for_matching(name)) is not None for name in names],
+        bool,
     )
-    graph = np.array(["GraphLaunch" in name for name in names], bool)
-    bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
-    kernels = find_distinct(bare, described)
-    rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
+    is_graph_launch = np.array(["GraphLaunch" in name for name in names], bool)
+    candidates = np.flatnonzero((work.kind == kineto.KERNEL) & is_point_to_point[work.name])
+    kernels = find_distinct(candidates, described)
+    rows = np.flatnonzero((calls.correlation >= 0) & ~is_graph_launch[calls.name])
     call = lookup_values([calls.correlation[rows]], rows, [work.correlation[kernels]])
     kernels, call = kernels[call != NONE], call[call != NONE]
     columns = (calls.thread[call], calls.start_ns[call], kernels)
     launches = zip(*(column.tolist() for column in columns), strict=True)
     events += [(thread, start_ns, 1, kernel, None) for thread, start_ns, kernel in launches]
-    known = {*described.tolist()}
+    described_kernels = {*described.tolist()}
     batch: list[tuple[int, KinetoArgs]] = []
-    of_thread = NONE
+    batch_thread = NONE
     for thread, _, _, number, args in sorted(events, key=lambda event: event[:3]):
-        if thread != of_thread:
-            batch, of_thread = [], thread
+        if thread != batch_thread:
+            batch, batch_thread = [], thread
         if args is not None:
             batch.append((number, args))
             continue
-        if number not in known:
+        if number not in described_kernels:
             yield from ((number, external, args, args) for external, args in batch)
-        # A kernel that was launched by itself ends a batch, too: none is open then.
+        # Any of these launches ends the batch.
         batch = []

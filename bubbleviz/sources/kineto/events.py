@@ -1,4 +1,4 @@
-"""Events of PyTorch's profiler (Kineto): categories, arguments that are used, and columns."""
+"""Events of PyTorch's profiler (Kineto): categories, arguments, and their collection in columns."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
-#: These, and two more, in the words of the file of categories.
+#: Names of these kinds, and of two more, in the file of categories.
 _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Waits of streams and hosts, and records of events: neither work nor ranges.
+#: Waits of streams and hosts, and records of CUDA events. They are neither work nor ranges.
 WAIT, RECORD = 7, 8
-#: Kinds of events, and the device that they name, by category in lower case; see the file.
+#: Kind of event, and device that the category implies or "", keyed by category in lower case.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
     for category in row["categories"]
 }
-#: Devices that categories name; the first of these that occurs does.
+#: Devices that categories imply, in order of precedence.
 DEVICES = ("MTIA", "XPU", "accelerator")
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
-    """Arguments of events, as far as they are used."""
+    """The arguments of events that are used."""
 
     correlation: int | None = None
     device: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
     name: str | None = None
     bytes: int | None = None
-    # Of collectives.
+    # Arguments of collectives.
     collective: str | None = msgspec.field(default=None, name="Collective name")
     elements_in: Any = msgspec.field(default=None, name="In msg nelems")
     elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
@@ -60,30 +60,30 @@ class KinetoArgs(msgspec.Struct, gc=False):
     origin: Any = msgspec.field(default=None, name="Src Rank")
     target: Any = msgspec.field(default=None, name="Dst Rank")
     sequence: Any = msgspec.field(default=None, name="Seq")
-    # Of waits and records of events.
+    # Arguments of waits and of records of CUDA events.
     stream: Any = None
     event: Any = msgspec.field(default=None, name="event_id")
-    waited: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
+    waited_event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
     recorded_stream: Any = msgspec.field(default=None, name="wait_on_stream")
-    recorded: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    record_id: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
-def either(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
+def get_argument(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
     """Return an argument of a kernel, or else of the operator that launched it."""
     value: object = getattr(args, field)
-    other: object = getattr(operator, field)
-    return other if value is None else value
+    fallback: object = getattr(operator, field)
+    return fallback if value is None else value
 
 
-def whole_number(value: object, below: int) -> int:
+def parse_number(value: object, limit: int) -> int:
     """Return a whole number in ``[0, below)``, or -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < below
-    return value if known and isinstance(value, int) else NONE
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
+    return value if is_valid and isinstance(value, int) else NONE
 
 
-def text_of(value: object) -> str:
+def to_text(value: object) -> str:
     """Return a text, or a number as text, or "" for any other value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
@@ -101,19 +101,19 @@ _NO_ARGS = KinetoArgs()
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EventRows(Table):
-    """Events as columns, without those whose times are impossible.
+    """Events as columns, without events whose times are impossible.
 
     Attributes:
-        thread: number of the thread.
-        start_ns: Start time, counted from the first event of the trace.
+        thread: Number of the thread.
+        start_ns: Start time, relative to the first event of the trace.
         end_ns: End time.
         name: Number of the name.
         correlation: Correlation id of a call or of the work that it launched, or -1 if it has none.
         device: Device number of a kernel or copy, or -1 if unknown.
         external: External id of an operator or of the work that it launched, or -1 if it has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
-        kind: Code of the category.
-        impossible: Number of events that were left out.
+        kind: Kind of the event.
+        impossible: Number of events dropped because of impossible times.
     """
 
     thread: Ints
@@ -129,20 +129,20 @@ class EventRows(Table):
 
 
 class EventCollector:
-    """The events of a trace by category, as far as it has been read.
+    """Collects the events of a trace by kind while the trace is read.
 
     Attributes:
-        texts: numbers the names of events.
-        threads: numbers their threads.
-        thread_names: names of threads, by number.
+        texts: Numbers the names of events.
+        threads: Numbers the threads of events.
+        thread_names: Number of the name of each thread, by thread number.
         kernels: Arguments of kernels of collectives, keyed by thread, correlation id and start.
-        operators: external id, thread, end and arguments of operators of collectives.
+        operators: External id, thread, end and arguments of operators of collectives.
         waits: Thread, start and arguments of events in which a stream or the host waits.
         records: Thread, start and arguments of events that record a CUDA event.
-        devices: names of accelerators whose categories occur.
-        untimed: how many events have no time.
-        untimed_work: Number of kernels and of copies whose start and duration are 0, by kind.
-        endless: how many have no duration.
+        devices: Devices implied by the categories that occur.
+        n_without_time: Number of events without a time.
+        n_untimed_work: Number of kernels and of copies whose start and duration are 0, by kind.
+        n_without_duration: Number of events without a duration.
     """
 
     def __init__(self, file: TraceFile[KinetoArgs]) -> None:
@@ -153,53 +153,69 @@ class EventCollector:
         self.waits: list[tuple[int, int, KinetoArgs]] = []
         self.records: list[tuple[int, int, KinetoArgs]] = []
         self.devices: set[str] = set()
-        self.untimed = self.endless = 0
-        self.untimed_work = {KERNEL: 0, COPY: 0}
+        self.n_without_time = self.n_without_duration = 0
+        self.n_untimed_work = {KERNEL: 0, COPY: 0}
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
-    def described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of collectives, of waits and of records."""
-        kind = self._kinds(events)
+    def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
+        """Return the rows of collectives, waits and records; all their arguments are kept."""
+        kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
         return rows[np.isin(kind[rows], (KERNEL, OPERATOR, WAIT, RECORD))]
 
     def add(self, events: TraceEvents[KinetoArgs]) -> None:
-        """Add the events of a block."""
-        kind, texts, text = self._kinds(events), self.texts, events.arguments["name"]
-        named = (events.ph == texts.number("M")) & (events.name == texts.number("thread_name"))
-        rows = np.flatnonzero(named & (text != NONE))
+        """Add a block of events."""
+        self._add_thread_names(events)
+        kind = self._classify(events)
+        has_no_duration, has_start = events.duration_ns == MISSING, events.start_ns != MISSING
+        self.n_without_duration += int((has_no_duration & (kind >= 0) & (kind <= OPERATOR)).sum())
+        self.n_without_time += int((~has_start & (kind != NONE)).sum())
+        is_zero = (events.start_ns == 0) & (events.duration_ns == 0)
+        for work_kind in self.n_untimed_work:
+            is_untimed = is_zero & (kind == work_kind)
+            self.n_untimed_work[work_kind] += int(is_untimed.sum())
+            has_start &= ~is_untimed
+        end_ns = events.start_ns + np.where(has_no_duration, 0, events.duration_ns)
+        ids = (events.arguments[field] for field in _NUMBERS)
+        id_columns = (np.where(numbers == MISSING, NONE, numbers) for numbers in ids)
+        columns = np.stack((events.thread, events.start_ns, end_ns, events.name, *id_columns))
+        kind[~has_start] = NONE
+        for event_kind in KINDS:
+            rows = np.flatnonzero(kind == event_kind)
+            if len(rows):
+                self._blocks[event_kind].append(columns[:, rows])
+        self._add_described(events, kind, columns)
+
+    def _add_thread_names(self, events: TraceEvents[KinetoArgs]) -> None:
+        """Add the names of threads, which are metadata events."""
+        text = events.arguments["name"]
+        is_metadata = events.ph == self.texts.number("M")
+        is_name = is_metadata & (events.name == self.texts.number("thread_name"))
+        rows = np.flatnonzero(is_name & (text != NONE))
         self.thread_names.update(
             zip(events.thread[rows].tolist(), text[rows].tolist(), strict=True)
         )
-        endless, timed = events.duration_ns == MISSING, events.start_ns != MISSING
-        self.endless += int((endless & (kind >= 0) & (kind <= OPERATOR)).sum())
-        self.untimed += int((~timed & (kind != NONE)).sum())
-        is_zero = (events.start_ns == 0) & (events.duration_ns == 0)
-        for of_kind in self.untimed_work:
-            is_untimed = is_zero & (kind == of_kind)
-            self.untimed_work[of_kind] += int(is_untimed.sum())
-            timed &= ~is_untimed
-        end_ns = events.start_ns + np.where(endless, 0, events.duration_ns)
-        ids = (events.arguments[field] for field in _NUMBERS)
-        known = (np.where(numbers == MISSING, NONE, numbers) for numbers in ids)
-        columns = np.stack((events.thread, events.start_ns, end_ns, events.name, *known))
-        kind[~timed] = NONE
-        for of_kind in KINDS:
-            rows = np.flatnonzero(kind == of_kind)
-            if len(rows):
-                self._blocks[of_kind].append(columns[:, rows])
+
+    def _add_described(self, events: TraceEvents[KinetoArgs], kind: Ints, columns: Ints) -> None:
+        """Add the events whose arguments are needed completely.
+
+        Args:
+            events: The events.
+            kind: Kind of each event, or -1 if it is not used.
+            columns: Columns of the events.
+        """
         for row in np.flatnonzero(kind >= WAIT).tolist():
             target = self.waits if kind[row] == WAIT else self.records
             args = events.args.get(row, _NO_ARGS)
             target.append((int(events.thread[row]), int(events.start_ns[row]), args))
-        for row, own in events.args.items():
+        for row, args in events.args.items():
             thread, start_ns, end_ns, _, correlation, _, external, _ = columns[:, row].tolist()
             if kind[row] == KERNEL:
-                self.kernels[thread, correlation, start_ns] = own
+                self.kernels[thread, correlation, start_ns] = args
             elif kind[row] == OPERATOR:
-                self.operators.append((external, thread, end_ns, own))
+                self.operators.append((external, thread, end_ns, args))
 
-    def of_recording(
+    def select_recording(
         self, is_host_thread: Bools, is_inside: Callable[[int, int], bool]
     ) -> EventCollector:
         """Return a collector with only the collectives and waits of one recording.
@@ -216,14 +232,14 @@ class EventCollector:
             [
                 (thread, start_ns, args)
                 for thread, start_ns, args in events
-                if is_inside(thread, whole_number(args.device, _MAX_DEVICES))
+                if is_inside(thread, parse_number(args.device, _MAX_DEVICES))
             ]
             for events in (self.waits, self.records)
         )
         return part
 
-    def _kinds(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the kind of each event, -1 for those that are not used."""
+    def _classify(self, events: TraceEvents[KinetoArgs]) -> Ints:
+        """Return the kind of each event, or -1 if it is not used."""
         kinds, devices = zip(
             *(CATEGORIES.get(name.lower(), (NONE, "")) for name in self._categories.values),
             (NONE, ""),
@@ -235,11 +251,11 @@ class EventCollector:
         return np.where(complete, np.array(kinds)[events.category], NONE)
 
     def count(self, kind: int) -> int:
-        """Return how many events a category has."""
+        """Return the number of events of a kind."""
         return sum(block.shape[1] for block in self._blocks[kind])
 
-    def base_ns(self) -> int:
-        """Return when the trace's first event began, stray times left aside."""
+    def find_base_ns(self) -> int:
+        """Return the start of the first event, ignoring stray times far from the median, or 0."""
         starts = [block[_START] for blocks in self._blocks.values() for block in blocks]
         if not starts:
             return 0
@@ -248,14 +264,23 @@ class EventCollector:
         near = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
         return int(start_ns[near].min(initial=middle))
 
-    def take(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of some categories, each in the order of the file."""
+    def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
+        """Return the events of the given kinds, kind by kind, each in file order.
+
+        Args:
+            base_ns: Time that start and end times are relative to.
+            kinds: The kinds.
+        """
         kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
-        blocks = [block for taken in kinds for block in self._blocks[taken]]
+        blocks = [block for selected in kinds for block in self._blocks[selected]]
         columns = np.concatenate([np.empty((4 + len(_NUMBERS), 0), np.int64), *blocks], axis=1)
         columns[[_START, _END]] -= base_ns
-        keep, impossible = mask_possible(columns[_START], columns[_END]), 0
-        if keep is not None:
-            columns, kind, impossible = columns[:, keep], kind[keep], int((~keep).sum())
-        named = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
-        return EventRows(**named, impossible=impossible)
+        is_possible, impossible = mask_possible(columns[_START], columns[_END]), 0
+        if is_possible is not None:
+            columns, kind, impossible = (
+                columns[:, is_possible],
+                kind[is_possible],
+                int((~is_possible).sum()),
+            )
+        by_column = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
+        return EventRows(**by_column, impossible=impossible)

@@ -14,8 +14,8 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.trace_events import MISSING, TraceFile, to_global_threads
 
-#: Upper bounds of bytes (70 TB) and of device numbers. Sums of many such values fit in 64 bits.
-_MOST_BYTES, _MOST_DEVICES = 1 << 46, 1 << 31
+#: Maximum number of bytes (70 TB) and device number. Sums of many such values fit in 64 bits.
+_MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
@@ -45,13 +45,13 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
         arguments = events.arguments
         change, total, device = arguments["change"], arguments["total"], arguments["device"]
         keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
-        keep &= (change != 0) & (change >= -_MOST_BYTES) & (change <= _MOST_BYTES)
+        keep &= (change != 0) & (change >= -_MAX_BYTES) & (change <= _MAX_BYTES)
         keep &= (arguments["device_type"] == 0) == on_host
         numbers = (
-            np.where((device > 0) & (device <= _MOST_DEVICES), device, 0),
+            np.where((device > 0) & (device <= _MAX_DEVICE), device, 0),
             np.where(arguments["address"] == MISSING, 0, arguments["address"]) & ((1 << 63) - 1),
             change,
-            np.where((total >= -_MOST_BYTES) & (total <= _MOST_BYTES), total, NONE),
+            np.where((total >= -_MAX_BYTES) & (total <= _MAX_BYTES), total, NONE),
         )
         columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
         blocks.append(columns[:, keep])

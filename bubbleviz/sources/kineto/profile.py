@@ -1,21 +1,39 @@
-"""The profile of a whole trace of PyTorch's profiler.
+"""Reads a trace of PyTorch's profiler (Kineto) as a profile.
 
-Events become tables by their category (libkineto/src/output_json.cpp; older versions write the
-categories with capitals and other names):
+A trace is a list of JSON events. The reader works in five steps::
 
-=================================================== ==============================================
-category                                            becomes
-=================================================== ==============================================
-kernel, gpu_memcpy, gpu_memset, mtia_ccp_events     activities, on ``args.device``
-cuda_runtime, cuda_driver, mtia_runtime, xpu_...    calls, by ``args.correlation``
-user_annotation, cpu_op, python_function            ranges (``record_function``, operators, Python)
-overhead                                            times when the profiler held the process up
-cuda_sync, cuda_event                               waits, and records of CUDA events
-=================================================== ==============================================
+    trace ── 1 collect ──> columns per category ── 2 split ──> recordings of single processes
+                                                                      │
+             ┌────────────────────── for each recording ──────────────┘
+             │
+             ├─ 3 complete the work    missing devices and calls; or operators as work
+             ├─ 4 build the tables     activities, calls, ranges, overheads, collectives, waits
+             │
+             └─ 5 join ──> profile
 
-``distributedInfo.rank`` is the rank, and times count from ``baseTimeNanoseconds``. In a trace
-without any work of devices the outermost operators of each thread stand for kernels, and the host
-for the device.
+1. Collect (:func:`_collect_events`): one pass over the file sorts the events into columns by
+   category (libkineto/src/output_json.cpp; older versions capitalize the categories or use other
+   names).
+2. Split (:func:`_split_events`): a trace merged from several processes is split into their
+   recordings, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces have only one.
+3. Complete (:func:`_complete_work`): work without a device gets one. Work without a launching call
+   gets its operator as the call. If no work of devices was recorded and none was lost, the
+   outermost operators of each thread are used as kernels, and the host as the device.
+4. Build (:func:`_build_profile`)::
+
+       =================================================== ======================================
+       category                                            table
+       =================================================== ======================================
+       kernel, gpu_memcpy, gpu_memset, mtia_ccp_events     activities, by ``args.device``
+       cuda_runtime, cuda_driver, mtia_runtime, xpu_...    calls, by ``args.correlation``
+       user_annotation, cpu_op, python_function            ranges
+       overhead                                            times when the profiler delayed the
+                                                           process
+       cuda_sync, cuda_event                               waits for, and records of, CUDA events
+       =================================================== ======================================
+
+   ``distributedInfo.rank`` is the rank. Times are relative to ``baseTimeNanoseconds``.
+5. Join: the profiles of the recordings become one profile.
 """
 
 from __future__ import annotations
@@ -40,8 +58,8 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import (
-    collectives_of,
-    world_of,
+    find_collectives,
+    parse_world,
 )
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.kineto.memory import read_memory
@@ -50,77 +68,102 @@ from bubbleviz.sources.kineto.synchronisation import find_streams, read_synchron
 from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 
-# Tables of a profile, made of the events of PyTorch's profiler.
-#
-# ``threads`` and ``names`` are those of the profile, by the numbers that the events' columns hold.
 
-
-def with_devices(
+def fill_devices(
     work: EventRows, threads: Ints, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Return work that names no device on the one that stands for its process, else on device 0."""
-    lacking = np.flatnonzero(work.device < 0)
-    if len(lacking) == 0:
+    """Assign work without a device to the device numbered like its process, or else to device 0.
+
+    In a trace, the events of a device have its number as their process id.
+
+    Args:
+        work: Kernels and copies.
+        threads: Global thread of each thread number.
+        path: Path of the trace, for the limitation.
+
+    Returns:
+        The work, and a limitation if any device was missing.
+    """
+    missing = np.flatnonzero(work.device < 0)
+    if len(missing) == 0:
         return work, ()
     device = work.device.copy()
-    process = process_of(threads[work.thread[lacking]])
-    device[lacking] = np.where(process < MAX_DEVICES, process, 0)
+    process = process_of(threads[work.thread[missing]])
+    device[missing] = np.where(process < MAX_DEVICES, process, 0)
     reason = f"{path}: counted on the device that their process (pid) names, else on device 0"
     note = Limitation(
-        "devices of some kernels and copies", reason, len(lacking), LimitationKind.COSTS
+        "devices of some kernels and copies", reason, len(missing), LimitationKind.COSTS
     )
     return replace(work, device=device), (note,)
 
 
-def with_operators(
+def replace_missing_calls(
     work: EventRows, calls: EventRows, ranges: EventRows, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Return the calls, with operators in place of those calls that the trace lacks.
+    """Add operators as calls for work whose launching call is missing.
 
-    A kernel and the operator that launched it share an ``External id``.
+    A kernel and the operator that launched it share an ``External id``. The first operator with the
+    id is used.
+
+    Args:
+        work: Kernels and copies.
+        calls: Calls of the CUDA or HIP API.
+        ranges: Annotations, operators and Python functions.
+        path: Path of the trace, for the limitation.
+
+    Returns:
+        The calls followed by the added ones, and a limitation if any were added.
     """
-    called = find_positions(find_distinct(calls.correlation), work.correlation) != NONE
-    lost = np.flatnonzero(~called & (work.external >= 0))
-    if len(lost) == 0:
+    has_call = find_positions(find_distinct(calls.correlation), work.correlation) != NONE
+    work_rows = np.flatnonzero(~has_call & (work.external >= 0))
+    if len(work_rows) == 0:
         return calls, ()
     operators = np.flatnonzero(np.isin(ranges.kind, (kineto.OPERATOR, kineto.ANNOTATION)))
     first = group_rows(ranges.external[operators]).first
-    at = find_positions(ranges.external[operators[first]], work.external[lost])
-    lost, at = lost[at != NONE], at[at != NONE]
-    if len(lost) == 0:
+    operator_index = find_positions(ranges.external[operators[first]], work.external[work_rows])
+    work_rows, operator_index = (
+        work_rows[operator_index != NONE],
+        operator_index[operator_index != NONE],
+    )
+    if len(work_rows) == 0:
         return calls, ()
-    rows = ranges.take(operators[first[at]])
+    rows = ranges.take(operators[first[operator_index]])
     kind = np.full(len(rows), kineto.CALL, np.int64)
-    rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[lost], kind=kind)
+    rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[work_rows], kind=kind)
     reason = f"{path}: operators with the same External id are used as the calls"
     note = Limitation(
-        "CUDA API calls of some kernels and copies", reason, len(lost), LimitationKind.COSTS
+        "CUDA API calls of some kernels and copies", reason, len(work_rows), LimitationKind.COSTS
     )
     return join_tables([calls, rows]), (note,)
 
 
-def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
-    """Return the outermost operators of each thread as work, and a call for each.
+def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
+    """Return the outermost operators of each thread as kernels, and one call for each.
 
     ::
 
         operators   ├──── linear ────┤  ├─ relu ─┤
                       ├ addmm ┤
         work        ├────────────────┤  ├────────┤
+
+    Args:
+        ranges: Annotations, operators and Python functions.
+        threads: Global thread of each thread number.
     """
     rows = np.flatnonzero(ranges.kind == kineto.OPERATOR)
     thread = threads[ranges.thread[rows]]
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
-    first = mask_run_starts(thread)
-    # Threads follow one another in time once each is moved behind the one before.
+    is_first_of_thread = mask_run_starts(thread)
+    # Offsets place the threads one after another on a single time axis, so that one running
+    # maximum of the end times serves all threads.
     span_ns = int(end_ns.max(initial=0)) + 1
-    place = np.cumsum(first) * span_ns
-    latest_ns = np.maximum.accumulate(end_ns + place) if len(rows) else end_ns
-    outermost = first.copy()
-    outermost[1:] |= start_ns[1:] + place[1:] >= latest_ns[:-1]
-    work = ranges.take(rows[outermost])
+    offset_ns = np.cumsum(is_first_of_thread) * span_ns
+    latest_ns = np.maximum.accumulate(end_ns + offset_ns) if len(rows) else end_ns
+    is_outermost = is_first_of_thread.copy()
+    is_outermost[1:] |= start_ns[1:] + offset_ns[1:] >= latest_ns[:-1]
+    work = ranges.take(rows[is_outermost])
     count = len(work)
     work = replace(
         work,
@@ -131,7 +174,7 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
     return work, replace(work, end_ns=work.start_ns, kind=np.full(count, kineto.CALL, np.int64))
 
 
-def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
+def find_processes(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     """Return the process of each kernel: the process that made its launching call.
 
     A kernel without a launching call belongs to the process that made the most calls, or to process
@@ -139,27 +182,36 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     """
     process = process_of(threads[calls.thread])
     groups = group_rows(process)
-    known = process[groups.first]
-    most = int(known[np.bincount(groups.of_row).argmax()]) if len(known) else 0
-    if len(known) < 2:
-        return np.full(len(work), most, np.int64)
+    processes = process[groups.first]
+    main_process = int(processes[np.bincount(groups.of_row).argmax()]) if len(processes) else 0
+    if len(processes) < 2:
+        return np.full(len(work), main_process, np.int64)
     first = group_rows(calls.correlation).first
-    at = find_positions(calls.correlation[first], work.correlation)
-    launched = (at != NONE) & (work.correlation >= 0)
-    return np.where(launched, process[first[at]], most)
+    call_index = find_positions(calls.correlation[first], work.correlation)
+    has_call = (call_index != NONE) & (work.correlation >= 0)
+    return np.where(has_call, process[first[call_index]], main_process)
 
 
-def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the number of each row's name among those that occur, and these, as they come."""
+def _number_names(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the index of each row's name among the names that occur, and these names.
+
+    The names are in order of first appearance.
+    """
     groups = group_rows(name).order_by_appearance()
     return groups.of_row, tuple(names[number] for number in name[groups.first].tolist())
 
 
-def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
-    """Return work as activities; ``process`` is that of each row."""
+def _make_activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
+    """Return work as activities.
+
+    Args:
+        work: Kernels, then copies.
+        process: Process of each row.
+        names: Names, by name number.
+    """
     groups = group_rows(process, work.device)
     kernels = int((work.kind == kineto.KERNEL).sum())
-    name_id, used = _named(work.name[:kernels], names)
+    name_id, used = _number_names(work.name[:kernels], names)
     return model.Activities(
         start_ns=work.start_ns.copy(),
         end_ns=work.end_ns.copy(),
@@ -178,10 +230,10 @@ def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
     return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
-#: Before this (2010), in nanoseconds since 1970, no trace was recorded: a clock of another kind.
-_OLDEST_UTC_NS = 1_262_304_000_000_000_000
-#: Sums of two such times (2116) have 64 bits.
-_LATEST_UTC_NS = 1 << 62
+#: Smallest plausible UTC of a trace (in 2010), in ns since 1970. Smaller values are another clock.
+_MIN_UTC_NS = 1_262_304_000_000_000_000
+#: Largest UTC of a trace (in 2116), chosen so that the sum of two times fits in 64 bits.
+_MAX_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
 
@@ -239,53 +291,68 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
             separated.
     """
     file = TraceFile(path, kineto.KinetoArgs, watch)
-    collector = EventCollector(file)
-    for events in file.blocks(collector.described):
-        collector.add(events)
-    device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
-    base_ns = collector.base_ns()
-    names = tuple(map(replace_surrogates, file.texts.values))
-    every_event = _Events(
-        collector.take(base_ns, kineto.KERNEL, kineto.COPY),
-        collector.take(base_ns, kineto.CALL),
-        collector.take(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON),
-        collector.take(base_ns, kineto.OVERHEAD),
-        collector,
-    )
-    # ROCm's builds of PyTorch record calls of HIP as CUDA's.
-    called = (names[number] for number in find_distinct(every_event.calls.name).tolist())
-    api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
-    threads = to_global_threads(file.threads)
-    trace = _Trace(path, file.metadata(), base_ns, threads, names, device, api, file.cut)
-    recordings = find_recordings(path, file.threads.values, every_event.work, every_event.calls)
+    trace, events = _collect_events(path, file)
+    recordings = find_recordings(path, file.threads.values, events.work, events.calls)
     if recordings is None:
-        decoded = _decode(trace, every_event)
+        decoded = _decode(trace, events)
     else:
         trace = replace(trace, is_merged=True)
-        parts = [_decode(trace, part) for part in _split(every_event, recordings)]
+        parts = [_decode(trace, part) for part in _split_events(events, recordings)]
         decoded = join_recordings(parts, recordings.labels)
-    notes = (*file.limitations(), *_losses(path, collector), *decoded.profile.limitations)
+    collector, profile = events.collector, decoded.profile
     counts = {kind: collector.count(kind) for kind in kineto.KINDS}
+    limitations = (
+        *file.limitations(),
+        *_report_incomplete_events(path, collector),
+        *profile.limitations,
+    )
+    has_work = counts[kineto.KERNEL] + counts[kineto.COPY] > 0
     return replace(
         decoded,
-        profile=replace(
-            decoded.profile,
-            limitations=notes,
-            launches_known=counts[kineto.KERNEL] + counts[kineto.COPY] > 0,
-        ),
-        tables={what.replace("CUDA", api): counts[kind] or None for what, kind in _COUNTED},
+        profile=replace(profile, limitations=limitations, launches_known=has_work),
+        tables={label.replace("CUDA", trace.api): counts[kind] or None for label, kind in _COUNTED},
     )
 
 
-def _split(events: _Events, recordings: Recordings) -> Iterator[_Events]:
-    """Yield the events of each recording."""
-    by_work = recordings.number_work(events.work.thread, events.work.device)
+def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
+    """Read all events of a trace, and return them as columns with the data that they share."""
+    collector = EventCollector(file)
+    for block in file.blocks(collector.find_described):
+        collector.add(block)
+    base_ns = collector.find_base_ns()
+    events = _Events(
+        collector.get_rows(base_ns, kineto.KERNEL, kineto.COPY),
+        collector.get_rows(base_ns, kineto.CALL),
+        collector.get_rows(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON),
+        collector.get_rows(base_ns, kineto.OVERHEAD),
+        collector,
+    )
+    names = tuple(map(replace_surrogates, file.texts.values))
+    # PyTorch for ROCm records calls of HIP in the categories of CUDA.
+    call_names = (names[number] for number in find_distinct(events.calls.name).tolist())
+    is_hip = any(name.startswith("hip") for name in call_names)
+    trace = _Trace(
+        path=path,
+        metadata=file.metadata(),
+        base_ns=base_ns,
+        threads=to_global_threads(file.threads),
+        names=names,
+        device=next((name for name in kineto.DEVICES if name in collector.devices), "GPU"),
+        api="HIP" if is_hip else "CUDA",
+        is_cut=file.cut,
+    )
+    return trace, events
+
+
+def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
+    """Yield the events of each recording in a merged trace."""
+    recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 
     def is_inside(thread: int, device: int) -> bool:
         return recordings.find(thread, device) == number
 
     def take(rows: EventRows, recording: Ints) -> EventRows:
-        # Events that were left out belong to no recording. They count once, in the first one.
+        # Dropped events cannot be assigned to a recording, so the first recording counts them.
         impossible = rows.impossible if number == 0 else 0
         return replace(rows.take(recording == number), impossible=impossible)
 
@@ -294,97 +361,162 @@ def _split(events: _Events, recordings: Recordings) -> Iterator[_Events]:
             take(rows, recordings.by_thread[rows.thread])
             for rows in (events.calls, events.ranges, events.overheads)
         )
-        collector = events.collector.of_recording(recordings.by_thread == number, is_inside)
-        yield _Events(take(events.work, by_work), calls, ranges, overheads, collector)
+        collector = events.collector.select_recording(recordings.by_thread == number, is_inside)
+        yield _Events(take(events.work, recording_of_work), calls, ranges, overheads, collector)
+
+
+@dataclass(frozen=True)
+class _DeviceWork:
+    """Work of one recording after missing parts were filled in.
+
+    Attributes:
+        work: Kernels, then copies.
+        calls: Calls that launched them.
+        device: Word for the devices, or ``HOST`` if operators are used as work.
+        limitations: Limitations that describe what was filled in.
+    """
+
+    work: EventRows
+    calls: EventRows
+    device: str
+    limitations: tuple[Limitation, ...]
 
 
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
-    """Decode one recording of a trace."""
-    path, threads, names = trace.path, trace.threads, trace.names
-    base_ns, collector = trace.base_ns, events.collector
-    work, calls, ranges = events.work, events.calls, events.ranges
-    rank, world_size, _ = world = world_of(trace.metadata)
-    if trace.is_merged:
-        rank, world = NONE, (NONE, *world[1:])
-    n_lost = _count_lost(work, calls, names)
+    """Decode one recording of a trace (steps 3 and 4 in the description of the module)."""
+    work, ranges = events.work, events.ranges
+    n_lost = _count_launches_without_work(work, events.calls, trace.names)
     loss = ""
     if len(work) == 0:
-        loss = in_memory.describe_invalid_times(_untimed_work(path, collector))
-        loss = loss or _loss(n_lost, trace.metadata, cut=trace.is_cut)
+        untimed = _report_untimed_work(trace.path, events.collector)
+        loss = in_memory.describe_invalid_times(untimed)
+        loss = loss or _describe_lost_work(n_lost, trace.metadata, cut=trace.is_cut)
+    device_work = _complete_work(trace, events, has_loss=bool(loss))
     kinds = (model.KERNELS_AND_COPIES, f"{trace.api} API calls", "ranges")
-    impossible = [rows.impossible for rows in (work, calls, ranges)]
-    limitations = [
-        *_losses_of_cut(trace, n_lost if len(work) else None),
-        *model.report_impossible_times(path, dict(zip(kinds, impossible, strict=True))),
-    ]
-    collectives = collectives_of(work, calls, collector, base_ns, world)
-    synchronisation = read_synchronisation(collector, base_ns, calls, threads)
-    streams = find_streams(collector, work)
-    device = trace.device
+    impossible = [rows.impossible for rows in (work, events.calls, ranges)]
+    limitations = (
+        *_report_truncation(trace, n_lost if len(work) else None),
+        *model.report_impossible_times(trace.path, dict(zip(kinds, impossible, strict=True))),
+        *device_work.limitations,
+    )
+    profile = _build_profile(trace, events, device_work, limitations)
+    is_annotation = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
+    return in_memory.Decoded(
+        profile,
+        {},
+        _explain_empty_profile(trace, loss, len(profile.activities)),
+        "" if len(device_work.calls) else _UNLINKED,
+        # Python functions are not looked up by name, except for modules.
+        is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
+        other_prefix=_MODULE_PREFIX,
+        is_sampled=is_annotation if is_annotation.any() else None,
+    )
+
+
+def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _DeviceWork:
+    """Fill in missing devices and calls of a recording, or use operators as work.
+
+    Args:
+        trace: The trace.
+        events: Events of the recording.
+        has_loss: Whether the trace lost its work. Operators are then no substitute.
+    """
+    work, calls = events.work, events.calls
     if len(work):
-        work, missing_devices = with_devices(work, threads, path)
-        calls, replaced = with_operators(work, calls, ranges, path)
-        limitations += (*missing_devices, *replaced)
-    elif not (loss or trace.is_merged):
-        device = HOST
-        work, calls = operators_as_work(ranges, threads)
-        limitations.append(_operators_limitation(trace))
-    times_ns = ranges.start_ns.copy(), ranges.end_ns.copy()
-    name_id, used = _named(ranges.name, names)
-    every_range = in_memory.make_ranges(*times_ns, threads[ranges.thread], name_id, used)
-    name_id, used = _named(calls.name, names)
-    thread = threads[calls.thread]
-    process = processes_of(work, calls, threads)
+        work, missing_devices = fill_devices(work, trace.threads, trace.path)
+        calls, missing_calls = replace_missing_calls(work, calls, events.ranges, trace.path)
+        return _DeviceWork(work, calls, trace.device, (*missing_devices, *missing_calls))
+    if has_loss or trace.is_merged:
+        return _DeviceWork(work, calls, trace.device, ())
+    work, calls = use_operators_as_work(events.ranges, trace.threads)
+    return _DeviceWork(work, calls, HOST, (_report_operators_as_work(trace),))
+
+
+def _build_profile(
+    trace: _Trace, events: _Events, device_work: _DeviceWork, limitations: tuple[Limitation, ...]
+) -> Profile:
+    """Build the tables of one recording.
+
+    Args:
+        trace: The trace.
+        events: Events of the recording.
+        device_work: Its completed work.
+        limitations: Limitations of the profile.
+    """
+    path, base_ns, threads, names = trace.path, trace.base_ns, trace.threads, trace.names
+    work, calls, device = device_work.work, device_work.calls, device_work.device
+    rank, world_size, groups = parse_world(trace.metadata)
+    if trace.is_merged:
+        rank = NONE
+    synchronisation = read_synchronisation(events.collector, base_ns, events.calls, threads)
+    streams = find_streams(events.collector, events.work)
+    process = find_processes(work, calls, threads)
     if trace.is_merged and not len(calls):
         process = process_of(threads[work.thread])
-    profile = Profile(
-        source=_source(path, trace.metadata, base_ns, device, trace.api),
-        activities=_activities(work, process, names),
+    ranges = _make_ranges(events.ranges, trace)
+    call_name, call_names = _number_names(calls.name, names)
+    return Profile(
+        source=_make_source(path, trace.metadata, base_ns, device, trace.api),
+        activities=_make_activities(work, process, names),
         calls=in_memory.make_calls(
-            calls.start_ns, calls.end_ns, thread, calls.correlation, name_id, used
+            calls.start_ns,
+            calls.end_ns,
+            threads[calls.thread],
+            calls.correlation,
+            call_name,
+            call_names,
         ),
-        ranges=every_range,
-        all_ranges=in_memory.InMemoryRanges(every_range),
+        ranges=ranges,
+        all_ranges=in_memory.InMemoryRanges(ranges),
         overheads=model.Overheads(
             process_of(threads[events.overheads.thread]),
             events.overheads.start_ns.copy(),
             events.overheads.end_ns.copy(),
         ),
-        threads=_named_threads(trace, collector),
-        devices=_devices(trace.metadata),
-        limitations=tuple(limitations),
+        threads=_list_named_threads(trace, events.collector),
+        devices=_list_devices(trace.metadata),
+        limitations=limitations,
         global_rank=None if rank == NONE else rank,
         world_size=world_size if world_size > 0 else None,
-        collectives=collectives,
+        collectives=find_collectives(
+            events.work, events.calls, events.collector, base_ns, (rank, world_size, groups)
+        ),
         synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
         memory=lambda: read_memory(path, base_ns, on_host=device == HOST),
         copies=lambda: _read_copies(work, names),
         streams=None if device == HOST else lambda: streams,
     )
-    again = f"copy the file again, or {_RECORD_AGAIN}"
-    if trace.is_cut:
-        again = "copy the file again, or let the profiler write it to its end"
-    if not (loss or len(profile.activities)):
+
+
+def _make_ranges(rows: EventRows, trace: _Trace) -> model.Ranges:
+    """Return annotations, operators and Python functions as ranges."""
+    name_id, names = _number_names(rows.name, trace.names)
+    start_ns, end_ns = rows.start_ns.copy(), rows.end_ns.copy()
+    return in_memory.make_ranges(start_ns, end_ns, trace.threads[rows.thread], name_id, names)
+
+
+def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
+    """Explain why a recording has no activities and what to do, or return "" if it has some.
+
+    Args:
+        trace: The trace.
+        loss: Reason why its work was lost, or "".
+        n_activities: Number of activities.
+    """
+    if not (loss or n_activities):
         loss = (
             "neither kernels nor operators were recorded; another tracer's operations become a "
             "table (bubbleviz guide tables)"
         )
         loss = "cut short before the first kernel or operator" if trace.is_cut else loss
-    annotated = np.asarray(ranges.kind == kineto.ANNOTATION, bool)
-    return in_memory.Decoded(
-        profile,
-        {},
-        f"{loss}; {again}" if loss else "",
-        "" if len(calls) else _UNLINKED,
-        # Of Python's functions, modules alone are asked for by name.
-        is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
-        other_prefix=_MODULE,
-        is_sampled=annotated if annotated.any() else None,
-    )
+    remedy = f"copy the file again, or {_RECORD_AGAIN}"
+    if trace.is_cut:
+        remedy = "copy the file again, or let the profiler write it to its end"
+    return f"{loss}; {remedy}" if loss else ""
 
 
-def _count_lost(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
-    """Return the number of calls that launched work which the trace does not hold."""
+def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
+    """Return the number of calls that launched work which the trace does not contain."""
     if len(calls) == 0:
         return 0
     launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
@@ -392,8 +524,8 @@ def _count_lost(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
     return int((launches[calls.name] & ~has_work).sum())
 
 
-def _operators_limitation(trace: _Trace) -> Limitation:
-    """Return the limitation of a trace in which operators stand for the work of devices."""
+def _report_operators_as_work(trace: _Trace) -> Limitation:
+    """Return the limitation of a trace in which operators are used as the work of devices."""
     lost = (
         "the file is cut short, and GPU work, which is written last, may be missing; copy the "
         "file again"
@@ -405,8 +537,8 @@ def _operators_limitation(trace: _Trace) -> Limitation:
     return Limitation("GPU work", reason)
 
 
-def _named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thread, ...]:
-    """Return the threads of a trace that have names."""
+def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thread, ...]:
+    """Return the threads of a trace that have names, sorted by thread."""
     names = {
         int(trace.threads[number]): _THREAD_NAME.sub(r"\g<name>", trace.names[name])
         for number, name in collector.thread_names.items()
@@ -414,17 +546,32 @@ def _named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thre
     return tuple(model.Thread(thread, name) for thread, name in sorted(names.items()) if name)
 
 
-def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
-    """Return a reason if a trace without GPU work must have lost it, or "" if it need not."""
-    if cut and (workless or metadata.get("deviceProperties")):
-        called = f", although calls launched some ({workless:,})" if workless else ""
-        return f"cut short: the file's end is missing, and with it the work of the GPUs{called}"
-    if workless:
-        return f"no GPU work was recorded, although calls launched some ({workless:,})"
+def _describe_lost_work(
+    launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
+) -> str:
+    """Return the reason why a trace without GPU work must have lost it, or "" if it need not have.
+
+    Args:
+        launches_without_work: Number of calls that launched work which was not recorded.
+        metadata: Fields of the document other than its events.
+        cut: Whether the end of the file is missing.
+    """
+    if cut and (launches_without_work or metadata.get("deviceProperties")):
+        launched_clause = (
+            f", although calls launched some ({launches_without_work:,})"
+            if launches_without_work
+            else ""
+        )
+        return (
+            "cut short: the file's end is missing, and with it the work of the GPUs"
+            f"{launched_clause}"
+        )
+    if launches_without_work:
+        return f"no GPU work was recorded, although calls launched some ({launches_without_work:,})"
     return ""
 
 
-def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
+def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
     """Yield a limitation if the file was cut short after some of its kernels.
 
     Args:
@@ -442,52 +589,56 @@ def _losses_of_cut(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
         )
 
 
-def _losses(path: str, collector: EventCollector) -> Iterator[Limitation]:
+def _report_incomplete_events(path: str, collector: EventCollector) -> Iterator[Limitation]:
     """Yield limitations for events without a time or without a duration."""
-    yield from _untimed_work(path, collector)
-    if collector.untimed:
-        yield Limitation("events without a time", f"{path}: they are left out", collector.untimed)
-    if collector.endless:
+    yield from _report_untimed_work(path, collector)
+    if collector.n_without_time:
+        yield Limitation(
+            "events without a time", f"{path}: they are left out", collector.n_without_time
+        )
+    if collector.n_without_duration:
         reason = f"{path}: they count as 0 ns"
-        yield Limitation("events without a duration", reason, collector.endless)
+        yield Limitation("events without a duration", reason, collector.n_without_duration)
 
 
-def _untimed_work(path: str, collector: EventCollector) -> tuple[Limitation, ...]:
-    """Return limitations for work whose times could not be collected."""
-    counts = collector.untimed_work
+def _report_untimed_work(path: str, collector: EventCollector) -> tuple[Limitation, ...]:
+    """Return limitations for kernels and copies whose times were not recorded."""
+    counts = collector.n_untimed_work
     by_name = {model.KERNELS: counts[kineto.KERNEL], "copies": counts[kineto.COPY]}
     return model.report_untimed_work(path, by_name)
 
 
-def _source(
+def _make_source(
     path: str, metadata: Mapping[str, object], base_ns: int, device: str, api: str
 ) -> model.Source:
+    """Describe the file, its host and the UTC of its time 0."""
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
-    zero_ns = kineto.whole_number(metadata.get("baseTimeNanoseconds"), _LATEST_UTC_NS)
+    zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)
     utc_ns = base_ns + max(zero_ns, 0)
-    known = isinstance(host, str) and bool(host)
+    has_host = isinstance(host, str) and bool(host)
     return model.Source(
         path=path,
-        host=replace_surrogates(str(host)) if known else Path(path).name,
-        host_known=known,
+        host=replace_surrogates(str(host)) if has_host else Path(path).name,
+        host_known=has_host,
         format="kineto",
         schema_version=None if schema is None else str(schema),
-        session_utc_ns=utc_ns if utc_ns > _OLDEST_UTC_NS else None,
+        session_utc_ns=utc_ns if utc_ns > _MIN_UTC_NS else None,
         device=device,
         api=api,
     )
 
 
-def _devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
+def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
+    """Return the devices in the document's ``deviceProperties``."""
     properties = metadata.get("deviceProperties")
     return tuple(
         model.Device(None, number, replace_surrogates(str(gpu.get("name", ""))), None)
         for gpu in (properties if isinstance(properties, list) else [])
-        if isinstance(gpu, dict) and (number := kineto.whole_number(gpu.get("id"), 1 << 31)) != NONE
+        if isinstance(gpu, dict) and (number := kineto.parse_number(gpu.get("id"), 1 << 31)) != NONE
     )
 
 
-#: What an inspection counts, with its code.
+#: Labels of the kinds of events that an inspection counts, and their codes.
 _COUNTED = (
     ("kernels", kineto.KERNEL),
     ("copies and memsets", kineto.COPY),
@@ -496,8 +647,8 @@ _COUNTED = (
     ("operators", kineto.OPERATOR),
     ("Python functions", kineto.PYTHON),
 )
-#: How the events of modules are named among those of Python's functions.
-_MODULE = "nn.Module: "
+#: Prefix of the names of modules among the names of Python functions.
+_MODULE_PREFIX = "nn.Module: "
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA])"

@@ -106,7 +106,7 @@ def find_recordings(
     if by_device:
         keys = finder.use_devices_as_keys()
     key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
-    if key_of_host is None and by_device and not finder.do_hosts_collide():
+    if key_of_host is None and by_device and not finder.has_collisions():
         # Correlation ids alone show which process launched a kernel, even if processes share a
         # device.
         _refuse_collisions(path, finder)
@@ -198,7 +198,7 @@ class _Finder:
         self._key_of_place = [("", device) for _, device in self._places]
         return sorted(set(self._key_of_place))
 
-    def do_hosts_collide(self) -> bool:
+    def has_collisions(self) -> bool:
         """Return whether several processes launched work with the same correlation ids."""
         ids = self._calls.correlation[self._launches]
         pairs = group_rows(self._host_of_launch, ids)
@@ -220,8 +220,10 @@ class _Finder:
         order = sort_rows(self._host_of_launch, ids, start_ns)
         is_first = mask_run_starts(self._host_of_launch[order], ids[order])
         is_separate = np.zeros(len(order), bool)
-        before, after = order[:-1], order[1:]
-        is_separate[1:] = (thread[before] != thread[after]) | (start_ns[after] > end_ns[before])
+        previous, following = order[:-1], order[1:]
+        is_separate[1:] = (thread[previous] != thread[following]) | (
+            start_ns[following] > end_ns[previous]
+        )
         is_relaunch = is_separate & ~is_first
         id_number: Ints = np.cumsum(is_first)
         return len(find_distinct(id_number[is_relaunch])), int(is_first.sum())
@@ -277,7 +279,7 @@ class _Finder:
         has_launch = find_positions(launched_ids, self._work.correlation) != NONE
         n_kernels = np.zeros(len(keys), np.int64)
         misfits = np.zeros((len(self.hosts), len(keys)), np.int64)
-        launches = [self._launches_of(host) for host in self.hosts]
+        launches = [self._find_launches(host) for host in self.hosts]
         for key in range(len(keys)):
             rows = np.flatnonzero(has_launch & (key_of_work == key))
             rows = rows[:: max(1, len(rows) // _MAX_SAMPLE)]
@@ -289,7 +291,7 @@ class _Finder:
                 misfits[host, key] = len(rows) - int(fits.sum())
         return n_kernels, misfits
 
-    def _launches_of(self, host: int) -> tuple[Ints, Ints]:
+    def _find_launches(self, host: int) -> tuple[Ints, Ints]:
         """Return the ascending correlation ids of a process's launches, and their start times.
 
         If several launches have the same id, the first one counts.

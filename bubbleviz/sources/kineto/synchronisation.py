@@ -6,12 +6,13 @@ It is recorded if ``enable_cuda_sync_events`` is set in the profiler's experimen
 ========== =====================================================================================
 category   arguments
 ========== =====================================================================================
-cuda_sync  ``stream`` that waits, or that is waited for; ``wait_on_cuda_event_id``, and for its last
-           record, if known, ``wait_on_stream`` and ``wait_on_cuda_event_record_corr_id``
-cuda_event ``event_id``, ``stream``: a record, in newer versions only
+cuda_sync  ``stream`` that waits, or is waited for; ``wait_on_cuda_event_id``; and for the last
+           record of the event, if known, ``wait_on_stream`` and
+           ``wait_on_cuda_event_record_corr_id``
+cuda_event ``event_id`` and ``stream`` of a record; in newer versions only
 ========== =====================================================================================
 
-The thread of work is its stream.
+The thread id of a kernel or copy is its stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.profile import UNCORRELATED, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
-from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, whole_number
+from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, parse_number
 
 _STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
 _DEVICES = 1 << 22
@@ -44,10 +45,10 @@ def read_synchronisation(
     """
     if not collector.waits:
         return None
-    waits, separate = _columns(collector.waits), _columns(collector.records)
+    waits, separate = _make_columns(collector.waits), _make_columns(collector.records)
     process = process_of(threads[calls.thread])
 
-    def processes(ids: Ints) -> Ints:
+    def find_processes(ids: Ints) -> Ints:
         return lookup_values((calls.correlation,), process, (ids,))
 
     start_ns, call, device, stream, event, record_stream, record = waits
@@ -58,10 +59,18 @@ def read_synchronisation(
     unknown = np.full(len(recorded), NONE, np.int64)
     return Synchronisation(
         EventRecords(
-            *(processes(record), record_device, record_stream, recorded, unknown, record, unknown)
+            *(
+                find_processes(record),
+                record_device,
+                record_stream,
+                recorded,
+                unknown,
+                record,
+                unknown,
+            )
         ),
         Waits(
-            process=processes(call),
+            process=find_processes(call),
             device=device.copy(),
             stream=stream.copy(),
             event=event.copy(),
@@ -79,16 +88,16 @@ def find_streams(collector: EventCollector, work: EventRows) -> Ints:
     return np.array(streams, np.int64)[work.thread]
 
 
-def _columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
-    """Return the columns of waits or records, shape (7, events).
+def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
+    """Return waits or records as columns, shape (7, events).
 
     The columns are start, correlation id, device, stream and event, then the stream and the
-    correlation id of the event's record.
+    correlation id of the event's record. Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:
-        event_id = args.event if args.waited is None else args.waited
-        ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
-        call, *others = (whole_number(value, UNCORRELATED) for value in ids)
-        rows.append((start_ns, call, whole_number(args.device, _DEVICES), *others))
+        event_id = args.event if args.waited_event is None else args.waited_event
+        ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.record_id)
+        call, *others = (parse_number(value, UNCORRELATED) for value in ids)
+        rows.append((start_ns, call, parse_number(args.device, _DEVICES), *others))
     return np.array(rows, np.int64).reshape(-1, 7).T

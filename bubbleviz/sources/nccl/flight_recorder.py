@@ -33,8 +33,8 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import replace_surrogates, to_one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import UnpackedFile, is_json
-from bubbleviz.sources.kineto.collectives import members_of
-from bubbleviz.sources.kineto.events import text_of
+from bubbleviz.sources.kineto.collectives import parse_members
+from bubbleviz.sources.kineto.events import to_text
 from bubbleviz.sources.nccl import events
 
 FLIGHT_RECORDER = "flight recorder"
@@ -157,9 +157,9 @@ def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
     """Return the process groups by name, from their configurations in the dump."""
     groups: dict[str, Group] = {}
     for name, config in configs.items():
-        ranks = members_of(config.get("ranks"), 0)
+        ranks = parse_members(config.get("ranks"), 0)
         groups[name] = Group(
-            replace_surrogates(name), "", ranks, len(ranks), text_of(config.get("desc"))
+            replace_surrogates(name), "", ranks, len(ranks), to_text(config.get("desc"))
         )
     return groups
 
