@@ -506,7 +506,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
 def test_devices_of_xla_are_named_by_what_they_are(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(xla_profiles.write_planes(tmp_path, getattr(xla_profiles, kind)()))
+    path = str(xla_profiles.write_planes(tmp_path, getattr(xla_profiles, f"make_{kind}")()))
     for command in ("analyze", "idle", "inspect"):
         assert main([command, path, "-v"]) == 0
         shown = capsys.readouterr().out.replace(path, "")
