@@ -668,7 +668,7 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     for command in ("plan", "view"):
         assert f"run bubbleviz view {first}\n" in cli.refused(command, saved, code=1)
     moved = first.rename(tmp_path / "moved")
-    assert "its profiles, which are no longer" in cli.refused("view", saved, code=1)
+    assert "the profiles, which are no longer" in cli.refused("view", saved, code=1)
     moved.rename(first)
     report = tmp_path / "report.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", report)

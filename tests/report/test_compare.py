@@ -174,7 +174,7 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
 def test_one_iteration_gives_no_test_and_says_so() -> None:
     none = compare([run("a", None), run("b", None)])
     assert "- (a) -> - (b)" in printed(none)
-    with pytest.raises(InputError, match="is unknown, so neither is worse"):
+    with pytest.raises(InputError, match="is unknown, so they cannot be compared"):
         find_worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
     # Nor is anything left to chance.
