@@ -672,4 +672,4 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     moved.rename(first)
     report = tmp_path / "report.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", report)
-    assert "compare reports of one kind" in cli.refused("compare", saved, report, code=2)
+    assert "compare reports of the same kind" in cli.refused("compare", saved, report, code=2)
