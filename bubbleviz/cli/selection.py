@@ -184,7 +184,7 @@ def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
     if not chosen or not alone <= named.keys():
         names = [i.name for i in report.iterations]
         known = f"{names[0]} to {names[-1]}" if names else "none"
-        raise UsageError(f"--iteration {text}: no such iteration; the capture holds {known}")
+        raise UsageError(f"--iteration {text}: no such iteration; the capture contains {known}")
     return chosen
 
 

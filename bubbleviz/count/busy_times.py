@@ -1,8 +1,9 @@
-"""Busy times: the use of each nanosecond of each rank's window, and running times of kernels."""
+"""Busy times: how each nanosecond of a rank's window was used, and how long kernels ran in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -11,19 +12,19 @@ import numpy.typing as npt
 from bubbleviz.count.rank_slices import RankSlice
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Ints, scatter
-from bubbleviz.model.operations import RunningTimes
+from bubbleviz.model.columns import Ints, Table, scatter
+from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 
-#: Uses of a window's time, which add up to it.
+#: Uses of the time in a window. They add up to its length.
 USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
 
 
 def measure_use(
     part: RankSlice, windows: Mapping[str, Windows]
 ) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
-    """Return when the ranks of a slice were busy.
+    """Measure how the ranks of a slice used the time of their windows.
 
     The first use that covers an instant counts::
 
@@ -34,72 +35,158 @@ def measure_use(
         window                    ├──────────────────────┤   the rest is bubble
 
     Args:
-        part: some ranks of a run.
-        windows: of all ranks, by name of the ratio.
+        part: Slice of the ranks of a run.
+        windows: Windows of all ranks, keyed by ratio name.
 
     Returns:
-        By the name of a ratio and of a use, how long each window was used so, shape (iterations,
-        ranks); and by "" and ``phase_ns`` the union of each phase's busy time, shape (iterations,
-        ranks, phases of COMPUTE), by "" and ``compute_ns`` that of F, B, W, BW, R and FB.
+        ``(ratio, use)``: Time of each use in the windows of a ratio, shape (iterations, ranks).
+        ``("", "phase_ns")``: Busy time (union) of each phase of COMPUTE, shape (iterations, ranks,
+        phases). ``("", "compute_ns")``: Busy time (union) of F, B, W, BW, R and FB, shape
+        (iterations, ranks).
     """
-    loose, (iterations, ranks) = part.unattributed, part.shape
-    operations, busy = part.operations, part.busy
-    columns: list[Ints] = [operations.rank, operations.iteration, operations.phase]
-    if not np.array_equal(busy.operation, np.arange(len(operations))):
-        columns = [column[busy.operation] for column in columns]
-    computing = [*columns, busy.start_ns, busy.end_ns]
-    computes = mask_phases(computing[2], COMPUTE)
-    if not computes.all():
-        computing = [column[computes] for column in computing]
-    everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
-    if computing[1].min(initial=0) < 0:
-        computing = [column[computing[1] >= 0] for column in computing]
-    rank, iteration, phase, start_ns, end_ns = computing
-    place = scatter(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
-    owner = iteration * ranks + rank
-    kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
-    owner_of_phase = owner * len(COMPUTE) + place[phase]
-    phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
-    work = intervals.group_union(owner, cells, start_ns, end_ns, mask_phases(phase, WORK))
-    with_step = intervals.group_union(owner, cells, start_ns, end_ns)
-    compute_ns = intervals.group_sum(work[0], cells, work[2] - work[1])
+    n_ranks = part.shape[1]
+    compute = _select_compute(part)
+    all_compute = intervals.group_union(compute.rank, n_ranks, compute.start_ns, compute.end_ns)
+    if compute.iteration.min(initial=0) < 0:
+        compute = compute.take(compute.iteration >= 0)
+    n_cells, cell = prod(part.shape), compute.iteration * n_ranks + compute.rank
+    is_work = mask_phases(compute.phase, WORK)
+    work = intervals.group_union(cell, n_cells, compute.start_ns, compute.end_ns, is_work)
+    with_step = intervals.group_union(cell, n_cells, compute.start_ns, compute.end_ns)
+    work_ns = intervals.group_sum(work[0], n_cells, work[2] - work[1])
     times = {
-        ("", "phase_ns"): phase_ns.reshape(kinds),
-        ("", "compute_ns"): compute_ns.reshape(part.shape),
+        ("", "phase_ns"): _measure_phases(compute, cell, part.shape),
+        ("", "compute_ns"): work_ns.reshape(part.shape),
     }
-    own_windows = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
-    known = np.stack([window.is_known[:, None] for window in own_windows])
-    low = np.where(known, np.stack([window.start_ns for window in own_windows]), 0)
-    high = np.where(known, np.stack([window.end_ns for window in own_windows]), 0)
-    high = np.maximum(high, low)
-    cell = np.broadcast_to(np.arange(cells).reshape(part.shape), low.shape)
-    every_rank = np.broadcast_to(np.arange(ranks), low.shape)
-    # Each covers what the one before does, and more.
-    covered = [intervals.measure_windows(s, cells, cell, low, high) for s in (work, with_step)]
-    covered.append(intervals.measure_windows(everything, ranks, every_rank, low, high))
-    covered.append(covered[-1])
-    if len(loose):
-        unattributed = loose.rank, loose.start_ns, loose.end_ns
-        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
-        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
-        covered[-1] = intervals.measure_windows(occupied, ranks, every_rank, low, high)
+    low, high = _collect_windows(part, windows)
+    # Each set contains the previous one, so the uses are the differences.
+    covered = [_measure_by_cell(sets, low, high) for sets in (work, with_step)]
+    covered.append(_measure_by_rank(all_compute, low, high))
+    if len(part.unattributed):
+        occupied = _add_intervals(all_compute, part.unattributed, n_ranks)
+        covered.append(_measure_by_rank(occupied, low, high))
+    else:
+        covered.append(covered[-1])
     parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
     for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
         times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
     return times
 
 
-def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of a time lies in each window [low, high].
+@dataclass(frozen=True, eq=False, repr=False)
+class _Compute(Table):
+    """Busy intervals of compute operations, in order of (rank, start).
 
-    Of a stretch that a window cuts, the time counts by the share of the stretch inside. Iterations'
-    own first starts and last ends cut none.
+    Attributes:
+        rank: Rank within the slice.
+        iteration: Iteration of the operation, or -1 if it belongs to none.
+        phase: Phase of the operation.
+        start_ns: Start of the interval.
+        end_ns: End of the interval.
+    """
+
+    rank: Ints
+    iteration: Ints
+    phase: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _select_compute(part: RankSlice) -> _Compute:
+    """Return the busy intervals of the compute operations of a slice."""
+    operations, busy = part.operations, part.busy
+    rank, iteration, phase = operations.rank, operations.iteration, operations.phase
+    # Most operations have exactly one busy interval.
+    if not np.array_equal(busy.operation, np.arange(len(operations))):
+        rank, iteration, phase = (c[busy.operation] for c in (rank, iteration, phase))
+    compute = _Compute(rank, iteration, phase, busy.start_ns, busy.end_ns)
+    is_compute = mask_phases(phase, COMPUTE)
+    return compute if is_compute.all() else compute.take(is_compute)
+
+
+def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
+    """Measure how much of each window intervals of its iteration and rank cover.
 
     Args:
-        times: the stretches of the ranks.
-        time_ns: one of their columns.
-        low_ns: starts of windows, shape (windows, ranks).
-        high_ns: their ends, likewise; none is before its start.
+        sets: Cell, start and end of disjoint intervals.
+        low: Start of each window, shape (ratios, iterations, ranks).
+        high: End of each window, same shape.
     """
-    sets, ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
-    return intervals.GroupCover(sets, ranks, time_ns).within(np.arange(ranks), low_ns, high_ns)
+    shape = low.shape[1:]
+    cells = np.broadcast_to(np.arange(prod(shape)).reshape(shape), low.shape)
+    return intervals.measure_windows(sets, prod(shape), cells, low, high)
+
+
+def _measure_by_rank(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
+    """Measure how much of each window intervals of its rank cover, whatever their iteration.
+
+    Args:
+        sets: Rank, start and end of disjoint intervals.
+        low: Start of each window, shape (ratios, iterations, ranks).
+        high: End of each window, same shape.
+    """
+    ranks = np.broadcast_to(np.arange(low.shape[2]), low.shape)
+    return intervals.measure_windows(sets, low.shape[2], ranks, low, high)
+
+
+def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> Ints:
+    """Measure the busy time (union) of each phase, shape (iterations, ranks, phases of COMPUTE).
+
+    Args:
+        compute: Busy intervals of compute operations in iterations.
+        cell: Number of the iteration and rank of each interval.
+        shape: Number of iterations and number of ranks.
+    """
+    index_of_phase = scatter(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
+    group = cell * len(COMPUTE) + index_of_phase[compute.phase]
+    table_shape = (*shape, len(COMPUTE))
+    busy_ns = intervals.group_measure(group, prod(table_shape), compute.start_ns, compute.end_ns)
+    return busy_ns.reshape(table_shape)
+
+
+def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[Ints, Ints]:
+    """Return the starts and ends of a slice's windows, shape (ratios, iterations, ranks).
+
+    Unknown windows are empty.
+
+    Args:
+        part: Slice of the ranks of a run.
+        windows: Windows of all ranks, keyed by ratio name.
+    """
+    of_slice = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
+    is_known = np.stack([window.is_known[:, None] for window in of_slice])
+    low = np.where(is_known, np.stack([window.start_ns for window in of_slice]), 0)
+    high = np.where(is_known, np.stack([window.end_ns for window in of_slice]), 0)
+    return low, np.maximum(high, low)
+
+
+def _add_intervals(
+    sets: intervals.GroupIntervals, added: RankIntervals, n_ranks: int
+) -> intervals.GroupIntervals:
+    """Return the union of the intervals of each rank with further intervals.
+
+    Args:
+        sets: Rank, start and end of disjoint intervals.
+        added: Further intervals of ranks.
+        n_ranks: Number of ranks.
+    """
+    columns = added.rank, added.start_ns, added.end_ns
+    rank, start_ns, end_ns = (np.concatenate(pair) for pair in zip(sets, columns, strict=True))
+    return intervals.group_union(rank, n_ranks, start_ns, end_ns)
+
+
+def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how much of a measured time falls into each window [low, high].
+
+    If a window cuts one of the intervals, the time counts in proportion to the part inside. The
+    first start and last end of an iteration cut none.
+
+    Args:
+        times: Intervals of ranks with measured times.
+        time_ns: One of their columns.
+        low_ns: Start of each window, shape (windows, ranks).
+        high_ns: End of each window, not before its start, shape (windows, ranks).
+    """
+    sets, n_ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
+    cover = intervals.GroupCover(sets, n_ranks, time_ns)
+    return cover.within(np.arange(n_ranks), low_ns, high_ns)

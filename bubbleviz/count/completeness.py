@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.count.rank_slices import join_ranks
 from bubbleviz.model import intervals
@@ -184,33 +185,21 @@ def classify_iterations(
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
     """
-    present, count = ran.present, len(ran.present)
     trains = np.asarray(ran.backward.any(axis=1))
-    is_same = _have_same_microbatches(ran)
+    has_stepped = _find_stepped(ran, trains)
     is_whole = _find_whole_parts(ran)
     idle = _find_idle_in_training(ran, trains, is_whole, can_idle, is_recorded)
-    everyone = present[trains].any(axis=0)
-    all_present = np.asarray(((present | idle) == everyone).all(axis=1)) | ~trains.any()
-    has_stepped = _have_stepped(ran, trains)
+    everyone = ran.present[trains].any(axis=0)
+    all_present = ((ran.present | idle) == everyone).all(axis=1) | ~trains.any()
     if run_kind(phase) == INFERENCE:
-        # A single iteration is the window of the whole recording, wherever that starts and ends.
-        all_ran = (present == present.any(axis=0)).all(axis=1) & is_same
-        kind = np.full(count, INFERENCE)
-        complete = (all_ran & ~ran.cut.any(axis=1)) | (count == 1)
-        trains = np.zeros(count, bool)
+        kind, complete = np.full(len(trains), INFERENCE), _find_complete_inference(ran)
+        trains = np.zeros(len(trains), bool)
     else:
-        # Forwards at the end of a capture may be the start of a training iteration.
-        all_ran = all_present & is_same
-        is_evaluation = ~trains & (all_ran | (np.arange(count) < count - 1) | ~trains.any())
-        kind = np.where(is_evaluation, EVALUATION, TRAINING)
-        # The capture may have cut the first forwards of a rank.
-        has_start = ran.starts_regularly | _mask_later(present)
-        all_forwards = ((~ran.cut & has_start) | ~present).all(axis=1)
-        complete = np.where(trains, all_present & is_whole.all(axis=1), all_ran & all_forwards)
+        kind, complete = _classify_training(ran, trains, is_whole, np.asarray(all_present))
     # A rank that continued did not lose its backward to the end of the capture.
-    has_continued = present & (ran.optimizer | ran.later)
+    has_continued = ran.present & (ran.optimizer | ran.later)
     is_unmatched = has_continued & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
-    is_matched = (present & (ran.without_forward == 0)) | idle
+    is_matched = (ran.present & (ran.without_forward == 0)) | idle
     n_microbatches = ran.microbatches.max(1, initial=0).tolist()
     return IterationStatuses(
         kind=tuple(kind.tolist()),
@@ -220,12 +209,50 @@ def classify_iterations(
         microbatches=tuple(n if n > 0 else None for n in n_microbatches),
         missing=np.where((kind == TRAINING)[:, None] & ~idle, ran.lacks, 0),
         unmatched=trains & is_unmatched.any(axis=1),
-        is_uniform=is_same & is_matched.all(axis=1),
+        is_uniform=_find_uniform(ran) & is_matched.all(axis=1),
         idle=idle,
     )
 
 
-def _have_same_microbatches(ran: Evidence) -> Bools:
+def _find_complete_inference(ran: Evidence) -> Bools:
+    """Return a mask of the iterations of a forward-only run that the capture contains as a whole.
+
+    All ranks of the run take part in them and ran the same microbatches. A single iteration is the
+    window of the whole recording, so it is complete wherever that starts and ends.
+    """
+    all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
+    is_complete = all_present & _find_uniform(ran) & ~ran.cut.any(axis=1)
+    return np.asarray(is_complete | (len(ran.present) == 1), bool)
+
+
+def _classify_training(
+    ran: Evidence, trains: Bools, is_whole: Bools, all_present: Bools
+) -> tuple[npt.NDArray[np.str_], Bools]:
+    """Determine the kind of each iteration of a training run, and whether it is complete.
+
+    Args:
+        ran: Evidence on what the ranks ran.
+        trains: Mask of the iterations with a backward.
+        is_whole: See :func:`_find_whole_parts`.
+        all_present: Mask of the iterations in which all ranks take part or are idle.
+
+    Returns:
+        kind: Kind of each iteration.
+        complete: Mask of the iterations that the capture contains as a whole.
+    """
+    all_ran = all_present & _find_uniform(ran)
+    # Forwards at the end of a capture may be the start of a training iteration.
+    is_last = np.arange(len(trains)) == len(trains) - 1
+    is_evaluation = ~trains & (all_ran | ~is_last | ~trains.any())
+    kind = np.where(is_evaluation, EVALUATION, TRAINING)
+    # The capture may have cut the first forwards of a rank.
+    has_start = ran.starts_regularly | _mask_later(ran.present)
+    all_forwards = ((~ran.cut & has_start) | ~ran.present).all(axis=1)
+    complete = np.where(trains, all_present & is_whole.all(axis=1), all_ran & all_forwards)
+    return kind, complete
+
+
+def _find_uniform(ran: Evidence) -> Bools:
     """Return a mask of the iterations in which all ranks ran the same microbatches."""
     lowest = np.iinfo(np.int64).min
     largest = np.where(ran.present, ran.ran, lowest).max(axis=1, initial=NONE)
@@ -264,7 +291,7 @@ def _find_idle_in_training(
     return idle
 
 
-def _have_stepped(ran: Evidence, trains: Bools) -> Bools:
+def _find_stepped(ran: Evidence, trains: Bools) -> Bools:
     """Return a mask of the cells whose Optimizer ran to its end, or is not expected to run.
 
     The Optimizer of a rank is expected if it runs in more than half of its training iterations.
@@ -311,7 +338,7 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     starts_regularly[unpaired.cell_with_late_forward] = False
     closed = ~starts_regularly & (without_forward == 0)
     if closed.any():
-        closed &= _ends_with_step(cell, is_forward, is_optimizer, present.size)
+        closed &= _find_with_final_step(cell, is_forward, is_optimizer, present.size)
     # A stage whose input needs no gradient runs its whole backward in W.
     has_gradient = mask_any(has_span & mask_phases(phase, (*_GRADIENT, Phase.W)))
     return Evidence(
@@ -356,7 +383,9 @@ def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, I
     return operations, cell
 
 
-def _ends_with_step(cell: Ints, is_forward: Bools, is_optimizer: Bools, n_cells: int) -> Bools:
+def _find_with_final_step(
+    cell: Ints, is_forward: Bools, is_optimizer: Bools, n_cells: int
+) -> Bools:
     """Return a mask of the cells whose first Optimizer comes after their last forward.
 
     Args:

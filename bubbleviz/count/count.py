@@ -191,7 +191,7 @@ def _measure_iterations(run: Run) -> _Measurements:
     extents = add_idle_ranks(extents, statuses.idle)
     ratios = list_ratios()
     bounds = {r.name: bound_windows(r, extents, run.timebase) for r in ratios if r.common_clock}
-    windows, ranks = _account_for_windows(run, extents, statuses, bounds)
+    windows, ranks = _make_accounts(run, extents, statuses, bounds)
     iterations = [
         _make_iteration(run, extents, statuses, ranks, k) for k in range(len(run.iteration_names))
     ]
@@ -226,7 +226,7 @@ def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, 
     return extents, evidence, may_have_run, has_stepped
 
 
-def _account_for_windows(
+def _make_accounts(
     run: Run,
     extents: Extents,
     statuses: completeness.IterationStatuses,
@@ -449,11 +449,11 @@ def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     can_idle[:] = True
     starts_ns = find_iteration_starts(extents)
     ends_ns = np.where(extents.present, extents.step_last_ns, starts_ns).max(axis=1, keepdims=True)
-    worked = np.flatnonzero(extents.present.any(axis=1))
-    worked_ns = starts_ns[worked, 0], ends_ns[worked, 0]
+    with_work = np.flatnonzero(extents.present.any(axis=1))
+    worked_ns = starts_ns[with_work, 0], ends_ns[with_work, 0]
     pauses_ns = run.pauses.start_ns, run.pauses.end_ns
     pause, index = intervals.find_overlaps(pauses_ns, worked_ns)
-    can_idle[worked[index], run.pauses.rank[pause]] = False
+    can_idle[with_work[index], run.pauses.rank[pause]] = False
     return can_idle
 
 

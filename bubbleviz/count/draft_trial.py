@@ -18,6 +18,7 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
@@ -70,7 +71,7 @@ def choose_draft(
             trial = _try_draft(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue
-        if trial is not None and (best is None or _rate(trial) > _rate(best[1])):
+        if trial is not None and (best is None or _score(trial) > _score(best[1])):
             best = draft, trial, read
             if trial.bubble is not None and trial.even and trial.attributed >= _GOOD_SHARE:
                 break
@@ -87,7 +88,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
     return choose_draft(file, generate_drafts(names)) is not None
 
 
-def _rate(trial: DraftTrial) -> tuple[bool, bool, float]:
+def _score(trial: DraftTrial) -> tuple[bool, bool, float]:
     """Return a rating of a trial; the larger of two ratings is better."""
     return trial.bubble is not None, trial.even, trial.attributed
 
@@ -136,12 +137,14 @@ def _count_uneven_passes(operations: Operations) -> int:
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)
     phase, has_span = operations.phase[is_pass], operations.has_span[is_pass] == 1
-    n_ranks = rank.max() + 1
-    forward, backward, weight, fused_backward, fused_both = (
-        np.bincount(rank[(phase == counted) & has_span], minlength=n_ranks) for counted in COUNTED
-    )
-    n_forward = forward + fused_both
-    n_backward = np.maximum(backward + fused_backward, weight) + fused_both
+
+    def count_by_rank(counted: Phase) -> Ints:
+        return np.bincount(rank[(phase == counted) & has_span], minlength=rank.max() + 1)
+
+    n_fused = count_by_rank(Phase.FB)
+    n_forward = count_by_rank(Phase.F) + n_fused
+    n_backward = count_by_rank(Phase.B) + count_by_rank(Phase.BW)
+    n_backward = np.maximum(n_backward, count_by_rank(Phase.W)) + n_fused
     counts = np.stack((n_forward, n_backward))
     return int(counts.max() - counts.min()) + int((~has_span).sum())
 

@@ -1,6 +1,6 @@
-"""Operations that a rank lacks: a backward without its forward, or a microbatch that others ran.
+"""Missing operations: a backward without its forward, or a microbatch that only other ranks ran.
 
-If a range was not recorded, or has another name on one rank, its kernels count as bubble, although
+If a range was not recorded, or has another name on one rank, its kernels count as bubble although
 the iteration looks complete::
 
     stage 0     F0 F1 F2 F3 B0 B1 B2 B3
@@ -11,6 +11,7 @@ the iteration looks complete::
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import BACKWARDS, FORWARDS
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_slices import RankSlice, list_stages_and_pipelines, split_ranks
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_mask
 from bubbleviz.model.grouping import find_run_starts, group_rows
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
@@ -26,81 +27,113 @@ from bubbleviz.model.run_kinds import TRAINING
 
 
 def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
-    """Return how many forwards and backwards each rank lacks in complete training iterations.
+    """Count the missing forwards and backwards of each rank in complete training iterations.
 
     A forward without its backward makes an iteration incomplete, and is not counted here.
 
     Args:
-        run: the merged profiles.
-        iterations: of these.
+        run: The merged profiles.
+        iterations: Iterations of the run.
+
+    Returns:
+        Number of missing operations of each rank.
     """
-    # One place more for what belongs to no iteration.
-    whole = np.zeros(len(run.iteration_names) + 1, bool)
-    whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
-    if not whole.any():
+    # The last entry is for operations outside all iterations (-1).
+    is_complete = np.zeros(len(run.iteration_names) + 1, bool)
+    is_complete[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
+    if not is_complete.any():
         return np.zeros(len(run.ranks), np.int64)
-    # Replicas of no known pipeline may run other microbatches.
+    # Ranks without a stage may be replicas that run other microbatches.
     stage, pipeline = list_stages_and_pipelines(run.ranks)
     pipeline = np.where(stage == NONE, NONE, pipeline)
     return np.concatenate(
         [
-            _find_missing(part, pipeline[part.first : part.end], whole)
+            _find_missing(part, pipeline[part.first : part.end], is_complete)
             for part in split_ranks(run, pipelines=True)
         ]
     )
 
 
-def _find_missing(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
-    """Return how many forwards and backwards each rank of whole pipelines lacks.
+def _find_missing(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
+    """Count the missing forwards and backwards of each rank of whole pipelines.
 
     Args:
-        part: the ranks.
-        pipeline: of each; -1 unknown.
-        whole: of each iteration, whether it is complete and trains; the last stands for none.
+        part: Slice with all ranks of its pipelines.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        is_complete: Mask of the complete training iterations, with a last entry for no iteration.
     """
-    operations, (iterations, ranks) = part.operations, part.shape
-    usable = whole[operations.iteration]
-    forward = np.flatnonzero(usable & mask_phases(operations.phase, FORWARDS))
-    backward = np.flatnonzero(usable & mask_phases(operations.phase, BACKWARDS))
-    second = np.flatnonzero(usable & (operations.phase == Phase.FB))
-    rows = np.concatenate((forward, backward, second))
-    first = len(rows) - len(second)
-    microbatch, chunk = operations.microbatch[rows], operations.chunk[rows]
-    microbatch[first:] = operations.second_microbatch[second]
-    chunk[first:] = operations.second_chunk[second]
-    cell = operations.iteration[rows] * ranks + operations.rank[rows]
-    # A rank whose forwards names never mark lacks none.
-    marked = np.zeros(iterations * ranks, bool)
-    marked[cell[: len(forward)]] = True
-    known = np.flatnonzero((microbatch >= 0) & marked[cell])
-    forwards = np.searchsorted(known, len(forward))
-    if len(known) < len(rows):
-        rows, cell, microbatch, chunk = rows[known], cell[known], microbatch[known], chunk[known]
-    passes = group_rows(cell, microbatch, chunk, operations.sequence[rows])
-    has_forward = np.zeros(len(passes), bool)
-    has_forward[passes.of_row[:forwards]] = True
-    rank = operations.rank[rows[passes.first[~has_forward]]]
-    return np.bincount(rank, minlength=ranks) + 2 * _find_absent(
-        pipeline, cell[passes.first], microbatch[passes.first]
+    n_ranks = part.shape[1]
+    passes = _list_passes(part, is_complete)
+    # If names never mark the forwards of a rank in an iteration, none is missing.
+    has_forwards = make_mask(part.shape[0] * n_ranks, passes.cell[passes.is_forward == 1])
+    passes = passes.take((passes.microbatch >= 0) & has_forwards[passes.cell])
+    groups = group_rows(passes.cell, passes.microbatch, passes.chunk, passes.sequence)
+    has_forward = make_mask(len(groups), groups.of_row[passes.is_forward == 1])
+    rank = passes.cell[groups.first[~has_forward]] % n_ranks
+    n_without_forward = np.bincount(rank, minlength=n_ranks)
+    n_absent = _count_absent(pipeline, passes.cell[groups.first], passes.microbatch[groups.first])
+    # Both the forward and the backward of an absent microbatch are missing.
+    return n_without_forward + 2 * n_absent
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Passes(Table):
+    """Forwards and backwards. An FB is a forward and, as a second row, a backward.
+
+    Attributes:
+        cell: Number of the iteration and rank, ``iteration * ranks + rank``.
+        microbatch: Microbatch, or -1 if unknown.
+        chunk: Chunk.
+        sequence: Sequence.
+        is_forward: 1 for a forward, 0 for a backward.
+    """
+
+    cell: Ints
+    microbatch: Ints
+    chunk: Ints
+    sequence: Ints
+    is_forward: Ints
+
+
+def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
+    """List the forwards and backwards of complete iterations.
+
+    Args:
+        part: Slice of the ranks of a run.
+        is_complete: Mask of the complete training iterations, with a last entry for no iteration.
+    """
+    operations, n_ranks = part.operations, part.shape[1]
+    is_counted = is_complete[operations.iteration]
+    forward = np.flatnonzero(is_counted & mask_phases(operations.phase, FORWARDS))
+    backward = np.flatnonzero(is_counted & mask_phases(operations.phase, BACKWARDS))
+    fused = np.flatnonzero(is_counted & (operations.phase == Phase.FB))
+    first = np.concatenate((forward, backward))
+    rows = np.concatenate((first, fused))
+    return _Passes(
+        cell=operations.iteration[rows] * n_ranks + operations.rank[rows],
+        microbatch=np.append(operations.microbatch[first], operations.second_microbatch[fused]),
+        chunk=np.append(operations.chunk[first], operations.second_chunk[fused]),
+        sequence=operations.sequence[rows],
+        is_forward=(np.arange(len(rows)) < len(forward)).astype(np.int64),
     )
 
 
-def _find_absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
-    """Return how many microbatches each rank lacks that other stages of its pipeline ran.
+def _count_absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
+    """Count the microbatches of each rank that only other stages of its pipeline ran.
 
     Args:
-        pipeline: of each rank; -1 unknown.
-        cell: iteration and rank of each pass, ascending.
-        microbatch: of each pass, ascending in its cell.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        cell: Number of the iteration and rank of each pass, ascending.
+        microbatch: Microbatch of each pass, ascending within its cell.
     """
     rows = find_run_starts(cell, microbatch)
     rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]
     cell, microbatch = cell[rows], microbatch[rows]
-    iteration = cell // len(pipeline)
-    rank = cell - iteration * len(pipeline)
-    place = group_rows(iteration, pipeline[rank]).of_row
-    of_place = np.bincount(place[group_rows(place, microbatch).first])
-    first = find_run_starts(cell)
-    absent = np.zeros(len(pipeline), np.int64)
-    np.add.at(absent, rank[first], of_place[place[first]] - np.diff(first, append=len(cell)))
-    return absent
+    iteration, rank = np.divmod(cell, len(pipeline))
+    group = group_rows(iteration, pipeline[rank]).of_row
+    n_of_group = np.bincount(group[group_rows(group, microbatch).first])
+    first_of_cell = find_run_starts(cell)
+    n_of_cell = np.diff(first_of_cell, append=len(cell))
+    n_absent = np.zeros(len(pipeline), np.int64)
+    np.add.at(n_absent, rank[first_of_cell], n_of_group[group[first_of_cell]] - n_of_cell)
+    return n_absent

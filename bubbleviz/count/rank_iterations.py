@@ -186,15 +186,15 @@ class RankIterations(Sequence[RankIteration]):
         return list(map(Account, *columns))
 
     @overload
-    def __getitem__(self, at: int) -> RankIteration: ...
+    def __getitem__(self, index: int) -> RankIteration: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[RankIteration, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[RankIteration, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> RankIteration | tuple[RankIteration, ...]:
-        if isinstance(at, slice):
-            return tuple(self.select_ranks(self.rank[at]))
-        return next(iter(self.select_ranks(self.rank[np.arange(len(self.rank))[at]][None])))
+    def __getitem__(self, index: int | slice) -> RankIteration | tuple[RankIteration, ...]:
+        if isinstance(index, slice):
+            return tuple(self.select_ranks(self.rank[index]))
+        return next(iter(self.select_ranks(self.rank[np.arange(len(self.rank))[index]][None])))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (RankIterations, tuple)):

@@ -104,7 +104,7 @@ class RatioDefinition:
     across_ranks: bool
     forward_words: str = ""
 
-    def words_for(self, kind: str) -> str:
+    def get_words(self, kind: str) -> str:
         """Return the definition in words for a kind of run.
 
         See :func:`~bubbleviz.model.run_kinds.run_kind` for the kinds.

@@ -1,8 +1,8 @@
 """Statistics of a few values: median, mean, spread and confidence interval.
 
 scipy takes longer to import than most runs take to count, so this module contains the quantiles of
-Student's t for few degrees of freedom. For more, an expansion is exact to seven digits (Abramowitz
-and Stegun, 26.7.5).
+Student's t for few degrees of freedom. For more degrees of freedom, an asymptotic expansion is
+exact to seven digits (Abramowitz and Stegun, 26.7.5).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints
 
-#: The 97.5 % quantile for 1, 2, ... degrees of freedom; and that of the normal distribution.
+#: 97.5 % quantile of Student's t for 1, 2, ... degrees of freedom.
 _QUANTILES = (
     12.706204736174694, 4.302652729749462, 3.1824463052837078, 2.7764451051977934,
     2.5705818356363146, 2.4469118511449786, 2.364624251592784, 2.306004135204166,
@@ -24,11 +24,12 @@ _QUANTILES = (
 )  # fmt: skip
 
 
+#: 97.5 % quantile of the normal distribution.
 _NORMAL = 1.959963984540054
 
 
 def compute_quantile(df: int) -> float:
-    """Return the 97.5 % quantile of Student's t, for so many degrees of freedom (at least 1)."""
+    """Return the 97.5 % quantile of Student's t with ``df`` degrees of freedom (at least 1)."""
     if df <= len(_QUANTILES):
         return _QUANTILES[df - 1]
     x = _NORMAL
@@ -40,9 +41,9 @@ def compute_quantile(df: int) -> float:
 
 
 def compute_median(values: Ints | Floats) -> float:
-    """Return the median of some values without NaN among them; NaN of none.
+    """Return the median of values without NaN, or NaN if there are none.
 
-    It takes a fifth of the time of np.median, which imports numpy.ma where values are floats.
+    This takes a fifth of the time of np.median, which imports numpy.ma for floats.
     """
     ordered = np.sort(values)
     lower, upper = max(len(ordered) - 1, 0) // 2, len(ordered) // 2
@@ -52,7 +53,16 @@ def compute_median(values: Ints | Floats) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread over iterations; ``ci95`` is the half width (Student t)."""
+    """Mean and spread over iterations. Values are None if they are unknown.
+
+    Attributes:
+        mean: Mean.
+        std: Standard deviation of the sample (n - 1).
+        min: Smallest value.
+        max: Largest value.
+        ci95: Half width of the 95 % confidence interval of the mean (Student's t).
+        n: Number of values.
+    """
 
     mean: float | None
     std: float | None
@@ -63,9 +73,9 @@ class Spread:
 
     @property
     def pair(self) -> tuple[float, float] | None:
-        """The two values, the lower first, where there are no more.
+        """The two values, the lower one first, or None if there are not exactly two.
 
-        Their confidence interval is 12.7 standard errors to either side: it says less than they do.
+        Their confidence interval is +-12.7 standard errors, which says less than the values.
         """
         if self.n != 2 or self.min is None or self.max is None:
             return None
@@ -73,13 +83,14 @@ class Spread:
 
 
 def measure_spread(values: Sequence[float | None]) -> Spread:
-    """Return mean and spread of the known values; ``std`` with n - 1, ``ci95`` a half width."""
-    known = np.array([v for v in values if v is not None], np.float64)
-    n = len(known)
+    """Return the mean and spread of values; None values are ignored."""
+    numbers = np.array([value for value in values if value is not None], np.float64)
+    n = len(numbers)
     if n == 0:
         return Spread(None, None, None, None, None, 0)
-    mean, low, high = float(known.mean()), float(known.min()), float(known.max())
+    mean, low, high = float(numbers.mean()), float(numbers.min()), float(numbers.max())
     if n == 1:
         return Spread(mean, None, low, high, None, 1)
-    std = float(known.std(ddof=1))
-    return Spread(mean, std, low, high, compute_quantile(n - 1) * std / n**0.5, n)
+    std = float(numbers.std(ddof=1))
+    half_width = compute_quantile(n - 1) * std / n**0.5
+    return Spread(mean, std, low, high, half_width, n)

@@ -1,4 +1,4 @@
-"""The summary: mean and spread of the ratios over iterations, and the ratio to quote."""
+"""Summary: mean and spread of the ratios over iterations, and the choice of the headline ratio."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread, measure_spread
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
-#: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
+#: Minimum overlap of iterations, as a share of a rank's window, that makes ``period`` the headline.
 OVERLAP_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics over the averaged iterations, by name of the ratio.
+    """Statistics over the averaged iterations, keyed by ratio name.
 
-    ``bubble_interval`` gives the bounds of the mean that the clocks' uncertainty allows; None where
-    these are not known, or the ratio needs no common clock.
+    Attributes:
+        iterations: Number of averaged iterations.
+        bubble_ratio: Spread of the ratio.
+        bubble_interval: Lower and upper bound of the mean given the uncertainty of the clock
+            alignment, or None if the bounds are unknown or the ratio does not compare clocks.
+        bubble_low: Spread of the ratio with unattributed compute counted as work.
+        bubble_overhead: Spread of bubble time divided by work.
+        window_ns: Spread of the window length.
     """
 
     iterations: int
@@ -38,109 +44,131 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]
 
-    def over(field: str) -> dict[str, Spread]:
-        return {
-            name: measure_spread([getattr(i.ratios[name], field) for i in averaged])
-            for name in names
-        }
+    def measure(field: str) -> dict[str, Spread]:
+        """Measure the spread of one field of each ratio."""
+        return {n: measure_spread([getattr(i.ratios[n], field) for i in averaged]) for n in names}
 
-    intervals_of: dict[str, tuple[float, float] | None] = {}
+    intervals: dict[str, tuple[float, float] | None] = {}
     for name in names:
-        known = [i.ratios[name] for i in averaged if i.ratios[name].value is not None]
-        bounds = [ratio.interval for ratio in known if ratio.interval is not None]
-        intervals_of[name] = None
-        if bounds and len(bounds) == len(known):
-            # At worst, all clocks are off in the same direction.
+        ratios = [i.ratios[name] for i in averaged if i.ratios[name].value is not None]
+        bounds = [ratio.interval for ratio in ratios if ratio.interval is not None]
+        intervals[name] = None
+        if bounds and len(bounds) == len(ratios):
+            # In the worst case, all clocks are off in the same direction.
             low, high = np.array(bounds, np.float64).mean(axis=0).tolist()
-            intervals_of[name] = low, high
+            intervals[name] = low, high
     return Summary(
         iterations=len(averaged),
-        bubble_ratio=over("value"),
-        bubble_interval=intervals_of,
-        bubble_low=over("low"),
-        bubble_overhead=over("overhead"),
-        window_ns=over("window_ns"),
+        bubble_ratio=measure("value"),
+        bubble_interval=intervals,
+        bubble_low=measure("low"),
+        bubble_overhead=measure("overhead"),
+        window_ns=measure("window_ns"),
     )
 
 
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
-    """Return the ratio to quote, and the reason."""
+    """Choose the ratio to quote.
+
+    It is ``period`` if consecutive iterations overlap or the run only goes forward, otherwise
+    ``schedule``, or ``stage`` if the ranks have no common clock. Ratios without a value are
+    skipped.
+
+    Args:
+        iterations: All iterations of a run.
+
+    Returns:
+        name: Name of the ratio.
+        reason: Reason for the choice, as a clause.
+    """
     averaged = [i for i in iterations if i.averaged]
     if not averaged:
-        skipped = any(i.complete and i.kind != EVALUATION for i in iterations)
-        why = "is left to average" if skipped else "is in the capture to average"
-        what = "iteration" if any(i.kind == INFERENCE for i in iterations) else "training iteration"
-        return "schedule", f"no complete {what} {why}"
-    known = [
+        is_skipped = any(i.complete and i.kind != EVALUATION for i in iterations)
+        verb = "is left to average" if is_skipped else "is in the capture to average"
+        is_inference = any(i.kind == INFERENCE for i in iterations)
+        noun = "iteration" if is_inference else "training iteration"
+        return "schedule", f"no complete {noun} {verb}"
+    available = [
         name
         for name in ("period", "schedule", "stage")
         if any(i.ratios[name].value is not None for i in averaged)
     ]
-    forward = averaged[0].kind == INFERENCE
-    worst, where = (0.0, "") if forward else max(_compute_overlaps(iterations), default=(0.0, ""))
-    if worst > OVERLAP_SHARE:
-        overlap = (
-            f"consecutive iterations overlap (up to {worst:.1%} of a rank's window, in iteration "
-            f"{where})"
+    is_forward_only = averaged[0].kind == INFERENCE
+    overlaps = [] if is_forward_only else _compute_overlaps(iterations)
+    overlap, name_of_iteration = max(overlaps, default=(0.0, ""))
+    if overlap > OVERLAP_SHARE:
+        reason = (
+            f"consecutive iterations overlap (up to {overlap:.1%} of a rank's window, in iteration "
+            f"{name_of_iteration})"
         )
-        if "period" in known:
-            return "period", f"{overlap}, so the idle time of one is partly another's work"
-        name = next(iter(known), "schedule")
-        return name, f"{overlap}, but no averaged iteration has a next one to measure a period to"
-    if forward and "period" in known:
-        # Between its iterations GPUs wait for tokens, requests and the host, which no window of a
-        # single one holds.
+        if "period" in available:
+            return "period", f"{reason}, so the idle time of one is partly another's work"
+        name = next(iter(available), "schedule")
+        return name, f"{reason}, but no averaged iteration has a next one to measure a period to"
+    if is_forward_only and "period" in available:
+        # Between its iterations, GPUs wait for tokens, requests and the host. The window of a
+        # single iteration does not contain these waits.
         return "period", (
             "the run only goes forward, and what its GPUs wait for between two iterations counts"
         )
-    name, reason = "schedule", "no averaged iteration has a ratio over its ranks"
-    if "schedule" in known:
-        reason = (
-            "the run only goes forward, in one window over the recording"
-            if forward
-            else "consecutive iterations do not overlap"
-        )
-    elif "stage" in known:
-        # How iterations of several hosts follow each other is unknown without a common clock.
-        overlapping = "" if forward else ", and whether consecutive iterations overlap"
-        name, reason = (
-            "stage",
-            "the ranks have no common clock, so schedule is unknown"
-            f"{overlapping}; stage needs none",
-        )
-    return name, reason
+    return _choose_single_iteration_ratio(available, is_forward_only=is_forward_only)
+
+
+def _choose_single_iteration_ratio(
+    available: Sequence[str], *, is_forward_only: bool
+) -> tuple[str, str]:
+    """Choose between ``schedule`` and ``stage``, and return the reason as a clause.
+
+    Args:
+        available: Ratios with a value.
+        is_forward_only: Whether the run only goes forward.
+    """
+    if "schedule" in available:
+        if is_forward_only:
+            return "schedule", "the run only goes forward, in one window over the recording"
+        return "schedule", "consecutive iterations do not overlap"
+    if "stage" in available:
+        # Without a common clock, nothing shows how iterations of several hosts follow each other.
+        unknown = "" if is_forward_only else ", and whether consecutive iterations overlap"
+        reason = f"the ranks have no common clock, so schedule is unknown{unknown}"
+        return "stage", f"{reason}; stage needs none"
+    return "schedule", "no averaged iteration has a ratio over its ranks"
 
 
 def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield the overlap of averaged iterations, as a share of a rank's window."""
+    """Yield the overlap of each averaged iteration with others, and the name of the iteration.
+
+    See :func:`_compute_overlap`.
+    """
     for iteration in iterations:
         if iteration.averaged:
             yield _compute_overlap(iteration), iteration.name
 
 
-def compute_training_overlaps(iterations: Sequence[Iteration]) -> bool:
-    """Return whether training iterations overlap each other, and not only an evaluation."""
-    alone = []
+def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
+    """Return whether a training iteration overlaps another one, rather than only an evaluation."""
+    between_training = []
     for iteration in iterations:
         first = max(iteration.index - 1, 0)
         neighbours = iterations[first : iteration.index + 2]
         if all(neighbour.kind == TRAINING for neighbour in neighbours):
-            alone.append(iteration)
-    return max(_compute_overlaps(alone), default=(0.0, ""))[0] > OVERLAP_SHARE
+            between_training.append(iteration)
+    return max(_compute_overlaps(between_training), default=(0.0, ""))[0] > OVERLAP_SHARE
 
 
 def _compute_overlap(iteration: Iteration) -> float:
-    """Return the time in a rank's window spent on other iterations, as a share; the largest."""
+    """Return the largest share of any rank's window that is spent on other iterations."""
     ranks = iteration.ranks
-    # Where clocks leave no window over hosts, the longest rank's window does as well.
-    trusted = (
+    # Contradicting clocks make the window over all hosts useless. The longest rank's window is
+    # then used instead.
+    is_trusted = (
         rank_iterations.has_account(ranks, "schedule")
         and not iteration.ratios["schedule"].contradicted
     )
-    ratio = "schedule" if trusted else "stage"
+    ratio = "schedule" if is_trusted else "stage"
     if not rank_iterations.has_account(ranks, ratio):
         return 0.0
     window_ns = rank_iterations.get_account_column(ranks, ratio, "window_ns")
     overlap_ns = rank_iterations.get_account_column(ranks, ratio, "overlap_ns")
-    real = window_ns > 0
-    return float((overlap_ns[real] / window_ns[real]).max(initial=0.0))
+    is_positive = window_ns > 0
+    return float((overlap_ns[is_positive] / window_ns[is_positive]).max(initial=0.0))

@@ -14,7 +14,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.count.rank_iterations import list_indices
 from bubbleviz.count.rank_slices import join_ranks, list_stages_and_pipelines
-from bubbleviz.count.summary import compute_training_overlaps
+from bubbleviz.count.summary import has_training_overlap
 from bubbleviz.explain import phase_times
 from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import Bubbles
@@ -204,7 +204,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         times = replace(times, kinds=kinds)
         if run.layers:
             layout = build_layout_question(run.layers, times, shown.microbatches)
-    overlapping = counts.headline == "period" and compute_training_overlaps(counts.iterations)
+    overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
     return Explanation(
         causes=_join_causes(parts),
         explained=explained,

@@ -292,7 +292,7 @@ def _list_definitions(summary: RunSummary) -> dict[str, Any]:
                 "name": ratio.name,
                 "summary": ratio.summary,
                 "definition": ratio.definition,
-                "words": ratio.words_for(summary.kind),
+                "words": ratio.get_words(summary.kind),
                 "work": ratio.work.name.lower(),
             }
             for ratio in list_ratios()
