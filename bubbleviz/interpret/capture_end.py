@@ -1,7 +1,7 @@
-"""Work that the host launched and whose end the capture cut off, or that was lost.
+"""End of the capture: operations whose launched work was cut off or lost.
 
-A host runs ahead of its devices. Ranges may close before the end of a capture though their kernels
-run after it::
+A host runs ahead of its devices. Ranges may close before the end of a capture although their
+kernels run after it::
 
     host     F0 F1 F2 B0 F3 B1 │
     device      F0   F1   F2   B│0        B0 was cut short, F3 and B1 never ran
@@ -30,81 +30,110 @@ OPEN, UNRECORDED = 1, 2
 def mark_unrecorded(
     operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
 ) -> Operations:
-    """Return the operations with ``cut`` set where the capture ended before their work did.
+    """Set ``cut`` of the operations whose work ran, or would have run, after the capture.
 
-    These are at the end of their rank, without any GPU work though they made calls, and of a
-    phase that has work elsewhere on the rank, if it occurs elsewhere. The last one with work was
-    cut short if it has fewer kernels, and more calls without work, than each other operation of
-    its phase and chunk.
+    These are the operations after the last one with GPU work on their rank that made calls but have
+    no GPU work, unless their phase never has any on the rank. The last operation with work was cut
+    short if it has fewer kernels, and more calls without work, than every other operation of its
+    phase and chunk.
 
     Args:
-        operations: of one profile, in order of (rank, host start), with their spans.
-        workless: when calls without work in the profile began, by process.
-        process: of each rank.
+        operations: Operations of one profile, in order of (rank, host start), with their spans.
+        workless: Starts of the calls without work, keyed by process.
+        process: Process of each rank.
     """
     compute = np.flatnonzero(mask_phases(operations.phase, COMPUTE))
-    rank, spanned = operations.rank[compute], operations.has_span[compute] == 1
+    rank, has_span = operations.rank[compute], operations.has_span[compute] == 1
     last = np.full(len(process), NONE, np.int64)
-    np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
-    tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
-    # How many calls without work in the profile each operation's process made in it.
-    calls = np.zeros(len(compute), np.int64)
-    for number, process_of_rank in enumerate(process.tolist()):
-        times = [base + after.astype(np.int64) for base, after in workless.get(process_of_rank, ())]
-        # Those of each thread are in order already, block by block.
-        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)), kind="stable")
-        at = compute[rank == number]
-        until, since = operations.host_end_ns[at], operations.host_start_ns[at]
-        made = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)
-        calls[rank == number] = made
-    tail &= (calls > 0) & ~_is_always_idle(operations, compute, tail)
-    short = last[last >= 0]
-    short = short[_find_cut(operations, compute, short, calls)]
+    np.maximum.at(last, rank[has_span], np.flatnonzero(has_span))
+    n_calls = _count_workless_calls(operations, compute, workless, process)
+    is_tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
+    is_unrecorded = is_tail & (n_calls > 0) & ~_is_always_idle(operations, compute, is_tail)
+    last = last[last >= 0]
+    is_unrecorded[last[_find_cut(operations, compute, last, n_calls)]] = True
     cut = operations.cut.copy()
-    lost = compute[np.concatenate((np.flatnonzero(tail), short))]
-    cut[lost[cut[lost] == 0]] = UNRECORDED
+    rows = compute[is_unrecorded]
+    cut[rows[cut[rows] == 0]] = UNRECORDED
     return operations.replace_columns(cut=cut)
 
 
-def _is_always_idle(operations: Operations, rows: Ints, tail: Bools) -> Bools:
-    """Tell which operations are of a phase that never has GPU work on their rank before."""
-    # A post-validation has the phase of an Optimizer, and often nothing to do.
-    stepping = operations.phase[rows] == Phase.OPTIMIZER
-    name = np.where(stepping, operations.name_id[rows], NONE)
-    kind = group_rows(operations.rank[rows], operations.phase[rows], name)
-    before = make_mask(len(kind), kind.of_row[~tail])
-    works = make_mask(len(kind), kind.of_row[operations.has_span[rows] == 1])
-    idle: Bools = before & ~works
-    return idle[kind.of_row]
-
-
-def _find_cut(operations: Operations, rows: Ints, last: Ints, calls: Ints) -> Bools:
-    """Tell which of the last operations have less work than each other of their phase and chunk.
+def _count_workless_calls(
+    operations: Operations,
+    rows: Ints,
+    workless: Mapping[int, Sequence[CompactTimes]],
+    process: Ints,
+) -> Ints:
+    """Count the calls without work that the process of each operation made during its range.
 
     Args:
-        operations: of one profile.
-        rows: the compute operations.
-        last: places among these of each rank's last one with work.
-        calls: of each of ``rows``, how many calls it made that have no work.
+        operations: Operations of one profile.
+        rows: Rows of the operations to count for.
+        workless: Starts of the calls without work, keyed by process.
+        process: Process of each rank.
     """
-    kind = group_rows(operations.rank[rows], operations.phase[rows], operations.chunk[rows]).of_row
-    kernels = operations.kernels[rows]
-    result = np.zeros(len(last), bool)
-    for index, row in enumerate(last.tolist()):
-        others = (kind == kind[row]) & (operations.has_span[rows] == 1)
-        others[row] = False
-        less = (kernels[others] > kernels[row]) & (calls[others] < calls[row])
-        result[index] = others.any() and bool(less.all())
-    return result
+    n_calls = np.zeros(len(rows), np.int64)
+    for rank, process_of_rank in enumerate(process.tolist()):
+        times = [
+            base + offset.astype(np.int64) for base, offset in workless.get(process_of_rank, ())
+        ]
+        # A stable sort is fast because the calls of each block are in order already.
+        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)), kind="stable")
+        is_of_rank = operations.rank[rows] == rank
+        of_rank = rows[is_of_rank]
+        high = np.searchsorted(starts_ns, operations.host_end_ns[of_rank], side="right")
+        low = np.searchsorted(starts_ns, operations.host_start_ns[of_rank])
+        n_calls[is_of_rank] = high - low
+    return n_calls
+
+
+def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
+    """Return a mask of the operations of a phase that occurs earlier on their rank without work.
+
+    Args:
+        operations: Operations of one profile.
+        rows: Rows of the compute operations.
+        is_tail: Mask of those after the last one with GPU work on their rank.
+    """
+    # Post-validation has the phase of an Optimizer, but often nothing to do.
+    is_optimizer = operations.phase[rows] == Phase.OPTIMIZER
+    name = np.where(is_optimizer, operations.name_id[rows], NONE)
+    kinds = group_rows(operations.rank[rows], operations.phase[rows], name)
+    occurs_earlier = make_mask(len(kinds), kinds.of_row[~is_tail])
+    has_work = make_mask(len(kinds), kinds.of_row[operations.has_span[rows] == 1])
+    return np.asarray((occurs_earlier & ~has_work)[kinds.of_row], bool)
+
+
+def _find_cut(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
+    """Return a mask of the last operations that have less work than all others of their kind.
+
+    Operations of the same rank, phase and chunk are of one kind.
+
+    Args:
+        operations: Operations of one profile.
+        rows: Rows of the compute operations.
+        last: Index in ``rows`` of the last operation with work, one per rank.
+        n_calls: Number of calls without work of each operation in ``rows``.
+    """
+    kinds = group_rows(operations.rank[rows], operations.phase[rows], operations.chunk[rows])
+    kind, n_kernels = kinds.of_row, operations.kernels[rows]
+    is_cut = np.zeros(len(last), bool)
+    for number, index in enumerate(last.tolist()):
+        is_other = (kind == kind[index]) & (operations.has_span[rows] == 1)
+        is_other[index] = False
+        has_more_kernels = n_kernels[is_other] > n_kernels[index]
+        has_fewer_calls = n_calls[is_other] < n_calls[index]
+        is_cut[number] = is_other.any() and bool((has_more_kernels & has_fewer_calls).all())
+    return is_cut
 
 
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Return the operations, those without GPU work with the time of a launch that they made.
+    """Set the launch time of operations without GPU work that launched some.
 
     Such a launch shows that the GPU work of the operation was lost. An operation that launched
-    nothing ran nothing. Launches of other threads count too, because backward may run there.
+    nothing ran nothing. Launches of other threads of the process count too, because backward may
+    run there.
 
     Args:
         operations: Operations of one profile.
@@ -112,19 +141,19 @@ def locate_launches(
         calls: Calls of the profile.
         process: Process of each rank.
     """
-    lacking = np.flatnonzero((operations.has_span == 0) & mask_phases(operations.phase, COUNTED))
-    if len(lacking) == 0:
+    is_counted = mask_phases(operations.phase, COUNTED)
+    without_work = np.flatnonzero((operations.has_span == 0) & is_counted)
+    if len(without_work) == 0:
         return operations
     linked = find_distinct(work.call[work.call != NONE].astype(np.int64))
-    lost = calls.at(subtract_values(calls.named(WORK_CALLS), linked))
-    process_of_lost = process_of(lost.thread)
+    unlinked = calls.at(subtract_values(calls.named(WORK_CALLS), linked))
+    process_of_call = process_of(unlinked.thread)
     launched_ns = operations.launched_ns.copy()
-    # There are few ranks.
-    for rank, rows in list_rows_by_value(operations.rank[lacking]):
-        of_rank = lacking[rows]
-        starts_ns = np.sort(lost.start_ns[process_of_lost == process[rank]])
-        next_launch = np.searchsorted(starts_ns, operations.host_start_ns[of_rank])
+    for rank, indices in list_rows_by_value(operations.rank[without_work]):
+        rows = without_work[indices]
+        starts_ns = np.sort(unlinked.start_ns[process_of_call == process[rank]])
+        next_launch = np.searchsorted(starts_ns, operations.host_start_ns[rows])
         next_ns = np.append(starts_ns, NEVER)[next_launch]
-        has_launch = next_ns <= operations.host_end_ns[of_rank]
-        launched_ns[of_rank] = np.where(has_launch, next_ns, NONE)
+        has_launch = next_ns <= operations.host_end_ns[rows]
+        launched_ns[rows] = np.where(has_launch, next_ns, NONE)
     return operations.replace_columns(launched_ns=launched_ns)

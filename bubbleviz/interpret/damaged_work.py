@@ -736,7 +736,7 @@ def describe_lost_kernels(
         end_ns = np.concatenate((unknown.end_ns, launched_ns))
         unknown_ns = start_ns, end_ns
     yield Limitation(
-        "kernels that were launched and not recorded",
+        "launched kernels that were not recorded",
         f"{path}: {in_words} of the launched kernels are not in the profile, "
         f"{_describe_evidence(processes)}: {_describe_effect(processes)}; profile with larger "
         "buffers, or export again",

@@ -147,7 +147,7 @@ def _link_work(
         rows.count = len(profile.activities)
     if linked.profile.activities.kernels == 0:
         raise NothingToAnalyseError(
-            f"{profile.source.path}: all kernels contradict their launching calls, or lie outside "
+            f"{profile.source.path}: all kernels start before their launching calls or are outside "
             "the capture; export or record again"
         )
     return linked

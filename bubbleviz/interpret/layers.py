@@ -1,13 +1,13 @@
-"""Layers: how long kernels of each layer of a model ran, by the ranges of layers around launches.
+"""Layers: how long the kernels of each layer of a model ran, by the layer ranges around launches.
 
 ::
 
-    range     F3.0.0 ├───────────────────────────┤
-    ranges    layers.0 ├─────┤ layers.1 ├────┤        the outermost of a layer inside an operation
-    launches         │ │  │      │ │   │      │       the last is of no layer
+    operation  F3.0.0 ├───────────────────────────┤
+    layers     layers.0 ├─────┤ layers.1 ├────┤        outermost layer ranges inside an operation
+    launches          │ │  │      │ │   │      │       the first and last belong to no layer
 
-Backward of PyTorch runs on a thread of its own; ranges count where they are on the thread that
-launches (hooks of modules, ``emit_nvtx``).
+PyTorch runs backward on a separate thread. Layer ranges count on the thread that launches, as
+hooks of modules and ``emit_nvtx`` open them there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.conventions.layer_names import LayerName, parse_layer_name
 from bubbleviz.interpret.linking import LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import group_rows, list_rows_by_value, lookup_values
 from bubbleviz.model.intervals import find_last_before, group_extents, group_sum
 from bubbleviz.model.numbering import Numbering
@@ -31,16 +31,16 @@ from bubbleviz.model.profile import Ranges
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerTimes(Table):
-    """How long compute kernels of each layer ran, by rank, chunk and phase of their operations.
+    """Time of the compute kernels of each layer, by (rank, chunk, phase) of their operations.
 
     Attributes:
-        rank: the profile's own.
-        chunk: as names of operations give it; -1 none.
-        phase: of the operations.
-        layer: row of ``layers``; -1 kernels outside the ranges of layers.
-        kernel_ns: durations of the kernels, added up.
-        first_ns: when the first of them was launched.
-        layers: distinct layers.
+        rank: Index of the rank in its profile.
+        chunk: Chunk in the names of the operations, or -1 if they contain none.
+        phase: Phase of the operations.
+        layer: Index of ``layers``, or -1 for kernels outside the ranges of layers.
+        kernel_ns: Sum of the durations of the kernels.
+        first_ns: Launch time of the first of these kernels.
+        layers: Distinct layers.
     """
 
     rank: Ints
@@ -53,34 +53,43 @@ class LayerTimes(Table):
 
 
 class LayerRanges:
-    """The ranges of layers, by thread.
+    """Outermost ranges of layers, by thread.
 
     Args:
-        ranges: of a profile, of any name.
-        operations: those that name operations, which lie inside those of no layer.
+        ranges: Ranges of a profile with any names.
+        operations: Ranges that name operations. A layer range that contains the start of an
+            operation is not used.
 
     Attributes:
-        layers: distinct layers.
+        layers: Distinct layers.
     """
 
     def __init__(self, ranges: Ranges, operations: Ranges) -> None:
-        layers, names = Numbering[LayerName](), map(parse_layer_name, ranges.names)
-        of_name = np.array([NONE if n is None else layers.number(n) for n in names], np.int64)
+        layers = Numbering[LayerName]()
+        parsed = map(parse_layer_name, ranges.names)
+        layer_of_name = np.array(
+            [NONE if layer is None else layers.number(layer) for layer in parsed], np.int64
+        )
         self.layers = layers.values
-        named = ranges.take(of_name[ranges.name_id] != NONE)
-        outer = [np.empty(0, np.int64)]
-        for thread, rows in list_rows_by_value(named.thread):
-            begun_ns = np.sort(operations.start_ns[operations.thread == thread])
-            outer.append(rows[_find_outermost(named.take(rows), begun_ns)])
-        self._ranges = named.take(np.concatenate(outer))
-        self._layer = np.append(of_name[self._ranges.name_id], NONE)
+        layer_ranges = ranges.take(layer_of_name[ranges.name_id] != NONE)
+        outermost = [np.empty(0, np.int64)]
+        for thread, rows in list_rows_by_value(layer_ranges.thread):
+            starts_ns = np.sort(operations.start_ns[operations.thread == thread])
+            outermost.append(rows[_find_outermost(layer_ranges.take(rows), starts_ns)])
+        self._ranges = layer_ranges.take(np.concatenate(outermost))
+        self._layer = np.append(layer_of_name[self._ranges.name_id], NONE)
 
     def around(self, thread: Ints, time_ns: Ints) -> Ints:
-        """Return the layer whose range on that thread is around each time; -1 none."""
+        """Return the layer whose range is open on each thread at a time, or -1 if there is none.
+
+        Args:
+            thread: Threads.
+            time_ns: Time for each thread.
+        """
         ranges = self._ranges
-        at = find_last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
-        inside = time_ns <= np.append(ranges.end_ns, NONE)[at]
-        return self._layer[np.where(inside, at, NONE)]
+        last = find_last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
+        is_open = time_ns <= np.append(ranges.end_ns, NONE)[last]
+        return self._layer[np.where(is_open, last, NONE)]
 
 
 def measure_layers(
@@ -89,7 +98,7 @@ def measure_layers(
     placed: OperationRanges,
     keys: Operations,
 ) -> LayerTimes:
-    """Return how long kernels of layers ran in the operations of a profile.
+    """Measure how long the kernels of each layer ran in the operations of a profile.
 
     Args:
         ranges: Ranges of layers.
@@ -112,24 +121,39 @@ def measure_layers(
 def _find_compute_kernels(
     work: LinkedWork, placed: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
-    """Return the compute kernels of operations that are work, and the operation of each."""
-    rows = np.flatnonzero(work.compute & (work.range != NONE))
-    wanted = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
-    operation = lookup_values((placed.range, placed.rank), placed.operation, wanted)
-    kept = np.append(mask_phases(keys.phase, WORK), False)[operation]
-    return rows[kept], operation[kept]
+    """Find the compute kernels of the operations that are work of an iteration.
 
+    Args:
+        work: All work of the profile.
+        placed: Ranges of operations, by rank.
+        keys: Operations of the profile.
 
-def _find_outermost(ranges: Ranges, begun_ns: Ints) -> Ints:
-    """Return the rows of ranges that lie in no other, in order of time.
-
-    One inside which an operation begins is around operations, and is left out first.
+    Returns:
+        rows: Rows of the kernels.
+        operation: Operation of each.
     """
-    first = np.searchsorted(begun_ns, ranges.start_ns, side="right")
-    around: Bools = np.searchsorted(begun_ns, ranges.end_ns, side="left") > first
-    rows = np.flatnonzero(~around)
+    rows = np.flatnonzero(work.compute & (work.range != NONE))
+    keys_of_rows = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
+    operation = lookup_values((placed.range, placed.rank), placed.operation, keys_of_rows)
+    is_work = np.append(mask_phases(keys.phase, WORK), False)[operation]
+    return rows[is_work], operation[is_work]
+
+
+def _find_outermost(ranges: Ranges, starts_ns: Ints) -> Ints:
+    """Return the rows of the ranges that no other range contains, in order of time.
+
+    Ranges that contain the start of an operation are left out first, because they do not belong to
+    a single operation.
+
+    Args:
+        ranges: Layer ranges of one thread.
+        starts_ns: Starts of the operations on that thread, ascending.
+    """
+    n_before = np.searchsorted(starts_ns, ranges.start_ns, side="right")
+    contains_start = np.searchsorted(starts_ns, ranges.end_ns, side="left") > n_before
+    rows = np.flatnonzero(~contains_start)
     rows = rows[np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows]))]
-    reached = np.maximum.accumulate(ranges.end_ns[rows])
-    inner = np.zeros(len(rows), bool)
-    inner[1:] = ranges.end_ns[rows[1:]] <= reached[:-1]
-    return rows[~inner]
+    latest_end_ns = np.maximum.accumulate(ranges.end_ns[rows])
+    is_inner = np.zeros(len(rows), bool)
+    is_inner[1:] = ranges.end_ns[rows[1:]] <= latest_end_ns[:-1]
+    return rows[~is_inner]

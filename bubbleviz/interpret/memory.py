@@ -145,8 +145,8 @@ def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
     if unseen.any():
         yield Limitation(
             "memory allocated before the capture",
-            f"{path}: up to {format_memory(int(unseen.max()))} are freed without a recorded "
-            "allocation, so a rank's peak and its constant memory may be larger; capture from the "
+            f"{path}: up to {format_memory(int(unseen.max()))} were freed without a recorded "
+            "allocation, so peaks and resident memory may be larger than shown; capture from the "
             "start",
             int((unseen > 0).sum()),
         )

@@ -58,8 +58,8 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
     if n_merged and n_merged >= _MIN_SHARE * n_named:
         raise ProfileError(
             f"{path}: {n_merged:,} of {n_named:,} iterations of ranks contain the same forwards "
-            "and backwards twice, at different times, so the operations of two runs were merged; "
-            "give each run a file of its own"
+            "and backwards twice, at different times, so the file contains two runs; write each "
+            "run to a separate file"
         )
 
 

@@ -1,15 +1,16 @@
-"""Steps: which ranges of a process are its iterations, whether or not it runs a pipeline.
+"""Steps: the ranges of a process that are its iterations, whether or not it runs a pipeline.
 
 The first of these that exists is used:
 
-1. The pattern that the user gives.
-2. Names that a convention knows to mark iterations (``ProfilerStep#3``, ``iter_0_7``,
+1. Ranges that match the pattern of the user.
+2. Names that a convention recognizes as iterations (``ProfilerStep#3``, ``iter_0_7``,
    ``train#step_num=3#``).
-3. A family of names that count up, do not overlap and cover half of the device's time (``step 7``).
-4. A name that repeats and covers four fifths of that time.
+3. A family of names with increasing numbers whose ranges do not overlap and cover half of the
+   device's time (``step 7``).
+4. A repeated name whose ranges cover four fifths of that time.
 
-Of families that cover about as much, the one with most ranges is used: iterations rather than
-epochs.
+If several families cover about the same time, the one with the most ranges is used: iterations
+rather than epochs.
 """
 
 from __future__ import annotations
@@ -34,25 +35,27 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.texts import is_full_match
 
-#: Families that count up, and names that repeat, cover at least so much of the device's time.
-_COUNTED, _REPEATED = 0.5, 0.8
-#: What covers less than the best by so much is no worse.
-_ABOUT = 0.1
+#: Minimum share of the device's time that a family of numbered names covers.
+_MIN_NUMBERED = 0.5
+#: Minimum share of the device's time that a repeated name covers.
+_MIN_REPEATED = 0.8
+#: Maximum difference of two shares that count as equal.
+_TOLERANCE = 0.1
 _NUMBER = re.compile(r"[0-9]+")
-#: No iteration has a number of more digits.
-_DIGITS = 18
+#: Maximum number of digits of an iteration number.
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Steps(Table):
-    """Iterations of a process, disjoint, in order.
+    """Iterations of a process, in order of time. They do not overlap.
 
     Attributes:
-        start_ns: when the host began it.
-        end_ns: when the host ended it.
-        name_id: row of ``names``.
-        names: distinct names.
-        by: how they were found, in half a sentence.
+        start_ns: Start on the host.
+        end_ns: End on the host.
+        name_id: Index of ``names``.
+        names: Distinct names.
+        by: Clause that says how they were found.
     """
 
     start_ns: Ints
@@ -62,23 +65,23 @@ class Steps(Table):
     by: str = field(metadata={"shared": True})
 
     def numbers(self) -> tuple[str, ...]:
-        """Return the number of each step: the last in its name, else its place, from 0."""
+        """Return the last number in the name of each step, or else its index from 0."""
         last = [_NUMBER.findall(self.names[name])[-1:] for name in self.name_id.tolist()]
         return tuple(
-            str(int(digits[0][:_DIGITS])) if digits else str(place)
-            for place, digits in enumerate(last)
+            str(int(digits[0][:_MAX_DIGITS])) if digits else str(index)
+            for index, digits in enumerate(last)
         )
 
     def within(self, low_ns: int, high_ns: int) -> Steps:
-        """Return the steps that share time with [low, high)."""
+        """Return the steps that overlap the half-open interval [low, high)."""
         return self.take((self.end_ns > low_ns) & (self.start_ns < high_ns))
 
 
 def find_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of ``--step``: the name itself, or a regex on the whole name.
+    """Return the compiled pattern of ``--step``: the literal name, or a regex for the whole name.
 
     Raises:
-        UsageError: it is no regular expression.
+        UsageError: The text is no regular expression.
     """
     try:
         compile_pattern(text)
@@ -100,106 +103,144 @@ def find_steps(
     lookup: ActivityList,
     pattern: re.Pattern[str] | None = None,
 ) -> Steps:
-    """Return the steps of a process; none where nothing marks them.
+    """Find the steps of a process. There are none if no range marks them.
 
     Args:
-        ranges: the longer ones of threads that launch, and of main threads.
-        process: whose.
-        start_ns: when its device's work began.
-        end_ns: when that ended.
-        lookup: of activities by name.
-        pattern: of the names that the user gives; None for none.
+        ranges: Long ranges of main threads and of threads that launch work.
+        process: The process.
+        start_ns: Start of the work of its device.
+        end_ns: End of the work of its device.
+        lookup: Activities by name.
+        pattern: Pattern of the names that the user gives, or None.
     """
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
     if pattern is not None:
-        matching = np.array([is_full_match(pattern, name) for name in names], bool)
-        return _make_steps(ranges.take(matching[ranges.name_id]), "as --step says")
-    marks = parse_range_names(names, *add_iteration_names(()))
-    marked = np.asarray((marks.iteration >= 0) & (marks.phase < 0), bool)
-    if marked[ranges.name_id].any():
-        return _make_steps(ranges.take(marked[ranges.name_id]), "ranges that name iterations")
-    best = _choose_best(ranges, names, lookup, start_ns, end_ns)
+        is_match = np.array([is_full_match(pattern, name) for name in names], bool)
+        return _make_steps(ranges.take(is_match[ranges.name_id]), "as --step says")
+    meanings = parse_range_names(names, *add_iteration_names(()))
+    is_mark = np.asarray((meanings.iteration >= 0) & (meanings.phase < 0), bool)
+    if is_mark[ranges.name_id].any():
+        return _make_steps(ranges.take(is_mark[ranges.name_id]), "ranges that name iterations")
+    best = _choose_best(ranges, names, lookup, (start_ns, end_ns))
     by = "ranges that repeat over most of the time" if len(best) else "the whole capture"
     return _make_steps(best, by)
 
 
 def list_frequent_names(ranges: Ranges) -> str:
-    """Return the most frequent shapes of names, for a complaint."""
+    """Return the most frequent names with digits folded and their counts, for an error message."""
     counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-    named = {
-        bare_name(name): count for name, count in zip(ranges.names, counts, strict=True) if count
-    }
-    return ", ".join(f"{name[:60]!r} ({count})" for name, count in count_shapes(named, 5)) or "none"
+    names = map(bare_name, ranges.names)
+    count_of_name = {name: count for name, count in zip(names, counts, strict=True) if count}
+    shapes = count_shapes(count_of_name, 5)
+    return ", ".join(f"{shape[:60]!r} ({count})" for shape, count in shapes) or "none"
 
 
 def _make_steps(ranges: Ranges, by: str) -> Steps:
-    """Return the first of some ranges, then the first after its end, and so on."""
+    """Make steps of ranges: the first one, then the first that starts after its end, and so on.
+
+    Args:
+        ranges: Ranges of a process. Those without a duration are ignored.
+        by: Clause that says how they were found.
+    """
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
-    # Steps may touch, and layers must not.
+    # Ranges of a layer may not touch, but steps may.
     layers = split_into_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
-    used = find_distinct(ranges.name_id).tolist()
-    texts = Numbering[str]()
-    of_name = np.full(len(ranges.names), NONE)
-    of_name[used] = texts.numbers(bare_name(ranges.names[name]) for name in used)
-    return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], texts.values, by)
+    name_ids = find_distinct(ranges.name_id).tolist()
+    names = Numbering[str]()
+    step_name = np.full(len(ranges.names), NONE)
+    step_name[name_ids] = names.numbers(bare_name(ranges.names[name]) for name in name_ids)
+    return Steps(ranges.start_ns, ranges.end_ns, step_name[ranges.name_id], names.values, by)
 
 
 def _choose_best(
-    ranges: Ranges, names: Sequence[str], lookup: ActivityList, start_ns: int, end_ns: int
+    ranges: Ranges, names: Sequence[str], lookup: ActivityList, span_ns: tuple[int, int]
 ) -> Ranges:
-    """Return the family that looks most like iterations; no ranges where none does."""
-    for counted in (True, False):
-        found = list(_group_families(ranges, names, lookup, (start_ns, end_ns), counted=counted))
-        most = max((share for share, _ in found), default=0.0)
-        alike = [rows for share, rows in found if share >= most - _ABOUT]
-        if alike:
-            return ranges.take(max(alike, key=len))
+    """Return the ranges of the family that looks most like iterations, or no ranges.
+
+    Families of numbered names are tried first, then repeated names.
+
+    Args:
+        ranges: Ranges of a process.
+        names: Bare names of the ranges, by name id.
+        lookup: Activities by name.
+        span_ns: Start and end of the work of the device.
+    """
+    for has_numbers in (True, False):
+        family_of_name, number = _parse_families(names, lookup, has_numbers=has_numbers)
+        families = _list_families(
+            ranges, family_of_name[ranges.name_id], number[ranges.name_id], has_numbers=has_numbers
+        )
+        min_share = _MIN_NUMBERED if has_numbers else _MIN_REPEATED
+        shares = [(_measure_share(ranges.take(rows), span_ns), rows) for rows in families]
+        shares = [(share, rows) for share, rows in shares if share >= min_share]
+        max_share = max((share for share, _ in shares), default=0.0)
+        similar = [rows for share, rows in shares if share >= max_share - _TOLERANCE]
+        if similar:
+            return ranges.take(max(similar, key=len))
     return ranges.take(slice(0, 0))
 
 
-def _group_families(
-    ranges: Ranges,
-    names: Sequence[str],
-    lookup: ActivityList,
-    span_ns: tuple[int, int],
-    *,
-    counted: bool,
-) -> Iterator[tuple[float, Ints]]:
-    """Yield families that count up, or names that repeat, and cover enough of a span.
+def _measure_share(ranges: Ranges, span_ns: tuple[int, int]) -> float:
+    """Return the share of a span that ranges cover, if they do not overlap each other."""
+    covered_ns = np.clip(ranges.end_ns, *span_ns) - np.clip(ranges.start_ns, *span_ns)
+    return float(covered_ns.sum()) / max(span_ns[1] - span_ns[0], 1)
 
-    A family is ranges of one thread whose names differ by their numbers alone; it is given as the
-    share that it covers, and its rows.
+
+def _parse_families(
+    names: Sequence[str], lookup: ActivityList, *, has_numbers: bool
+) -> tuple[Ints, Ints]:
+    """Return the family of each name, or -1 if it cannot be an iteration, and its last number.
+
+    Names whose digits are their only difference are one family. A framework's own ranges are
+    ignored: they have an activity that is not a host activity.
+
+    Args:
+        names: Bare names.
+        lookup: Activities by name.
+        has_numbers: Whether only names with numbers count, and digits are ignored.
     """
-    shapes, shape_of = Numbering[str](), np.full(len(names), NONE, np.int64)
-    numbers = np.zeros(len(names), np.int64)
     # The conventions reduced to patterns that mark iterations without a number.
     marks = [
         replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
     ]
-    ordered = parse_range_names(names, *(c for c in marks if c.patterns)).by_order
-    for row, name in enumerate(names):
-        digits = [text for text in _NUMBER.findall(name) if len(text) <= _DIGITS]
-        # A framework's own ranges have an activity of theirs.
-        if bool(digits) < counted or not (
-            ordered[row] or lookup.classify_range(name)[0].startswith(HOST)
-        ):
+    is_mark = parse_range_names(names, *(c for c in marks if c.patterns)).by_order
+    families = Numbering[str]()
+    family_of_name = np.full(len(names), NONE, np.int64)
+    number = np.zeros(len(names), np.int64)
+    for index, name in enumerate(names):
+        digits = [text for text in _NUMBER.findall(name) if len(text) <= _MAX_DIGITS]
+        if has_numbers and not digits:
             continue
-        numbers[row] = int(digits[-1]) if digits else 0
-        shape_of[row] = shapes.number(_NUMBER.sub("#", name) if counted else name)
-    least = _COUNTED if counted else _REPEATED
-    shape = shape_of[ranges.name_id]
-    alike = np.flatnonzero(shape >= 0)
-    # As many turns as there are names of longer ranges, on each thread.
-    for _, own in list_rows_by_value(group_rows(ranges.thread[alike], shape[alike]).of_row):
-        rows = alike[own][np.argsort(ranges.start_ns[alike[own]], kind="stable")]
-        start, end = ranges.start_ns[rows], ranges.end_ns[rows]
-        rising = np.diff(numbers[ranges.name_id[rows]]) > 0
-        if len(rows) < 2 or (start[1:] < end[:-1]).any() or (counted and not rising.all()):
-            continue
-        inside = np.clip(end, *span_ns) - np.clip(start, *span_ns)
-        share = float(inside.sum()) / max(span_ns[1] - span_ns[0], 1)
-        if share >= least:
-            yield share, rows
+        if is_mark[index] or lookup.classify_range(name)[0].startswith(HOST):
+            number[index] = int(digits[-1]) if digits else 0
+            family = _NUMBER.sub("#", name) if has_numbers else name
+            family_of_name[index] = families.number(family)
+    return family_of_name, number
+
+
+def _list_families(
+    ranges: Ranges, family: Ints, number: Ints, *, has_numbers: bool
+) -> Iterator[Ints]:
+    """Yield the rows of each family of a thread, in order of start.
+
+    A family with a single range, with overlapping ranges, or with numbers that do not increase is
+    left out.
+
+    Args:
+        ranges: Ranges of a process.
+        family: Family of each range, or -1 if it cannot be an iteration.
+        number: Number in the name of each range.
+        has_numbers: Whether the numbers must increase.
+    """
+    with_family = np.flatnonzero(family >= 0)
+    groups = group_rows(ranges.thread[with_family], family[with_family])
+    for _, members in list_rows_by_value(groups.of_row):
+        rows = with_family[members]
+        rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
+        has_overlap = (ranges.start_ns[rows[1:]] < ranges.end_ns[rows[:-1]]).any()
+        increases = (np.diff(number[rows]) > 0).all()
+        if len(rows) > 1 and not has_overlap and (increases or not has_numbers):
+            yield rows

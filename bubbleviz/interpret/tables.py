@@ -87,7 +87,7 @@ def build_recording(table: OperationTable) -> Recordings:
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
             f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
-            "there is no bubble to measure; add them"
+            "there is no bubble to measure; add these rows"
         )
     rank = table.operations.rank
     order = grouping.sort_rows(rank, table.operations.host_start_ns, table.operations.start_ns)

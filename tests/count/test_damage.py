@@ -24,7 +24,7 @@ from tests.support.edited_databases import edit_database
 from tests.support.notes import find_limitation, list_restriction_codes
 
 SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
-LOST = "kernels that were launched and not recorded"
+LOST = "launched kernels that were not recorded"
 OVERRUN = "kernels that end after the next one on their stream starts"
 #: The first process, and the bounds of an iteration of its rank.
 PROCESS = "(SELECT MIN(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)"

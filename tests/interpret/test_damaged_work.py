@@ -54,7 +54,7 @@ EARLY = "kernels and copies before their launching call"
 OUTSIDE = "kernels and copies outside the capture"
 NOWHERE = "kernels and copies of unknown processes or devices"
 UNLISTED = "devices that the profile does not list"
-LOST = "kernels that were launched and not recorded"
+LOST = "launched kernels that were not recorded"
 KERNEL, CALL = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 DAY_NS = 86_400_000_000_000
 
