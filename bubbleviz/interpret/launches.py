@@ -158,7 +158,7 @@ class LongCalls:
             self._blocks, self._count = [calls], len(calls)
 
     def collect(self) -> model.Calls | None:
-        """Return the long calls in the order in which they were added, or None if there are none."""
+        """Return the long calls in the order of their addition, or None if there are none."""
         return join_tables(self._blocks) if self._blocks else None
 
 

@@ -563,7 +563,7 @@ def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: P
     report = analyze(
         edit_database(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid IN ({first})")
     )
-    (note,) = [n for n in report.limitations if n.what.startswith("kernels that were launched and")]
+    (note,) = [n for n in report.limitations if n.what.startswith("launched kernels that")]
 
     assert "they were launched before the first recorded work" in note.reason
 

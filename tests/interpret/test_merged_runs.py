@@ -82,7 +82,7 @@ def _event_list(path: Path, runs: Sequence[Sequence[Row]], *, whole: bool = Fals
 def test_tables_of_two_runs_are_refused(begin_ns: int, tmp_path: Path) -> None:
     rows = [*_run(0, 1000), *_run(begin_ns, 1300)]
 
-    with pytest.raises(ProfileError, match=r"two runs were merged; give each run a file"):
+    with pytest.raises(ProfileError, match=r"contains two runs; write each run to a separate"):
         bubbleviz.analyze(_table(tmp_path / "a.csv", rows))
 
 
@@ -94,7 +94,7 @@ def test_runs_of_different_microbatches_are_refused(
 ) -> None:
     other = _run(begin_ns, 1000, steps=steps, microbatches=microbatches)
 
-    with pytest.raises(ProfileError, match="two runs were merged"):
+    with pytest.raises(ProfileError, match="contains two runs"):
         bubbleviz.analyze(_table(tmp_path / "a.csv", [*_run(0, 1000), *other]))
 
 
@@ -187,5 +187,5 @@ def test_a_trace_with_two_threads_of_steps_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
-    with pytest.raises(ProfileError, match="two runs were merged"):
+    with pytest.raises(ProfileError, match="contains two runs"):
         bubbleviz.analyze(path)
