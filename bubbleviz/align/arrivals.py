@@ -24,22 +24,22 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, TRANSFERS, Phase
 
-#: No time at all.
+#: Marks an unknown time.
 NEVER = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arrivals(Table):
-    """One row an operation; only those of F, B and BW have arrivals.
+    """Arrival of the input of each operation. Only F, B and BW have arrivals.
 
     Attributes:
-        exact_ns: end of its own receives: the one of its name, and those inside its ranges;
-            ``NEVER`` where none is seen.
-        latest_ns: the same, or the latest end of all receives without a microbatch that the host
-            launched before it.
-        receives: whether any receive is seen on its rank, of its direction.
-        receive: row of the receive of its name; -1 none.
-        send: row of the send of its name; -1 none.
+        exact_ns: End of the operation's own receives (the receive with its name, and receives
+            inside its ranges), or ``NEVER`` if there is none.
+        latest_ns: The same time, or without a named receive also the latest end of all receives
+            without a microbatch that the host launched before the operation.
+        receives: Whether the rank has any receive in the direction of the operation.
+        receive: Row of the receive with the operation's name, or -1 if there is none.
+        send: Row of the send with the operation's name, or -1 if there is none.
     """
 
     exact_ns: Ints
@@ -50,70 +50,89 @@ class Arrivals(Table):
 
 
 def find_arrivals(operations: Operations) -> Arrivals:
-    """Return when the inputs of operations were there."""
+    """Find the times at which the inputs of operations arrived.
+
+    Args:
+        operations: Operations of all ranks.
+    """
     count = len(operations)
     exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
     if not mask_phases(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
-        none, never = make_constant(NONE, count), make_constant(NEVER, count)
-        return Arrivals(never, never, np.zeros(count, bool), none, none)
+        no_row, never = make_constant(NONE, count), make_constant(NEVER, count)
+        return Arrivals(never, never, np.zeros(count, bool), no_row, no_row)
     rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
-    forward = operations.phase[rows] == Phase.F
+    is_forward = operations.phase[rows] == Phase.F
     receive = _find_named_transfers(operations, (Phase.RECV_F, Phase.RECV_B), -1)
-    named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
-    exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
-    latest, seen = exact.copy(), np.zeros(count, bool)
-    ranks = int(operations.rank.max(initial=NONE)) + 1
-    for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
-        unnamed = consumers[~named[consumers]]
-        latest[unnamed] = np.maximum(
-            latest[unnamed], _find_latest_receive_end(operations, unnamed, phase)
-        )
-        receives = make_mask(
-            ranks, operations.rank[mask_phases(operations.phase, (phase, Phase.SEND_RECV))]
-        )
-        receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
-        seen[consumers] = receives[operations.rank[consumers]]
-    return Arrivals(exact, latest, seen, receive, find_sends(operations))
+    has_receive = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
+    exact[has_receive] = np.maximum(exact[has_receive], operations.end_ns[receive[has_receive]])
+    latest, rank_receives = exact.copy(), np.zeros(count, bool)
+    n_ranks = int(operations.rank.max(initial=NONE)) + 1
+    for consumers, phase in ((rows[is_forward], Phase.RECV_F), (rows[~is_forward], Phase.RECV_B)):
+        unnamed = consumers[~has_receive[consumers]]
+        receive_end_ns = _find_latest_receive_end(operations, unnamed, phase)
+        latest[unnamed] = np.maximum(latest[unnamed], receive_end_ns)
+        is_receive = mask_phases(operations.phase, (phase, Phase.SEND_RECV))
+        is_receiving_rank = make_mask(n_ranks, operations.rank[is_receive])
+        with_receive_inside = consumers[operations.received_ns[consumers] != NONE]
+        is_receiving_rank[operations.rank[with_receive_inside]] = True
+        rank_receives[consumers] = is_receiving_rank[operations.rank[consumers]]
+    return Arrivals(exact, latest, rank_receives, receive, find_sends(operations))
 
 
 def find_sends(operations: Operations) -> Ints:
-    """Return the row of the send of the name of each operation; -1 none."""
+    """Return the row of the send with the name of each operation, or -1 if there is none."""
     return _find_named_transfers(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
 
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
-    """Return the row of the transfer with the key of each F, B and BW; -1 for none.
+    """Find the transfer with the name of each F, B and BW.
 
-    Its phase is the first one for F, and the other for what goes backward. It is the last one that
-    was launched before the operation ended on the host (``side`` -1), or the first one after it
-    started (1), unless another operation of that key lies between.
+    Names are equal if rank, microbatch, chunk and sequence split are. If another operation of the
+    same name was launched between the transfer and the operation, the transfer belongs to it.
+
+    Args:
+        operations: Operations of all ranks.
+        phases: Phase of the transfers of F, and of the transfers of B and BW.
+        side: -1 for the last transfer that was launched before the operation ended on the host, 1
+            for the first transfer that was launched after it started.
+
+    Returns:
+        Row of the transfer for each operation, or -1 if there is none.
     """
-    found = np.full(len(operations), NONE, np.int64)
+    transfer_of = np.full(len(operations), NONE, np.int64)
     transfers = np.flatnonzero(mask_phases(operations.phase, phases) & (operations.microbatch >= 0))
     if len(transfers) == 0:
-        return found
-    rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
-    phase = np.where(operations.phase[rows] == Phase.F, *phases)
-    both = np.concatenate((transfers, rows))
+        return transfer_of
+    consumers = np.flatnonzero(mask_phases(operations.phase, CHAINED))
+    phase = np.where(operations.phase[consumers] == Phase.F, *phases)
+    rows = np.concatenate((transfers, consumers))
     transfer_phase = np.concatenate((operations.phase[transfers], phase))
-    names = operations.microbatch[both], operations.chunk[both], operations.sequence[both]
-    group = group_rows(operations.rank[both], transfer_phase, *names).of_row
+    names = operations.microbatch[rows], operations.chunk[rows], operations.sequence[rows]
+    group = group_rows(operations.rank[rows], transfer_phase, *names).of_row
     host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
-    time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[rows])) * -side
-    is_row = np.arange(len(both)) >= len(transfers)
-    # Transfers and operations of one key in the order in which an operation looks for them.
-    order = sort_rows(group, time_ns, is_row)
-    key, searches = group[order], is_row[order]
-    has_same_key = key[1:] == key[:-1]
-    after = 1 + np.flatnonzero(has_same_key & searches[1:] & ~searches[:-1])
-    found[both[order[after]]] = both[order[after - 1]]
-    return found
+    time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[consumers])) * -side
+    is_consumer = np.arange(len(rows)) >= len(transfers)
+    # Sort by time, away from the operation for side 1, so that the match is the previous row.
+    order = sort_rows(group, time_ns, is_consumer)
+    rows, group, is_consumer = rows[order], group[order], is_consumer[order]
+    has_same_name = group[1:] == group[:-1]
+    matched = 1 + np.flatnonzero(has_same_name & is_consumer[1:] & ~is_consumer[:-1])
+    transfer_of[rows[matched]] = rows[matched - 1]
+    return transfer_of
 
 
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
-    """Return the latest end of what a rank may have received for each of these operations.
+    """Return the latest end of the transfers that may carry the input of each operation.
 
-    That is every transfer of no single microbatch, launched before it. ``NEVER`` for none.
+    These are the transfers without a microbatch that the rank launched before the operation.
+
+    Args:
+        operations: Operations of all ranks.
+        waiting: Rows of the operations that need an input.
+        phase: Phase of the receives.
+
+    Returns:
+        Latest end for each row of ``waiting``, or ``NEVER`` if there is no transfer.
     """
     is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
     is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
@@ -121,30 +140,31 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     if len(receives) == 0 or len(waiting) == 0:
         return np.full(len(waiting), NEVER)
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
-    ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
+    n_ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
-    low_ns, high_ns = group_extents(rank, ranks, end_ns, end_ns)
+    low_ns, high_ns = group_extents(rank, n_ranks, end_ns, end_ns)
+    # On the packed line, all ends of a rank are after all ends of the previous ranks, so a single
+    # running maximum over all ranks suffices.
     packing = Packing.of(low_ns, np.maximum(low_ns, high_ns))
-    # On a line what another rank received before lies before all that this one did.
-    placed_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
+    packed_end_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
-    waits = np.arange(len(placed_ns)) >= len(receives)
-    order = sort_rows(np.concatenate((rank, waiting_rank)), launched_ns, waits)
-    latest_ns = np.empty_like(placed_ns)
-    latest_ns[order] = np.maximum.accumulate(placed_ns[order])
+    is_waiting = np.arange(len(packed_end_ns)) >= len(receives)
+    order = sort_rows(np.concatenate((rank, waiting_rank)), launched_ns, is_waiting)
+    latest_ns = np.empty_like(packed_end_ns)
+    latest_ns[order] = np.maximum.accumulate(packed_end_ns[order])
     latest_ns = latest_ns[len(receives) :]
-    some = latest_ns >= packing.offset_ns[waiting_rank]
-    return np.where(some, latest_ns - packing.shift_ns[waiting_rank], NEVER)
+    has_receive = latest_ns >= packing.offset_ns[waiting_rank]
+    return np.where(has_receive, latest_ns - packing.shift_ns[waiting_rank], NEVER)
 
 
 def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
-    """Return when the input of each operation was there at the latest, ``NEVER`` where unknown.
+    """Return the latest time at which the input of each operation arrived, or ``NEVER`` if unknown.
 
-    A span that begins after its receive, or on a rank without any, begins when its input is there.
+    If a span begins after its receive, or its rank has no receives, it is the start of the span.
 
     Args:
-        operations: of all ranks.
-        inputs: when their inputs were there.
+        operations: Operations of all ranks.
+        inputs: Arrivals of their inputs.
     """
     if (inputs.latest_ns == NEVER).all() and not inputs.receives.any():
         return operations.start_ns

@@ -27,9 +27,10 @@ from bubbleviz.model.texts import list_first
 DRIFT = 50e-6
 #: Resolution of clocks in ns. Bounds that miss each other by less do not contradict each other.
 GRAIN_NS = 5_000.0
-#: UTC clocks are set by less than that; machines are switched on at more different times.
+#: Maximum difference of the boot times of two profiles of one machine. UTC clocks are corrected by
+#: less than that, and two machines are rarely switched on that close together.
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
-#: Captures of one run overlap; what lies further apart in UTC is another run.
+#: Maximum gap in UTC between two captures of one run.
 _MAX_GAP_NS = 60_000_000_000
 #: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many; where
 #: ranks have no numbers of one run, in more.
@@ -119,19 +120,23 @@ def subtract_sessions(
 def find_machines(
     sources: Sequence[Source], same_clock: Sequence[Sequence[str]] = ()
 ) -> tuple[str, ...]:
-    """Return for each profile a name of the machine whose clock it has.
+    """Find the machine whose clock each profile has.
 
-    A profile has a clock of its own where it does not record when its session started, or on which
-    host: files of several nodes may have one name. Nor does it share one where another machine has
-    the same hostname, as its UTC and its steady clock show, when that was not switched on at the
-    same time, or its id; ``same_clock`` overrules that.
+    Profiles of one hostname share a machine, with these exceptions: a profile that does not record
+    its host or the start of its session gets a separate machine, because files of several nodes
+    may have one name. Two profiles also have different machines if their machine ids differ, or if
+    UTC and steady clock show that the machines were switched on at different times. ``same_clock``
+    overrules these exceptions, except for an unknown start of the session.
 
     Args:
-        sources: the profiles.
-        same_clock: groups of hostnames that share one clock (containers of one machine).
+        sources: Sources of the profiles.
+        same_clock: Groups of hostnames that share one clock (containers of one machine).
+
+    Returns:
+        Name of the machine of each profile.
 
     Raises:
-        UsageError: a group names a host that no profile has.
+        UsageError: A group contains a host that no profile has.
     """
     hosts = {source.host for source in sources}
     for host in (host for group in same_clock for host in group):
@@ -174,7 +179,7 @@ def _can_share(source: Source, other: Source) -> bool:
 
 
 def _measure_boot_difference(source: Source, other: Source) -> int:
-    """Return how far apart two profiles' machines were switched on; 0 where that is not known."""
+    """Return the difference of the boot times of two profiles' machines, or 0 if unknown."""
     booted = [
         profile.session_utc_ns - profile.session_clock_ns
         for profile in (source, other)
@@ -186,20 +191,20 @@ def _measure_boot_difference(source: Source, other: Source) -> int:
 def build_session_clocks(
     sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[ProfileClock, ...]:
-    """Return the clock of each profile by when its session started; the first one's is 0.
+    """Return the clock of each profile relative to the first profile, from the session starts.
 
-    Profiles of one machine share its clock. Across machines it is their UTC clocks, whose error
-    is not known.
+    Profiles of one machine are related by its steady clock, or else by UTC. Profiles of different
+    machines are related by UTC, whose error is unknown.
 
     Args:
-        sources: the profiles.
-        machines: the machine of each.
+        sources: Sources of the profiles.
+        machines: Machine of each profile.
     """
     clocks: list[ProfileClock] = []
     anchors: dict[str, int] = {}
     for index, (source, machine) in enumerate(zip(sources, machines, strict=True)):
         anchor = anchors.setdefault(machine, index)
-        # Machines that are said to share a clock need not have been switched on together.
+        # Machines that the user declares to share a clock may have booted at different times.
         has_same_boot = _measure_boot_difference(source, sources[anchor]) < _MAX_BOOT_DIFFERENCE_NS
         steps = [
             _measure_session_offset(source, sources[anchor], steady)
@@ -217,7 +222,15 @@ def build_session_clocks(
 
 
 def _measure_session_offset(source: Source, other: Source, steady: bool) -> int | None:
-    """Return how long after another one a session started, by one of its clocks; None unknown."""
+    """Return the time from the start of another session to the start of this one.
+
+    It is None if either session does not record the clock.
+
+    Args:
+        source: Source with this session.
+        other: Source with the other session.
+        steady: Whether to compare the steady clocks instead of UTC.
+    """
     name = "session_clock_ns" if steady else "session_utc_ns"
     times = getattr(source, name), getattr(other, name)
     return None if None in times else times[0] - times[1]
@@ -226,13 +239,13 @@ def _measure_session_offset(source: Source, other: Source, steady: bool) -> int 
 def list_untimed_profiles(
     sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for each profile whose start in UTC is not known, of several machines.
+    """Return a limitation for each profile with an unknown UTC start, unless there is one machine.
 
-    Where UTC puts hosts on one clock, such a profile's times can only be taken as they are.
+    If machines are aligned by UTC, the times of these profiles are used unchanged.
 
     Args:
-        sources: the profiles.
-        machines: the machine of each.
+        sources: Sources of the profiles.
+        machines: Machine of each profile.
     """
     untimed_sources = [source for source in sources if source.session_utc_ns is None]
     return tuple(
@@ -246,13 +259,14 @@ def list_untimed_profiles(
 
 
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
-    """Return whether each profile holds as many ranks and operations as most do.
+    """Return a mask of the profiles with the most frequent numbers of ranks and operations.
 
-    Of several numbers that are equally frequent each is that of most; none does where all differ.
+    If several combinations are equally frequent, all of them count. If all profiles differ, none
+    does.
 
     Args:
-        ranks: how many each profile holds.
-        operations: likewise.
+        ranks: Number of ranks in each profile.
+        operations: Number of operations in each profile.
     """
     size_class = group_rows(ranks, operations).of_row
     frequency = np.bincount(size_class, minlength=1)[size_class]
@@ -267,20 +281,20 @@ def refuse_unrelated(
     *,
     is_numbered: bool = False,
 ) -> tuple[Limitation, ...]:
-    """Refuse captures that lie more than a minute apart in UTC.
+    """Refuse captures that are more than a minute apart in UTC.
 
-    Where most captures lie together, and all else shows that the others are of the same run, their
-    clocks are wrong: what is returned says so.
+    A few captures may be apart from the others if everything else shows that they are part of the
+    same run. Their UTC clocks are then wrong, which the returned limitation reports.
 
     Args:
-        sources: the profiles.
-        captures: first and last time of each on its own clock.
-        clocks: of the profiles, by their sessions.
-        is_typical: of each, whether it holds :func:`mask_typical_sizes`.
-        is_numbered: whether every rank has a number of its own.
+        sources: Sources of the profiles.
+        captures: First and last time of each profile, on its own clock.
+        clocks: Clock of each profile according to its session.
+        is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
+        is_numbered: Whether every rank has a unique number.
 
     Raises:
-        MismatchError: two captures do.
+        MismatchError: The captures are not from a single run.
     """
     has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
     starts_ns, ends_ns = (
@@ -289,7 +303,7 @@ def refuse_unrelated(
     )
     order = sort_rows(starts_ns, ends_ns)
     profile, starts_ns, ends_ns = has_utc[order].tolist(), starts_ns[order], ends_ns[order]
-    # A long capture can hold shorter ones, so that the latest end so far counts.
+    # A long capture can contain shorter ones, so the gap is measured from the latest end.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:

@@ -16,7 +16,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import list_and_count, make_natural_key
 
-#: Ranks that a limitation names; it counts all.
+#: Maximum number of ranks that a limitation lists.
 _MAX_NAMES = 32
 
 
@@ -76,7 +76,7 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 
 
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
-    """Return short unique names: host and GPU, with the pid where these are not enough."""
+    """Return short unique labels: host and GPU, with the pid or an index only if needed."""
     labels = [f"{rank.host} {rank.local.place}" for rank in recordings.ranks]
     often = Counter(labels)
     for index, rank in enumerate(recordings.ranks):
@@ -90,8 +90,8 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that take part in no ratio.
 
-    Those that ran no forward or backward, but computed as long as others, are what names were not
-    recorded of, or not known.
+    A rank without forwards and backwards that computed at least half as long as the median rank
+    probably has operations whose names were not recorded, or are not recognized.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working, measured = make_mask(count, recordings.working), np.zeros(count, bool)

@@ -1,6 +1,6 @@
 """Refuses profiles of several runs.
 
-Their captures lie far apart in time, their shapes or names differ, or they repeat a process.
+Their captures are far apart in time, their shapes or names differ, or they repeat a process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bubbleviz.model.profile import get_pid
 
 
 def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
-    """Refuse captures that lie far apart in UTC, and return limitations for wrong clocks.
+    """Refuse captures that are far apart in UTC, and return limitations for wrong clocks.
 
     Args:
         parts: One recording per clock of a profile.
@@ -52,17 +52,18 @@ def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tup
 def refuse_other_runs(
     recordings: Sequence[Recording], machines: Sequence[str], joined_recordings: JoinedRecordings
 ) -> None:
-    """Refuse recordings that are of no one run.
+    """Refuse recordings that are not from a single run.
 
     Args:
-        recordings: one a profile.
-        machines: on which each was made.
-        joined_recordings: all of them.
+        recordings: One recording per profile.
+        machines: Machine of each recording.
+        joined_recordings: All recordings, joined.
 
     Raises:
-        MismatchError: they differ in what one run has in common, or hold a process twice.
+        MismatchError: Shapes of iterations or naming conventions differ, or two recordings contain
+            the same process.
     """
-    # An export that lost names of ranges is not held to what these tell.
+    # Recordings that lost names of ranges are not compared by their names.
     names_lost = LimitationKind.RANGE_NAMES_LOST
     has_all_names = [all(note.kind is not names_lost for note in r.limitations) for r in recordings]
     _refuse_other_shapes(recordings, np.array(has_all_names), joined_recordings)
@@ -73,18 +74,19 @@ def refuse_other_runs(
 def _refuse_other_shapes(
     recordings: Sequence[Recording], has_all_names: Bools, joined_recordings: JoinedRecordings
 ) -> None:
-    """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
+    """Raise MismatchError if profiles ran different numbers of microbatches or chunks.
 
-    Counted are a rank's iterations in which every forward has its backward.
+    Only iterations in which every forward has its backward count. A profile is represented by its
+    most frequent number.
 
     Args:
-        recordings: one a profile.
-        has_all_names: which of them hold all names.
-        joined_recordings: all of them.
+        recordings: One recording per profile.
+        has_all_names: Mask of the recordings that contain all names.
+        joined_recordings: All recordings, joined.
     """
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations, sure=False)
     if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
-        # Those that are whole for sure are some of these.
+        # The certainly complete iterations are a subset of these.
         return
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations)
     profile = np.array([rank.profile for rank in joined_recordings.ranks], np.int64)[rank]
@@ -97,7 +99,7 @@ def _refuse_other_shapes(
         groups = group_rows(profile, number)
         frequency = np.bincount(groups.of_row, minlength=len(groups))
         owner, value = profile[groups.first], number[groups.first]
-        # The most frequent number of each profile, of several the smallest.
+        # The most frequent number of each profile; if several are, the smallest.
         most_frequent = find_first_rows(owner, -frequency, value)
         first: dict[int, str] = {}
         for owner_index, count in zip(
@@ -113,9 +115,9 @@ def _refuse_other_shapes(
 
 
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where two profiles share no convention of forward or backward.
+    """Raise MismatchError if two profiles have no naming convention in common.
 
-    Which one leads may differ: ranks name their layers, or their transfers, more or less often.
+    The main convention may differ, because ranks name their layers or transfers more or less often.
     """
     differing = {(r.convention, r.conventions): r for r in recordings}
     for first, second in combinations(differing.values(), 2):
@@ -128,9 +130,9 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
 
 
 def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError where two profiles hold one process of a machine, or one told rank.
+    """Raise MismatchError if two profiles contain the same process, or the same rank of a table.
 
-    A process is captured twice (``--capture-range-end=repeat``), or they are two runs.
+    Either a process was captured twice (``--capture-range-end=repeat``), or there are two runs.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
@@ -140,7 +142,7 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
     )
     for recording, machine in zip(recordings, machines, strict=True):
         source = recording.source
-        # Containers of one machine count their processes each for itself.
+        # Each container numbers its processes separately.
         keys: dict[tuple[str | int, ...], None] = {
             **{(machine, source.host, get_pid(rank.process)): None for rank in recording.ranks},
             **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
@@ -155,14 +157,17 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
 def _find_complete_iterations(
     operations: Operations, *, sure: bool = True
 ) -> tuple[Ints, Ints, Ints]:
-    """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
+    """Find the iterations of ranks that were captured completely.
 
-    These begin with microbatch 0, every forward has its backward there, and vice versa, and an
-    Optimizer or another iteration follows.
+    They begin with microbatch 0, every forward has its backward and vice versa, and an Optimizer or
+    another iteration follows.
 
     Args:
-        operations: of all ranks, in order of these.
-        sure: whether backwards are looked at; else there may be more.
+        operations: Operations of all ranks, sorted by rank.
+        sure: Whether to check the backwards. Without the check, more iterations are returned.
+
+    Returns:
+        Rank, number of forwards and number of chunks of each complete iteration.
     """
     parts = (
         _find_complete_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank)

@@ -25,14 +25,17 @@ Fits = Callable[[Ints, Ints], Bools]
 
 
 def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
-    """Return the pipeline of each rank; -1 for ranks of no stage.
-
-    None where several ranks of a stage can continue one chain, or none can.
+    """Divide the ranks of stages into pipelines.
 
     Args:
-        stages: the ranks of each stage, in the order of their numbers.
-        fits: see there; between stages far apart, the ranks between them are missing.
-        ranks: how many there are.
+        stages: Ranks of each stage, sorted by rank number.
+        fits: Function that decides which ranks can follow each other. Between stages that are not
+            adjacent, the ranks between them are missing.
+        ranks: Number of ranks.
+
+    Returns:
+        Pipeline of each rank, or -1 for a rank on no stage. The result is None if several ranks of
+        a stage can continue one chain, or none can.
     """
     pipeline = np.full(ranks, NONE, np.int64)
     sizes = [len(stage) for stage in stages]
@@ -48,7 +51,7 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
             chain = _continue_chains((tips, away), stage, fits, is_complete=is_complete)
             if chain is None:
                 return None
-            # Nothing shows what these continue, so they are chains of their own.
+            # It is unknown which chain these ranks continue, so they start new chains.
             new = np.flatnonzero(chain < 0)
             chain[new] = len(tips) + np.arange(len(new))
             number = np.append(number, count + np.arange(len(new)))
@@ -62,15 +65,16 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
 def _continue_chains(
     chains: tuple[Ints, Ints], ranks: Ints, fits: Fits, *, is_complete: bool
 ) -> Ints | None:
-    """Return the chain that each rank of the next stage continues; -1 none that is known.
-
-    None where that of some rank is one of several.
+    """Find the chain that each rank of the next stage continues.
 
     Args:
-        chains: the last rank of each, and how many stages before this one.
-        ranks: the ranks of the stage, by their numbers.
-        fits: which ranks can follow which.
-        is_complete: whether as many are there as of any stage.
+        chains: Last rank of each chain, and its distance from this stage, in stages.
+        ranks: Ranks of the stage, sorted by rank number.
+        fits: Function that decides which ranks can follow each other.
+        is_complete: Whether no rank of the stage is missing.
+
+    Returns:
+        Chain of each rank, or -1 if unknown. The result is None if a rank can continue several.
     """
     tips, away = chains
     adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
@@ -87,12 +91,16 @@ def _continue_chains(
 
 
 def _match_adjacent(can: Bools, *, is_complete: bool, is_unbroken: bool) -> Ints | None:
-    """Return the chain near each rank that it continues, -1 none; None where it is one of several.
+    """Match ranks of a stage with the chains that end at the previous stage.
 
     Args:
-        can: which chains (rows) that reach the stage before, ranks can continue.
-        is_complete: whether each of these goes on.
-        is_unbroken: whether each rank continues one of these.
+        can: Mask of the possible matches, shape (chains, ranks).
+        is_complete: Whether each of these chains continues.
+        is_unbroken: Whether each rank continues one of these chains.
+
+    Returns:
+        Chain (row of ``can``) of each rank, or -1 if it continues none. The result is None if the
+        matches are ambiguous.
     """
     row = find_forced_matches(can, rows_have_one=is_complete, columns_have_one=is_unbroken)
     rest = can.copy()
@@ -112,13 +120,18 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 
 
 def find_forced_matches(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
-    """Return the row of each column where no other choice is left; -1 where one is, or no row.
+    """Find the matches of a bipartite graph that are forced because no other choice remains.
+
+    Each row is matched with at most one column, and vice versa. If it is unknown whether all rows
+    or all columns have a match, a pair is forced only if each is the only choice of the other.
 
     Args:
-        fits: which rows and columns can belong together, each with one at most.
-        rows_have_one: whether each row belongs to a column.
-        columns_have_one: whether each column belongs to a row. Where neither is known, those
-            belong together that fit each other alone.
+        fits: Mask of the possible matches, shape (rows, columns).
+        rows_have_one: Whether each row has a match.
+        columns_have_one: Whether each column has a match.
+
+    Returns:
+        Row of each column, or -1 if it has several choices or none.
     """
     of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
     if rows_have_one and not columns_have_one:

@@ -27,7 +27,7 @@ from bubbleviz.model.phases import Phase
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: An operation may begin with work that needs no input: so much of its busy time.
+#: An operation may begin with work that needs no input, for at most its busy time divided by this.
 EARLY_PART = 4
 
 
@@ -36,7 +36,7 @@ _MAX_SHIFT = 64
 
 
 def is_counted_by_order(operations: Operations) -> bool:
-    """Return whether all ranks number the chunks of one window from 0 on, one after the other."""
+    """Return whether each rank numbers the chunks of a single window consecutively from 0."""
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
         return False
@@ -49,12 +49,16 @@ def is_counted_by_order(operations: Operations) -> bool:
 def align_chunk_numbers(
     operations: Operations, stage: Ints, machine: Ints
 ) -> tuple[Operations, bool]:
-    """Return operations whose chunks have one number on all ranks, and whether that was possible.
+    """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
     Args:
-        operations: of all ranks, with the chunks of one window counted by their order.
-        stage: of each rank; -1 unknown.
-        machine: a number for the clock of each rank.
+        operations: Operations of all ranks, with the chunks of one window numbered by their order.
+        stage: Stage of each rank, or -1 if unknown.
+        machine: Machine of each rank. Ranks of one machine share its clock.
+
+    Returns:
+        operations: Operations with common chunk numbers, or unchanged ones if no shift fits.
+        is_aligned: Whether a shift fits for all ranks.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
     shifts = [0]
@@ -82,9 +86,14 @@ def align_chunk_numbers(
 
 
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
-    """Return the stage of each of some ranks by when they run chunks of the same tokens.
+    """Order ranks by the times at which they run chunks with the same numbers of tokens.
 
-    None where the tokens fit in more than one way.
+    Args:
+        operations: Operations of all ranks.
+        ranks: Ranks to order.
+
+    Returns:
+        Stage of each rank, or None unless the tokens fit in exactly one way.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -105,9 +114,14 @@ def _select_chunks(operations: Operations, rank: int) -> Operations:
 
 
 def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield moves of the second rank's numbers that pair equal tokens, and the chunks of both.
+    """Yield the shifts of the second rank's chunk numbers that pair equal numbers of tokens.
 
-    They leave most chunks of both, at least two, with a partner.
+    At least half of the chunks of the rank with fewer chunks, and at least two, must be paired.
+
+    Yields:
+        shift: Number to add to the chunk numbers of the second rank.
+        upper: Indices of the paired chunks of the first rank.
+        lower: Indices of the paired chunks of the second rank.
     """
     min_chunks = max(MIN_CHUNKS, min(len(upper), len(lower)) // 2)
     for shift in range(-_MAX_SHIFT, _MAX_SHIFT + 1):

@@ -24,13 +24,13 @@ def find_missing_ranks(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile.
 
-    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
-    equal steps are taken for one of several pipelines.
+    Without the sizes of the run, these are gaps in the rank numbers in names. Rank numbers in equal
+    steps show no gap, because they may belong to one of several pipelines.
 
     Args:
-        numbers: of the ranks that have one.
-        parallel: sizes of the run, as the user gives them.
-        world: number of ranks of the run, as profiles say; 0 unknown.
+        numbers: Numbers of the recorded ranks.
+        parallel: Sizes of the run, or None if the user gives none.
+        world: Number of ranks of the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)
     absent, of_run = np.empty(0, np.int64), ""
@@ -61,13 +61,13 @@ def find_missing_ranks(
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines without a rank of a stage that others have.
+    """Return a limitation for pipelines that lack a rank of a stage.
 
-    Where pipelines are unknown it is for stages with fewer replicas than most.
+    If pipelines are unknown, it is for stages with fewer replicas than most stages.
 
     Args:
-        pipeline: of each rank; -1 unknown.
-        stage: likewise.
+        pipeline: Pipeline of each rank, or -1 if unknown.
+        stage: Stage of each rank, or -1 if unknown.
     """
     is_known = (pipeline >= 0) & (stage >= 0)
     if not is_known.any():

@@ -34,9 +34,9 @@ class Parallel:
     A size below 1, and a run of more than a million ranks, are refused with a UsageError.
 
     Attributes:
-        tp: tensor-parallel ranks; context-parallel ones are replicas, too, and count here.
-        pp: pipeline-parallel ranks.
-        dp: data-parallel replicas.
+        tp: Number of tensor-parallel ranks, including context-parallel ones.
+        pp: Number of pipeline-parallel ranks.
+        dp: Number of data-parallel replicas.
     """
 
     tp: int = 1
@@ -58,15 +58,15 @@ class Parallel:
         return self.tp * self.pp * self.dp
 
     def stage(self, number: Ints) -> Ints:
-        """Return the pipeline rank of ranks by their numbers."""
+        """Return the pipeline rank of each rank number."""
         return number // (self.tp * self.dp)
 
     def pipeline(self, number: Ints) -> Ints:
-        """Return the pipeline of ranks by their numbers."""
+        """Return the pipeline of each rank number."""
         return number % (self.tp * self.dp)
 
     def reducing(self, number: Ints) -> Ints:
-        """Return a number for those ranks that reduce gradients together."""
+        """Return the group of each rank number; ranks of a group reduce gradients together."""
         return self.stage(number) * self.tp + number % self.tp
 
 
@@ -78,7 +78,7 @@ class RankNumbers:
     from_names: bool
 
     def reordered(self, order: Sequence[int]) -> RankNumbers:
-        """Return the same numbers, rising in this order of ranks; as they are if it is empty."""
+        """Return the same numbers, sorted along an order of ranks; unchanged if it is empty."""
         if not order:
             return self
         number = np.empty_like(self.number)
@@ -87,7 +87,10 @@ class RankNumbers:
 
 
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
-    """Return the ranks' numbers: those of names, else their places by host, device and process."""
+    """Return the rank numbers in names, or else the index by host, device and process.
+
+    Numbers in names are used only if every rank has one and no two are equal.
+    """
     global_ranks = [rank.local.global_rank for rank in ranks]
     numbers = [number for number in global_ranks if number is not None]
     if len(set(numbers)) == len(ranks):
@@ -98,11 +101,11 @@ def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
-    """Refuse ranks that cannot be those of a run that is so parallel.
+    """Refuse ranks that do not match the sizes of the run.
 
     Raises:
-        MismatchError: there are more than its ranks, or fewer whose names do not show which are
-            missing.
+        MismatchError: There are more ranks than in the run, or fewer and names do not show which
+            ranks are missing.
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.from_names):
@@ -115,13 +118,24 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
 
 
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
-    """Return the pipeline of each rank as tables of operations tell it; None where some do not."""
+    """Return the pipeline of each rank from tables of operations or file names, or None.
+
+    It is None unless all ranks have one.
+    """
     pipeline = lookup_declared(recordings, "pipeline")
     return None if (pipeline < 0).any() else pipeline
 
 
 def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
-    """Return what tables of operations, or else the names of files, tell of each rank; -1 none."""
+    """Return the stage or pipeline of each rank from tables of operations, or else file names.
+
+    Args:
+        recordings: The recordings.
+        name: ``stage`` or ``pipeline``.
+
+    Returns:
+        Number for each rank, or -1 if there is none.
+    """
     declared = [getattr(rank.local.told, name, None) for rank in recordings.ranks]
     places = np.array(
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
@@ -136,15 +150,18 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
 
 
 def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
-    """Return the pipeline of each rank where the run's sizes are not given; -1 unknown.
+    """Find the pipeline of each rank if the user gives no sizes of the run.
 
-    Replicas are distinguished where names number the ranks and stages are in Megatron's order,
-    also where some of them are missing.
+    Replicas are distinguished if names number the ranks, and stages are in Megatron's order. Some
+    ranks may be missing.
 
     Args:
-        stage: of each rank; -1 for ranks that take no part.
-        numbers: of the ranks.
-        world: how many ranks the run has, as far as is known.
+        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        numbers: Numbers of the ranks.
+        world: Number of ranks of the run, as far as known.
+
+    Returns:
+        Pipeline of each rank, or -1 if unknown.
     """
     pipeline = np.zeros(len(stage), np.int64)
     working = np.flatnonzero(stage >= 0)
@@ -169,10 +186,18 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 
 
 def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
-    """Return a number for ranks that reduce gradients together, where sizes are not given; -1 none.
+    """Find the ranks that reduce gradients together if the user gives no sizes of the run.
 
-    They hold one stage. Replicas on one machine may be tensor-parallel, so that the first one
-    reduces with the first of every other machine, the second with the second, and so on.
+    They are on one stage. Replicas on one machine may be tensor-parallel, so the first replica of
+    each machine reduces with the first replicas of the other machines, and so on.
+
+    Args:
+        stage: Stage of each rank, or -1 for a rank without forwards and backwards.
+        machine: Machine of each rank.
+        numbers: Numbers of the ranks.
+
+    Returns:
+        Group of each rank, or -1 if it has none.
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]

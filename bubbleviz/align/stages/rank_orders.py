@@ -11,19 +11,22 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 
-#: Each rank and an order that it ran, numbered over all ranks, in how many iterations, and whether
-#: it goes forward and comes back.
+#: Columns: rank, order that the rank ran (numbered over all ranks), number of iterations in which
+#: it ran this order, and whether the order contains both forwards and backwards.
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 
 def find_orders(operations: Operations) -> Orders:
-    """Return how often each rank ran which order.
+    """Count the iterations in which each rank ran each order of operations.
 
     Args:
-        operations: of all ranks, with each rank's own iteration numbers.
+        operations: Operations of all ranks, with iterations numbered per rank.
+
+    Returns:
+        One row per rank and order, sorted by (rank, order). Longer orders have larger numbers.
     """
     kinds = grouping.group_rows(operations.phase, operations.microbatch, operations.chunk)
-    # In as few bytes as they need, since whole orders are compared.
+    # Use the smallest type, because whole orders are compared as bytes.
     codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
     numbers: Numbering[bytes] = Numbering()
     parts = [
@@ -38,7 +41,7 @@ def find_orders(operations: Operations) -> Orders:
     is_training = np.array(
         [all(mask_phases(phase, way).any() for way in ways) for phase in phases_of_order], bool
     )
-    # Of several numbers that of a longer order is larger.
+    # Renumber the orders so that longer orders have larger numbers.
     by_length = np.argsort(np.array([*map(len, phases_of_order)], np.int64), kind="stable")
     is_training, order = is_training[order], grouping.invert_permutation(by_length)[order]
     rows = grouping.sort_rows(rank, order)
@@ -48,12 +51,15 @@ def find_orders(operations: Operations) -> Orders:
 def _count_orders(
     operations: Operations, codes: Codes, numbers: Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return how often each rank of a stretch ran which order.
+    """Count the iterations in which each of some ranks ran each order.
 
     Args:
-        operations: of the ranks.
-        codes: a number for the phase, microbatch and chunk of each.
-        numbers: of the orders of all ranks so far.
+        operations: Operations of these ranks.
+        codes: Code of the phase, microbatch and chunk of each operation.
+        numbers: Numbering of the orders of all ranks so far; updated.
+
+    Returns:
+        Rank, order and number of iterations, one row per rank and order.
     """
     is_counted = mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_counted & (operations.occurrence == 0))
@@ -76,11 +82,13 @@ def _count_orders(
 
 
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
-    """Return ranks, ascending, and the most frequent order of each; of several the longest.
+    """Return the ranks in ascending order, and the most frequent order of each.
+
+    If several orders are equally frequent, the longest wins.
 
     Args:
-        orders: of ranks.
-        training: whether to leave out those that do not both go forward and come back.
+        orders: Orders of all ranks.
+        training: Whether to ignore orders without both forwards and backwards.
     """
     rank, order, frequency = (column[orders[3] | (not training)] for column in orders[:3])
     rows = grouping.find_first_rows(rank, -frequency, -order)

@@ -37,23 +37,26 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
-#: A span may begin before its input arrives: with so much of its work.
+#: Maximum fraction of its work that a span may run before its input arrives.
 _MAX_EARLY_FRACTION = 0.25
 
 
 def find_division(
     operations: Operations, inputs: Arrivals, number: Ints, machine: Ints
 ) -> tuple[VirtualStages, bool] | None:
-    """Return the only split into stages and replicas that fits, and whether by ranks' numbers.
-
-    These decide between ranks that run alike. None where there is no such split, where several
-    fit, and for a single pipeline.
+    """Find the only division of the ranks into stages and replicas that fits.
 
     Args:
-        operations: of all ranks, with iterations that are the same on all of them.
-        inputs: when their inputs were there.
-        number: of each rank in the run.
-        machine: a number for the clock of each rank.
+        operations: Operations of all ranks, with iterations that are the same on all ranks.
+        inputs: Times at which their inputs arrived.
+        number: Number of each rank in the run.
+        machine: Machine of each rank. Ranks of one machine share its clock.
+
+    Returns:
+        stages: Virtual stage of each (rank, chunk).
+        by_number: Whether rank numbers decided between ranks that run the same operations.
+
+        None if no division fits, if several do, or if there is a single pipeline.
     """
     work = mask_phases(operations.phase, COUNTED)
     microbatches = find_distinct(operations.microbatch[work & (operations.microbatch >= 0)])
@@ -74,9 +77,15 @@ def find_division(
 
 
 def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> Ints:
-    """Return a number that ranks share which run alike; -1 for those that do not train.
+    """Group the ranks by the order of their operations, and by the transfers that they name.
 
-    Alike are the order of operations, and which transfers they name for which chunks.
+    Args:
+        operations: Operations of all ranks.
+        orders: Orders of these operations.
+        ranks: Number of ranks.
+
+    Returns:
+        Group of each rank, or -1 for a rank that does not train.
     """
     kind = np.full(ranks, NONE, np.int64)
     rows = np.flatnonzero(mask_phases(operations.phase, TRANSFERS))
@@ -95,7 +104,13 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 
 
 def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
-    """Return the split that a timetable gives; None unknown."""
+    """Divide ranks into stages and replicas by their timetable, or return None if ambiguous.
+
+    Args:
+        table: Timetable of all ranks.
+        kinds: Group of ranks that run the same operations, for each rank.
+        number: Number of each rank in the run.
+    """
     ranks = np.flatnonzero(table.held.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
     if sizes[0] or len(sizes) < 3:
@@ -113,10 +128,10 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 
 
 def _count_replicas(table: Timetable, kinds: Ints) -> int:
-    """Return how many pipelines there are; 0 unknown.
+    """Return the number of pipelines, or 0 if unknown.
 
-    Ranks that run alike hold as many of each stage as there are pipelines. Of a kind none of whose
-    ranks can follow another one, there is just one stage.
+    Each stage has as many ranks as there are pipelines. If no rank of a group can follow another
+    rank of the group, the group is a single stage.
     """
     counts = set()
     for kind in find_distinct(kinds[kinds >= 0]).tolist():
@@ -134,16 +149,19 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
 
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
-    """Return the virtual stages of ranks that share a stage; None where they form no pipelines.
+    """Order groups of ranks, each of which is a stage, by their waits.
 
     Args:
-        table: when microbatches pass.
-        ranks: that take part.
-        group: a number that ranks of one stage share, equally many each.
+        table: Timetable of all ranks.
+        ranks: Ranks to order.
+        group: Group of each rank; all groups have equal sizes.
+
+    Returns:
+        Virtual stage of each (rank, chunk), or None if the groups do not form pipelines.
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
-    # Only what all ranks have of every chunk can be added up.
+    # Sums are comparable only over the microbatches that all ranks have of every chunk.
     common = table.held[ranks].all(axis=(0, 1))
     if not common.any():
         return None
@@ -170,10 +188,19 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
 
 
 def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
-    """Return the stages by the ranks' numbers, as far as ranks of a stage run alike.
+    """Return the possible divisions into stages by rank number, with equal kinds in each stage.
 
-    Frameworks number ranks ``tp + TP (pp + PP dp)``: with TP = 1 pipelines are blocks of ranks,
-    with all replicas in TP stages are.
+    Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
+    consecutive ranks. If all replicas are tensor-parallel, each stage is.
+
+    Args:
+        ranks: Ranks to divide.
+        kinds: Group of ranks that run the same operations, for each rank.
+        number: Number of each rank in the run.
+        replicas: Number of ranks per stage.
+
+    Returns:
+        Stage of each rank, for each possible division.
     """
     position = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas
@@ -187,8 +214,12 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
 
 
 def _can_pair(fits: Bools) -> bool:
-    """Tell whether each row can have a column of its own, of as many, that fits it."""
-    # Mostly those in the order of ranks do, and scipy takes 0.1 s to import.
+    """Return whether a perfect matching of rows and columns exists.
+
+    Args:
+        fits: Mask of the possible matches, a square matrix.
+    """
+    # Mostly the diagonal is one, and importing scipy takes 0.1 s.
     if fits.diagonal().all():
         return True
     from scipy.sparse import csr_array

@@ -1,7 +1,7 @@
 """Replicas: which ranks share a stage, and which form one pipeline, by when microbatches pass.
 
-Nothing that one rank does with a microbatch starts before the other has passed it on. Each rank has
-a clock of its own, but all through an iteration the two differ by one and the same offset::
+A rank starts work on a microbatch only after the other rank has passed it on. The clocks of the two
+ranks may differ, but by the same offset throughout an iteration::
 
     upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
     lower rank         F0├───┤ F1├───┤ B0├───┤ B1├───┤
@@ -9,8 +9,9 @@ a clock of its own, but all through an iteration the two differ by one and the s
     the latest of (upper F ends - lower F starts) <= offset,
     the earliest of (upper B starts - lower B ends) >= offset, over all microbatches
 
-On one machine the offset is 0. Ranks of two unequally fast pipelines fall behind each other from
-microbatch to microbatch, so no offset suits them, though each wait by itself may hold another.
+On one machine the offset is 0. If two ranks belong to pipelines that are not equally fast, their
+distance changes from microbatch to microbatch, so no offset satisfies all bounds, although each
+wait alone may contain the other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: With more replicas than this, the user has to give the sizes of the run: each is compared with
-#: each.
+#: Maximum number of replicas that are matched, because all pairs are compared. With more, the user
+#: has to give the sizes of the run.
 MAX_REPLICAS = 4096
 
 

@@ -1,15 +1,15 @@
 """The order of stages, inferred from each rank's own clock alone.
 
-A microbatch goes down the pipeline and comes back, so on every rank the time from the end of
-its F to the start of its B holds all that happens further down, and these times nest strictly::
+A microbatch passes down the pipeline and comes back. On every rank, the time from the end of its F
+to the start of its B therefore contains all its work on later stages, and these times nest::
 
     virtual stage 0   F├──────────────────────────┤B
     virtual stage 1      F├────────────────────┤B
     virtual stage 2         F├──────────────┤B
 
-One sort of (rank, chunk) by that time gives stages, chunks and the direction of a V. What lies
-between two neighbours of one pipeline is at least the F and B of the lower one; replicas of a stage
-(tensor or data parallel) wait equally long, and share their virtual stage.
+Sorting (rank, chunk) by that time gives stages, chunks and the direction of a V. Consecutive
+stages of a pipeline differ by at least the F and B of the lower one. Replicas of a stage (tensor or
+data parallel) wait equally long and share their virtual stage.
 """
 
 from __future__ import annotations
@@ -30,25 +30,29 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
-#: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
-#: of a stage that times divide in two, one part has half of it or less.
+#: At most one of this many ranks may be missing. More than half of each stage must be present: if
+#: times divide a stage in two, one part has half of it or less.
 _MAX_MISSING_DIVISOR = 8
-#: Stages of so many ranks are replicas if none lacks more than one of so many.
+#: Minimum number of ranks of a large stage. Large stages may have different sizes if the smallest
+#: lacks at most one of this many ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
-#: A span may end a little after what the next stage waits for was sent: so much of it.
+#: Maximum fraction of the work of a span that may run after its result was sent.
 _MAX_LATE_FRACTION = 0.25
 
 
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
-    """Return the virtual stage of every (rank, chunk) that ran forward and backward.
+    """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
 
-    Compared are the microbatches that all of them have. The order is unknown where there are
-    none, and where some wait about equally long without being as many replicas as all others.
-    Whether those that share a stage run alike is not looked at.
+    The total waits over the microbatches that all of them have are sorted and grouped. Ranks that
+    share a stage are not checked for equal orders of operations.
 
     Args:
-        operations: of all ranks.
-        inputs: when their inputs were there.
+        operations: Operations of all ranks.
+        inputs: Times at which their inputs arrived.
+
+    Returns:
+        Virtual stages. All are -1 if there are no common microbatches, if a chunk never gets a
+        microbatch back, or if the sizes of the groups are too uneven.
     """
     usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
@@ -57,14 +61,14 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
     numbers, counts = np.unique(usual.microbatch, return_counts=True)
     is_shared = np.isin(usual.microbatch, numbers[counts == len(rank)])
-    # One that never has a microbatch back could stand anywhere among the others.
+    # A chunk that never gets a microbatch back could be on any stage.
     if not is_shared.any() or _count_working_chunks(operations) > len(rank):
         return unknown
     waited_ns = group_sum(pair[is_shared], len(rank), usual.waited_ns[is_shared])
     worked_ns = group_sum(pair[is_shared], len(rank), usual.worked_ns[is_shared])
     order = grouping.sort_rows(-waited_ns, rank, chunk)
     level = _group_by_wait(waited_ns[order], worked_ns[order])
-    # Replicas of a single stage wait for nobody.
+    # If there is a single stage, its replicas do not wait for other ranks.
     if level[-1] == 0 < len(level) - 1 and waited_ns.max() > worked_ns.max():
         return unknown
     is_one_stage_per_rank = len(grouping.group_rows(level, rank[order])) == len(rank)
@@ -76,7 +80,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 
 
 def _count_working_chunks(operations: Operations) -> int:
-    """Return how many (rank, chunk) run forward or backward."""
+    """Return the number of distinct (rank, chunk) that run a forward or a backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
     return len(grouping.find_distinct_rows(operations.rank, operations.chunk, mask=work).T)
@@ -85,12 +89,12 @@ def _count_working_chunks(operations: Operations) -> int:
 def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
-    Replicas do; neighbours of a pipeline begin with fewer forwards the further down they are.
+    Replicas do. Consecutive stages of a pipeline do not: later ones begin with fewer forwards.
 
     Args:
-        orders: of all ranks.
-        rank: ranks.
-        stage: what those of them share that should run alike.
+        orders: Orders of all ranks.
+        rank: Ranks to compare.
+        stage: Stage of each of these ranks.
     """
     ranks, usual = find_usual_orders(orders)
     order = grouping.lookup_values((ranks,), usual, (rank,))
@@ -98,11 +102,16 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 
 
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
-    """Return numbers of those that wait about equally long: less apart than half of what they do.
+    """Group rows that wait about equally long: their waits differ by less than half of their work.
+
+    A group begins with its longest wait, with which all others are compared.
 
     Args:
-        waited_ns: how long, from the longest to the shortest.
-        worked_ns: how long they work meanwhile.
+        waited_ns: Total wait of each row, in descending order.
+        worked_ns: Total work of each row.
+
+    Returns:
+        Group of each row, from 0.
     """
     level = np.zeros(len(waited_ns), np.int64)
     longest = waited_ns[0]
@@ -115,13 +124,14 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 
 
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
-    """Return whether stages hold too different numbers of ranks to be replicas of which few lack.
+    """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
 
-    As many are there of at least half of the stages, of two at least, and more of none. Of large
-    stages most may lack some, where all are nearly as large.
+    Few ranks may be missing in total, and no stage may lack half of its ranks. In addition, at
+    least half of the stages, and at least two, must have the largest size, or all stages must be
+    large and nearly equal.
 
     Args:
-        sizes: how many ranks each stage has.
+        sizes: Number of ranks of each stage.
     """
     largest = max(sizes, default=0)
     n_complete = sum(size == largest for size in sizes)
@@ -161,10 +171,10 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 
 
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
-    """Return whether each virtual stage of a pipeline can be the one before the next.
+    """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
-    Unequally fast replicas that were taken for stages of one pipeline show here: of
-    some microbatch the shorter wait is not inside the longer one.
+    If replicas that are not equally fast were mistaken for stages of a pipeline, some microbatch
+    has a shorter wait that does not fit in the longer one.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations

@@ -1,14 +1,14 @@
 """Streams: runs that only go forward, chunk after chunk.
 
-Nothing comes back that would show how long a chunk was away. But ranks of one machine share a
-clock, and there a chunk cannot begin on a stage before it ended on the one before::
+No gradient comes back that would show how long a chunk was away. But ranks of one machine share a
+clock, and on it a chunk cannot begin on a stage before it ended on the previous stage::
 
     virtual stage 0   ██ F0 ██ ██ F1 ██
     virtual stage 1            ██ F0 ██ ██ F1 ██
     virtual stage 2                     ██ F0 ██ ██ F1 ██
 
-Replicas of a stage run a chunk at the same time. Where ranks are on several machines, the numbers
-that names give them decide.
+Replicas of a stage run a chunk at the same time. If ranks are on several machines, the rank numbers
+in names decide.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ from bubbleviz.model.phases import Phase
 def order_forward_stages(
     operations: Operations, machine: Ints, numbers: RankNumbers, *, is_counted: bool
 ) -> VirtualStages:
-    """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
+    """Infer the virtual stage of every rank of a run that only goes forward.
 
     Only ranks with one model chunk each can be ordered.
 
     Args:
-        operations: of all ranks, with iterations that are the same on all of them.
-        machine: a number for the clock of each rank.
-        numbers: of the ranks.
-        is_counted: whether chunks are numbered by their order, and by nothing else.
+        operations: Operations of all ranks, with iterations that are the same on all ranks.
+        machine: Machine of each rank. Ranks of one machine share its clock.
+        numbers: Numbers of the ranks.
+        is_counted: Whether chunks are numbered by their order alone.
+
+    Returns:
+        Virtual stages, all -1 if unknown.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     rank, chunk = grouping.find_distinct_rows(operations.rank[rows], operations.chunk[rows])
@@ -62,14 +65,14 @@ def order_forward_stages(
     )
     cell = np.searchsorted(rank, operations.rank[first]), chunks.of_row
     row_of_cell = scatter((len(rank), len(chunks)), cell, first)
-    # Those that all ranks ran.
+    # Use the chunks that all ranks ran.
     common = operations.take(row_of_cell[:, (row_of_cell >= 0).all(axis=0)].reshape(-1))
     shape = len(rank), len(common) // len(rank)
     times = common.start_ns.reshape(shape), common.end_ns.reshape(shape)
     level = _order_by_time(*times, common.busy_ns.reshape(shape))
     if is_counted and level is None:
-        # The recording began mid-stream, and the first chunk of one rank is another one than that
-        # of another: tokens decide, then the numbers of ranks, if chunks can pass in that order.
+        # The recording began mid-stream, so the first chunks of two ranks may differ. Tokens
+        # decide, then rank numbers, provided that chunks can pass in that order.
         level = order_by_tokens(operations, rank)
         if level is None and numbers.from_names:
             level = grouping.invert_permutation(np.argsort(numbers.number[rank]))
@@ -80,12 +83,16 @@ def order_forward_stages(
 
 
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
-    """Return the stage of each rank: one after the other, or side by side; None if neither.
+    """Order ranks by time: each follows the previous one, or runs at the same time as a replica.
 
     Args:
-        start_ns: of the chunks that all ranks ran, shape (ranks, chunks).
-        end_ns: likewise.
-        busy_ns: likewise how long they keep their rank busy.
+        start_ns: Starts of the chunks that all ranks ran, shape (ranks, chunks).
+        end_ns: Ends of these chunks.
+        busy_ns: Time for which these chunks keep their rank busy.
+
+    Returns:
+        Stage of each rank, or None if a rank fits neither way, stages have different sizes, or
+        there is a single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

@@ -11,29 +11,29 @@ from bubbleviz.align.waits import Waits
 from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 
-#: Less than any time, and as far below what a sum of two of them can hold.
+#: A time before all others; the sum or difference of two such times does not overflow.
 _LONG_AGO = -(1 << 61)
 
 
-#: So many microbatches are looked at first, and so many pairs of ranks at once.
+#: Number of microbatches that are compared first, and maximum number of pairs compared at once.
 _MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Waits as arrays of shape (ranks, chunks, keys); a key is a microbatch of an iteration.
+    """Waits as arrays of shape (ranks, chunks, keys). A key is a microbatch of an iteration.
 
     Attributes:
-        chunks: numbers of the chunks, ascending.
-        first: key at which each iteration begins.
-        held: whether the rank has the microbatch there and back.
-        waited_ns: from the end of F to the start of B.
-        entered_ns: when F starts, at the earliest.
-        left_ns: when F ends.
-        returned_ns: when B starts.
-        done_ns: when B ends, at the earliest.
-        tolerance_ns: how much earlier than entered, or later than done, a neighbour may still be.
-        machine: a number for the clock of each rank.
+        chunks: Chunk numbers in ascending order.
+        first: First key of each iteration.
+        held: Mask of the cells in which the rank runs both F and B of the microbatch.
+        waited_ns: Time from the end of F to the arrival of its gradient.
+        entered_ns: Earliest start of F.
+        left_ns: End of F.
+        returned_ns: Arrival of the gradient, or start of B.
+        done_ns: Earliest end of B.
+        tolerance_ns: Time by which a neighbour may overlap F and B at either end.
+        machine: Machine of each rank. Ranks of one machine share its clock.
     """
 
     chunks: Ints
@@ -49,12 +49,12 @@ class Timetable:
 
 
 def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0) -> Timetable:
-    """Return waits as a timetable.
+    """Arrange waits as a timetable.
 
     Args:
-        waits: at least one; iterations are the same on all ranks.
-        machine: a number for the clock of each rank.
-        early_fraction: spans may begin before their input arrives: with so much of their work.
+        waits: Waits, at least one, with iterations that are the same on all ranks.
+        machine: Machine of each rank.
+        early_fraction: Fraction of its work that a span may run before its input arrives.
     """
     keys = group_rows(waits.iteration, waits.microbatch, waits.sequence)
     chunks = find_distinct(waits.chunk)
@@ -68,7 +68,7 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
         return table
 
     has_microbatch = make_mask(shape, cell)
-    # Half of the give is for each way.
+    # Half of the tolerance is for the F, and half for the B.
     tolerance_ns = early_fraction * waits.worked_ns / 2
     return Timetable(
         chunks=chunks,
@@ -87,18 +87,21 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
 def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Return which lower ranks can follow which upper ones, and which surely cannot.
-
-    Neither is true of a pair that has no microbatch in common.
+    """Find the pairs of ranks of which the lower one can follow the upper one in a pipeline.
 
     Args:
-        table: the timetable.
-        upper: ranks, the rows of the answers.
-        lower: ranks, their columns.
-        chunks: places of the chunks that they hold of neighbouring virtual stages.
+        table: Timetable of all ranks.
+        upper: Ranks of a virtual stage (rows of the results).
+        lower: Ranks of the next virtual stage (columns of the results).
+        chunks: Indices of the chunks in which they run these virtual stages.
+
+    Returns:
+        can_follow: Mask of the pairs that fit, shape (upper, lower).
+        cannot_follow: Mask of the pairs that contradict each other. Both masks are False for a pair
+            without a common microbatch.
     """
     can_follow = _filter_by_duration(table, upper, lower, chunks)
-    # What shows that the others do not fit is a microbatch that they have in common.
+    # Pairs that the filter rejects have a common microbatch.
     cannot_follow = ~can_follow
     rows, columns = np.nonzero(can_follow)
     for block in range(0, len(rows), _MAX_PAIRS):
@@ -112,10 +115,10 @@ def match_ranks(
 def _filter_by_duration(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> Bools:
-    """Return the pairs of ranks that some microbatches leave, which are few of those that differ.
+    """Return a mask of the pairs of ranks that a sample of microbatches does not rule out.
 
-    No offset suits a pair of which the lower rank takes longer from its F to the end of its B than
-    the upper one waits, for any microbatch.
+    A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
+    the end of its B, than the upper rank waits for it. No offset of the clocks can explain this.
     """
     above, below = chunks
     fits = np.ones((len(upper), len(lower)), bool)
@@ -123,7 +126,7 @@ def _filter_by_duration(
     took_ns = table.done_ns[lower, below] - table.entered_ns[lower, below] - 2 * tolerance_ns
     has_microbatch = table.held[upper, above]
     waited_ns = np.where(has_microbatch, table.waited_ns[upper, above], 0)
-    # At least what counts as grain of any iteration.
+    # Use the largest tolerance of any iteration.
     max_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
     for key in find_distinct(
         np.linspace(0, has_microbatch.shape[1] - 1, _MAX_SAMPLED_KEYS).astype(np.int64)
@@ -136,7 +139,17 @@ def _filter_by_duration(
 def _check_pairs(
     table: Timetable, upper_rank: Ints, lower_rank: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Return which pairs of ranks an offset suits, and which have a microbatch in common."""
+    """Check whether one offset per iteration satisfies the bounds of all microbatches of a pair.
+
+    Args:
+        table: Timetable of all ranks.
+        upper_rank: Upper rank of each pair.
+        lower_rank: Lower rank of each pair.
+        chunks: Indices of their chunks.
+
+    Returns:
+        A mask of the pairs that fit, and a mask of the pairs with a common microbatch.
+    """
     above, below = chunks
     tolerance_ns = table.tolerance_ns[lower_rank, below]
     is_common = table.held[lower_rank, below] & table.held[upper_rank, above]
@@ -155,17 +168,20 @@ def _check_pairs(
 
 
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
-    """Return which ranks of one stage can form a pipeline with which ones of another.
+    """Find the ranks of two stages that can belong to one pipeline.
 
-    They are next to each other wherever the virtual stages of these follow each other, in either
-    direction, as the second chunks of a V run back. Where ranks between them are missing, none do,
-    and microbatches pass from each chunk to the same one of the other rank.
+    All pairs of chunks with consecutive virtual stages are compared, in either direction, because
+    the second chunks of a V run back. If ranks between the two stages are missing, no virtual
+    stages are consecutive, and equal chunks are compared instead.
 
     Args:
-        table: when microbatches pass.
-        ranks: of one stage, the rows of the answer.
-        other_ranks: of another one, its columns.
-        virtual_stage: the virtual stage of each chunk of each rank; -1 none.
+        table: Timetable of all ranks.
+        ranks: Ranks of one stage (rows of the result).
+        other_ranks: Ranks of another stage (columns of the result).
+        virtual_stage: Virtual stage of each chunk of each rank, or -1 if there is none.
+
+    Returns:
+        Mask of the pairs that fit, shape (ranks, other_ranks).
     """
     fits = np.ones((len(ranks), len(other_ranks)), bool)
     pairs = [

@@ -17,7 +17,7 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VirtualStages(Table):
-    """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
+    """Virtual stage of each (rank, chunk as named), or -1 if unknown."""
 
     rank: Ints
     chunk: Ints
@@ -25,7 +25,7 @@ class VirtualStages(Table):
 
 
 def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
-    """Return the virtual stages that names give, if they give them for all work."""
+    """Return the virtual stages in names, or None unless all forwards and backwards have one."""
     operations, stage, work = recordings.operations, recordings.named_stage, recordings.works
     if not work.any() or (work & (stage < 0)).any():
         return None
@@ -34,9 +34,10 @@ def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
 
 
 def get_declared_stages(recordings: JoinedRecordings) -> Ints | None:
-    """Return the place in the pipeline of each rank by tables of operations, or names of files.
+    """Return the stage of each rank from tables of operations or file names.
 
-    None where some rank that works has none; of one that does not work it is 0.
+    It is 0 for ranks without forwards and backwards. The result is None if any other rank has no
+    stage.
     """
     stage = lookup_declared(recordings, "stage")
     working = recordings.working
@@ -83,7 +84,7 @@ def _increases_along(position: Ints, wait_ns: Ints) -> bool:
 
 
 def find_first_stages(stages: VirtualStages, count: int) -> Ints:
-    """Return the smallest virtual stage of each rank; -1 unknown."""
+    """Return the smallest virtual stage of each rank, or -1 if unknown."""
     big = np.iinfo(np.int64).max
     first = np.full(count, big)
     is_known = stages.virtual_stage >= 0
