@@ -19,7 +19,7 @@ import numpy as np
 
 from bubbleviz import api
 from bubbleviz._version import __version__
-from bubbleviz.analyses.first_look import first_look
+from bubbleviz.analyses.first_look import choose_command
 from bubbleviz.analyses.idle import idle
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.report import DEFINITIONS
@@ -328,7 +328,7 @@ def analyze(path: str) -> Answer:
     """
     if is_saved_report(path):
         return _saved(path)
-    command, reason = first_look([path])
+    command, reason = choose_command([path])
     if command == "idle":
         return _idle(path, reason)
     report = _report(path)

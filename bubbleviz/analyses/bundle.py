@@ -1,8 +1,8 @@
-"""Bundles: what reproduces the numbers of a run, without the names that nobody else should read.
+"""Bundles, which reproduce the numbers of a run without confidential names.
 
-The operations go in as a table, which is measured again as any other tracer's is; whether that
-gives the same numbers is in the bundle, too. Names of ranges, kernels, process groups, hosts and
-files stay out.
+A bundle contains the operations as a table, the numbers measured from the profiles, and the numbers
+measured from the table again. It contains no names of ranges, kernels, process groups, hosts or
+files.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bubbleviz.render.formats import csv
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
-#: Files of a bundle, and the time that all of them have.
+#: Files of a bundle, and the timestamp of all of them.
 _TABLE, _NUMBERS, _TIME = "operations.csv", "numbers.json", (1980, 1, 1, 0, 0, 0)
-#: Names of ranges, which say what the program is.
+#: Column with the names of ranges, which reveal what the program is.
 _NAMING = "name"
 
 
@@ -34,9 +34,9 @@ class Bundle:
     """A bundle.
 
     Attributes:
-        content: the bytes of its ZIP file.
-        measured: mean of each ratio of the profiles; None where it is unknown.
-        reproduced: the same of the table in the bundle.
+        content: Content of its ZIP file.
+        measured: Mean of each ratio, measured from the profiles, or None if unknown.
+        reproduced: The same, measured from the table in the bundle.
     """
 
     content: bytes
@@ -45,16 +45,16 @@ class Bundle:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Names of the ratios that the table gives otherwise: reading the profiles decides them."""
+        """Names of the ratios that the table does not reproduce."""
         return tuple(n for n, value in self.measured.items() if self.reproduced.get(n) != value)
 
 
-def bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
-    """Return the bundle of a run.
+def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
+    """Make the bundle of a run.
 
     Args:
-        report: of its profiles, without names of hosts and files.
-        measure: returns the report of a table.
+        report: Report on its profiles, without names of hosts and files.
+        measure: Function that analyzes a table.
     """
     groups = tuple(
         replace(own, name="", ranks_text="", description="") for own in report.collectives.groups
@@ -67,15 +67,15 @@ def bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / _TABLE
         path.write_text(table, encoding="utf-8")
-        again = _means(measure(str(path)))
-    measured = _means(report)
+        reproduced = _get_means(measure(str(path)))
+    measured = _get_means(report)
     numbers = {
         "bubbleviz": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "primary": report.headline,
         "measured": measured,
-        "of_the_table": again,
+        "of_the_table": reproduced,
         "restrictions": [one.code for one in report.restrictions],
         "ratios": {name: asdict(own) for name, own in report.summary.bubble_ratio.items()},
     }
@@ -83,8 +83,8 @@ def bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in {_TABLE: table, _NUMBERS: json.dumps(numbers, indent=2)}.items():
             archive.writestr(zipfile.ZipInfo(name, _TIME), text, zipfile.ZIP_DEFLATED)
-    return Bundle(content.getvalue(), measured, again)
+    return Bundle(content.getvalue(), measured, reproduced)
 
 
-def _means(report: Report) -> dict[str, float | None]:
+def _get_means(report: Report) -> dict[str, float | None]:
     return {name: own.mean for name, own in report.summary.bubble_ratio.items()}

@@ -1,4 +1,4 @@
-"""A first look at files: which command shows most of them."""
+"""Choosing the command that shows most of some files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from bubbleviz.sources.readers import find_reader
 _MAX_EXAMINED = 4
 
 
-def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
-    """Return the command that fits files, ``analyze``, ``idle`` or ``nccl``, and why, in words.
+def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
+    """Return the command that fits some files (``analyze``, ``idle`` or ``nccl``), and the reason.
 
-    Only a sample of the names is read, and a trace that is decoded whole stays open for the
-    command. What cannot be read is left to ``analyze`` to refuse, without a reason.
+    Only a sample of the names is read. A trace that must be decoded completely stays open for the
+    command. Files that cannot be read get ``analyze``, which reports the error, without a reason.
 
     Args:
-        paths: files, directories and patterns.
-        progress: takes the progress of traces that are decoded whole.
+        paths: Files, directories and patterns.
+        progress: Receives the progress of traces that are decoded completely.
 
     Raises:
-        InputError: a path does not exist, cannot be read, or leads to nothing to read.
+        InputError: A path does not exist, cannot be read, or leads to nothing to read.
     """
     try:
         files = find_profiles(paths)
     except InputError:
-        # Directories that hold no profile may hold events of NCCL.
+        # Directories without profiles may contain event files of NCCL.
         folders = (Path(path) for path in paths if Path(path).is_dir())
         within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
         if any(map(_is_event_file, within)):
@@ -47,13 +47,13 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
         raise
     if any(file.named and _is_event_file(file.path) for file in files):
         return "nccl", "recorded operations of NCCL are among the files"
-    return _by_names(files, paths, progress or Unwatched())
+    return _choose_by_names(files, paths, progress or Unwatched())
 
 
-def _by_names(
-    files: Sequence[InputFile], given: Sequence[str], progress: Progress
+def _choose_by_names(
+    files: Sequence[InputFile], paths: Sequence[str], progress: Progress
 ) -> tuple[str, str]:
-    """Return the command that fits files, by the names of their ranges, and why."""
+    """Return the command that fits files by the names of their ranges, and the reason."""
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})
     for file in files[:_MAX_EXAMINED]:
@@ -70,9 +70,12 @@ def _by_names(
             return "analyze", f"{file.path} names its operations as {followed[0].name}"
     if not examined:
         return "analyze", ""
-    what = examined[0] if len(files) == 1 else f"the {len(files):,} files"
-    why = f"no range of {what} names forward and backward as a known convention does"
-    return "idle", f"{why}; bubbleviz inspect {' '.join(map(quote_for_shell, given))} may draft one"
+    subject = examined[0] if len(files) == 1 else f"the {len(files):,} files"
+    reason = f"no range of {subject} names forward and backward as a known convention does"
+    return (
+        "idle",
+        f"{reason}; bubbleviz inspect {' '.join(map(quote_for_shell, paths))} may draft one",
+    )
 
 
 def _is_event_file(path: str) -> bool:

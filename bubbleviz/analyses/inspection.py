@@ -1,4 +1,4 @@
-"""A first look: what a profile holds, how far it can be analysed, and by which command."""
+"""Inspection of a profile: its contents, how far it can be analyzed, and by which command."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from bubbleviz.sources.readers import OpenOperations
 def inspect(
     path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()
 ) -> looks.Inspection:
-    """Return the contents of one profile, and how far it can be analysed.
+    """Inspect one profile: its contents, and how far it can be analyzed.
 
     Args:
-        path: the profile.
-        convention: an NVTX convention's name or the path of a TOML file, or several; empty for
-            all known.
+        path: Path of the profile.
+        convention: An NVTX convention's name or the path of a TOML file, or several; empty for all
+            built-in ones.
 
     Raises:
-        BubblevizError: it cannot be read at all.
+        BubblevizError: The profile cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    given = convention_file.find_conventions(convention)
-    chosen = tuple(each for each in given if each.patterns)
-    known = chosen or tuple(convention_file.built_in().values())
+    user_conventions = convention_file.find_conventions(convention)
+    user_patterns = tuple(each for each in user_conventions if each.patterns)
+    known = user_patterns or tuple(convention_file.built_in().values())
     with record.open_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
             return looks.inspect_table(opened.inspect(()))
         sample = opened.sample(("*",))
         scores = score_conventions(sample, tuple(convention_file.built_in().values()))
-        followed = chosen or select_conventions(scores)
-        # What names one pass alone may be half a convention, and a draft the whole.
-        named = range_names.parse_range_names(list(sample), *followed).phase.tolist()
+        followed = user_patterns or select_conventions(scores)
+        # If the names cover only one pass, they may be half a convention; a draft may be complete.
+        phases = range_names.parse_range_names(list(sample), *followed).phase.tolist()
         drafted = (
             {}
-            if not list_missing_passes(named) and not chosen
+            if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
-        counted = chosen or tuple(score.convention for score in scores)
-        if followed and not chosen:
-            named = [score.convention for score in scores if score.work + score.other]
-            counted = add_iteration_names(named)
+        counted = user_patterns or tuple(score.convention for score in scores)
+        if followed and not user_patterns:
+            phases = [score.convention for score in scores if score.work + score.other]
+            counted = add_iteration_names(phases)
         globs = collect_globs((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         contents = replace(contents, source=replace(contents.source, path=file))
@@ -69,26 +69,34 @@ def inspect(
         work = record.get_work(opened)
         if work is not None:
             candidates = communication.describe_candidates(
-                work, file, convention_file.collect_kinds(given)
+                work, file, convention_file.collect_kinds(user_conventions)
             )
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
-            additions = tuple(each for each in given if not each.patterns)
+            additions = tuple(each for each in user_conventions if not each.patterns)
             best = choose_draft(opened, drafted, additions)
             inspection = replace(inspection, suggestion=None, trial=None)
-            inspection = inspection if best is None else _tried(inspection, *best)
+            inspection = inspection if best is None else _add_trial(inspection, *best)
         if inspection.analysable:
             return inspection
-        others = record.suggest_other_commands(work, file, sample)
+        alternatives = record.suggest_other_commands(work, file, sample)
         return replace(
-            inspection, missing=(*inspection.missing, looks.describe_next_step(inspection, others))
+            inspection,
+            missing=(*inspection.missing, looks.describe_next_step(inspection, alternatives)),
         )
 
 
-def _tried(
+def _add_trial(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
-    """Return the inspection with the best draft and what an analysis says of it."""
+    """Return the inspection with the best draft and the headline of an analysis with it.
+
+    Args:
+        inspection: The inspection.
+        draft: Text of the draft.
+        trial: Statistics of the trial.
+        read: Recordings that were read with the draft.
+    """
     value, bounds, *_ = describe_headline(make_report(read))
     trial = replace(trial, headline=value + bounds)
     return replace(inspection, analysable=False, suggestion=draft, trial=trial)

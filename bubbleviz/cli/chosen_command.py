@@ -21,7 +21,7 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     Raises:
         InputError: A path leads to nothing that can be read.
     """
-    from bubbleviz.analyses.first_look import first_look
+    from bubbleviz.analyses.first_look import choose_command
 
     first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
     names.note_paths(arguments[:first_option])
@@ -29,7 +29,7 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
         command, reason = "analyze", "--convention says how operations are named"
     else:
         with progress_bars() as bars:
-            command, reason = first_look(arguments[:first_option], bars)
+            command, reason = choose_command(arguments[:first_option], bars)
     if reason and not {"-q", "--quiet"} & {*arguments}:
         complain(f"{command}, since {reason}", 0, names)
     return [command, *arguments]

@@ -182,9 +182,9 @@ class MeasurementOptions:
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
         """Return the report on idle time of profiles without named operations; None of others."""
-        from bubbleviz.analyses.first_look import first_look
+        from bubbleviz.analyses.first_look import choose_command
 
-        if self.convention or first_look(paths)[0] != "idle":
+        if self.convention or choose_command(paths)[0] != "idle":
             return None
         from bubbleviz.analyses.idle import idle
 

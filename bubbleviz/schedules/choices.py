@@ -333,8 +333,8 @@ def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> 
     makespan_ns = calibration.scale * mean_ns
     error_ns = None
     if calibration.windows:
-        drawn = _Z95 * float(makespans_ns.std(ddof=1)) / mean_ns if mean_ns else 0.0
-        variance = (calibration.error**2 + drawn**2) / calibration.windows
+        drawn_error = _Z95 * float(makespans_ns.std(ddof=1)) / mean_ns if mean_ns else 0.0
+        variance = (calibration.error**2 + drawn_error**2) / calibration.windows
         error_ns = (variance + (calibration.scale - 1) ** 2) ** 0.5 * makespan_ns
     work_ns = (1 - (ratio or 0.0)) * simulated.makespan_ms * 1e6
     return Choice(

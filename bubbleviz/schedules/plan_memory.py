@@ -18,19 +18,19 @@ ROUNDING = 1e-9
 
 
 def compute_peak_memory(
-    plan: Plan, activation: Sequence[float], kept: Sequence[float]
+    plan: Plan, activation: Sequence[float], weight_activation: Sequence[float]
 ) -> tuple[float, ...]:
     """Return the peak memory of the activations of each device.
 
     Args:
         plan: What each device runs.
         activation: Memory of one microbatch on each virtual stage from F to the end of B.
-        kept: The part of it that is kept until the end of W.
+        weight_activation: The part of it that is kept until the end of W.
     """
     change = np.zeros((max(Phase) + 1, plan.virtual_stages))
     change[Phase.F] = np.array(activation)
-    change[Phase.B] = np.array(kept) - np.array(activation)
-    change[Phase.W] = -np.array(kept)
+    change[Phase.B] = np.array(weight_activation) - np.array(activation)
+    change[Phase.W] = -np.array(weight_activation)
     change[Phase.BW] = -np.array(activation)
     peaks = []
     for order in plan.orders:

@@ -30,7 +30,7 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     after the other.
     """
     placement, m = workload.placement, workload.microbatches
-    plans = [*list_plans(placement, m), *_plans_with_torch_rounds(placement, m)]
+    plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
     # Interleaved schedules have the orders of others where a device has one chunk.
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
     unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
@@ -41,7 +41,7 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     return sorted(unique.values(), key=lambda plan: plan.name)
 
 
-def _plans_with_torch_rounds(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
+def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
     """Return interleaved plans in PyTorch's grouping if m is not a multiple of p.
 
     PyTorch divides the microbatches into m // p rounds of equal size, see
@@ -55,10 +55,10 @@ def _plans_with_torch_rounds(placement: tuple[int, ...], microbatches: int) -> l
     group, rest = divmod(microbatches, max(1, microbatches // stages))
     if rest or group == stages or chunks == 1 or placement != make_looped_placement(stages, chunks):
         return []
-    named = {"interleaved-1f1b": Phase.BW, "interleaved-zb": Phase.B}
+    backward_of_name = {"interleaved-1f1b": Phase.BW, "interleaved-zb": Phase.B}
     return [
         build_interleaved_plan(name, stages, microbatches, chunks, group, backward)
-        for name, backward in named.items()
+        for name, backward in backward_of_name.items()
     ]
 
 
@@ -295,10 +295,10 @@ def _relax_workload(workload: Workload) -> Workload:
 
 def _fuse_backwards(order: Order) -> Order:
     """Return the order with each B that is immediately followed by its W replaced by a BW."""
-    joined: list[PlannedOperation] = []
+    fused: list[PlannedOperation] = []
     for op in order:
-        if op.phase is Phase.W and joined and joined[-1] == replace(op, phase=Phase.B):
-            joined[-1] = replace(op, phase=Phase.BW)
+        if op.phase is Phase.W and fused and fused[-1] == replace(op, phase=Phase.B):
+            fused[-1] = replace(op, phase=Phase.BW)
         else:
-            joined.append(op)
-    return tuple(joined)
+            fused.append(op)
+    return tuple(fused)

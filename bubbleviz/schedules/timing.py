@@ -85,7 +85,7 @@ class Timing:
     members_first: Ints
     unordered: Ints
 
-    def ends(self, own: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
+    def compute_ends(self, own: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
         """Return when each row ends, in the order of :attr:`rows`, shape (rows, scenarios).
 
         Args:
@@ -147,12 +147,12 @@ def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timin
     meeting = _number_meetings(meeting)
     start_level, end_level = _find_levels(after, before, meeting)
     unordered = np.flatnonzero((start_level == NONE) | (end_level == NONE))
-    kept = np.flatnonzero(~np.isin(group, find_distinct(group[unordered])))
-    rows = kept[sort_rows(start_level[kept])]
+    kept_rows = np.flatnonzero(~np.isin(group, find_distinct(group[unordered])))
+    rows = kept_rows[sort_rows(start_level[kept_rows])]
     position = scatter(n_rows, rows, np.arange(len(rows)))
-    members = kept[sort_rows(end_level[kept], meeting[kept])]
+    members = kept_rows[sort_rows(end_level[kept_rows], meeting[kept_rows])]
     members_first = find_run_starts(end_level[members], meeting[members])
-    level = np.append(find_distinct(start_level[kept]), n_rows)
+    level = np.append(find_distinct(start_level[kept_rows]), n_rows)
     first_row = np.searchsorted(start_level[rows], level)
     first_meeting = np.searchsorted(end_level[members[members_first]], level)
     return Timing(
@@ -167,8 +167,8 @@ def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timin
 
 def _number_meetings(meeting: Ints) -> Ints:
     """Return the meetings numbered from 0, with a meeting for each row that has none (-1)."""
-    alone = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
-    return group_rows(np.where(meeting == NONE, alone, meeting)).of_row
+    own_meeting = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
+    return group_rows(np.where(meeting == NONE, own_meeting, meeting)).of_row
 
 
 def _list_followed(after: Ints, before: Ints, count: int) -> tuple[Ints, Ints]:

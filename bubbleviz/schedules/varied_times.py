@@ -73,12 +73,12 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
     random, lengths = np.random.default_rng(0), variation.lengths
     iterations_per_draw = -(-plan.microbatches // lengths.shape[1])
     iterations = random.integers(0, len(lengths), (_DRAWS, iterations_per_draw))
-    drawn = lengths[iterations].reshape(_DRAWS, -1).T
+    drawn_lengths = lengths[iterations].reshape(_DRAWS, -1).T
 
     def factor(operation: PlannedOperation) -> Floats:
-        share = variation.spread.get(operation.phase, 0.0)
-        operation_factor = np.maximum(1 + share * random.standard_normal(_DRAWS), 0.0)
-        return np.asarray(operation_factor * drawn[operation.microbatch], np.float64)
+        spread = variation.spread.get(operation.phase, 0.0)
+        operation_factor = np.maximum(1 + spread * random.standard_normal(_DRAWS), 0.0)
+        return np.asarray(operation_factor * drawn_lengths[operation.microbatch], np.float64)
 
     return compute_makespans(plan, build_operation_graph(plan), times, factor)
 

@@ -17,11 +17,11 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleMeasurement
-from bubbleviz.analyses.idle.text import device_table, sections
+from bubbleviz.analyses.idle.text import make_device_table, sections
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import classify_kernels, default_kinds
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
@@ -57,7 +57,7 @@ def test_without_work_there_is_no_idle_time(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
         bubbleviz.idle(write_profile(tmp_path))
     file = write_profile(tmp_path, [k(5, 5, 1)], [c(0, 1, 1)], name="no-time.sqlite")
-    with pytest.raises(NothingToAnalyseError, match="no kernel or copy took any time"):
+    with pytest.raises(NothingToAnalyseError, match="all kernels and copies have zero duration"):
         bubbleviz.idle(file)
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
         bubbleviz.idle(file, shortest_us=-1)
@@ -77,7 +77,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         report = bubbleviz.idle(file, shortest_us=shortest_us)
         assert list_times(get_only_rank(report))["allocation"] == 2 + 3 + 4 + 5 + 6
         assert len(get_only_rank(report).gaps) == 1
-    monkeypatch.setattr(host, "_MOST", 3)
+    monkeypatch.setattr(host, "_MAX_CALLS", 3)
 
     report = bubbleviz.idle(file)
 
@@ -320,7 +320,7 @@ def test_what_devices_do_beside_compute_is_advised_on(
         write_profile(tmp_path, kernels, copies=[M(start * US, end * US, None)])
     )
 
-    assert title_of(report) == title
+    assert make_title(report) == title
     for sentence, begins in zip(advice(report), advised, strict=True):
         assert sentence.startswith(begins)
 
@@ -573,7 +573,7 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
     report = bubbleviz.idle(write_profile(tmp_path, kernels, [c(0, 1, 0)]))
     rank = get_only_rank(report)
     assert rank.launch_queue is None
-    (row,) = device_table(report, 1).rows
+    (row,) = make_device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
 
@@ -600,7 +600,7 @@ def test_the_queue_is_unknown_while_no_launch_is_recorded(
 def test_a_single_kernel_has_no_launch_queue_in_any_output(tmp_path: Path) -> None:
     report = bubbleviz.idle(write_profile(tmp_path, [k(100, 200, 0)], [c(0, 1, 0)]))
 
-    (row,) = device_table(report, 1).rows
+    (row,) = make_device_table(report, 1).rows
     assert (row["queued"], row["empty %"]) == ("-", "-")
     assert json.loads(as_json(report, 1))["ranks"][0]["launch_queue"] is None
 

@@ -12,7 +12,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
-from bubbleviz.analyses.idle.copies import CopyTotal, add_up, describe_longest, written_size
+from bubbleviz.analyses.idle.copies import CopyTotal, describe_longest, format_size, merge_totals
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.report import IdleMeasurement
 from bubbleviz.analyses.idle.text import sections
@@ -293,13 +293,13 @@ def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOW
 
 
 def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
-    assert add_up([]) == ()
-    (same,) = add_up([total(5, 1), total(6, 2)])
+    assert merge_totals([]) == ()
+    (same,) = merge_totals([total(5, 1), total(6, 2)])
     assert (same.count, same.size, same.time_ns) == (2, 3, 11)
-    (same,) = add_up([total(5, 1), total(6, None)])
+    (same,) = merge_totals([total(5, 1), total(6, None)])
     assert same.size is None
     shorter, longer = total(5, direction=Direction.PEER_TO_PEER), total(6)
-    assert add_up([shorter, longer]) == (longer, shorter)
+    assert merge_totals([shorter, longer]) == (longer, shorter)
 
 
 def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
@@ -314,7 +314,7 @@ def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
     [(0, "0 B"), (999, "999 B"), (1e3, "1.00 kB"), (2.5e6, "2.50 MB"), (5.1e10, "51.00 GB")],
 )
 def test_sizes_have_decimal_units(size: float, text: str) -> None:
-    assert written_size(size) == text
+    assert format_size(size) == text
 
 
 @pytest.mark.real_files

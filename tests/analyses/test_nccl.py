@@ -58,7 +58,7 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
     communication = measure_communication(str(write_planes(tmp_path, gpu_planes())))
 
     (outside,) = (note for note in communication.limitations if "outside its ranges" in note.what)
-    assert outside.reason.endswith("give NCCL's event files, too, or a profile of nsys")
+    assert outside.reason.endswith("add NCCL's event files, or record a profile with nsys")
     assert {"operations whose members are unknown"} < list_limitation_subjects(communication)
     assert "operations whose waiting is unknown" not in list_limitation_subjects(communication)
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.communications import Timing
-from bubbleviz.analyses.nccl.kernel_matching import GPU_TOLERANCE_NS, match
+from bubbleviz.analyses.nccl.kernel_matching import GPU_TOLERANCE_NS, match_starts
 from bubbleviz.analyses.nccl.kernels import Starts
-from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
 from bubbleviz.errors import BubblevizError
 from tests.support.nccl_event_files import Op, Plugin, format_line, make_proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, list_columns, write_file
@@ -242,7 +242,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     except BubblevizError:
         return
     json.loads(as_json(communication))
-    assert csv_of_operations(communication).count("\n") == len(communication.operations) + 1
+    assert format_operations_csv(communication).count("\n") == len(communication.operations) + 1
 
 
 # Matching
@@ -255,7 +255,7 @@ def test_matching_many_takes_little_memory() -> None:
     none = np.full(len(starts), -1, np.int64)
     kept = np.sort(randomly.choice(len(starts), 1_000, replace=False))
     tracemalloc.start()
-    found = match(
+    match = match_starts(
         Starts(starts[kept] + 10**15, none[kept], none[kept]),
         Starts(starts, none, none),
         GPU_TOLERANCE_NS,
@@ -263,6 +263,6 @@ def test_matching_many_takes_little_memory() -> None:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert found is not None
-    assert found[1].tolist() == kept.tolist()
+    assert match is not None
+    assert match.kernel.tolist() == kept.tolist()
     assert most < 64 << 20

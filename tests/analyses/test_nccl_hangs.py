@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.nccl import hangs, measure_communication
-from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
 from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError
 from bubbleviz.sources.nccl.formats import read_events
@@ -35,7 +35,7 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     ({0: [sent(1), batch()], 2: [received(1, 9)]}, [2], "Send 1 of 1 mesh_pp [0,2]: rank 0"),
     # The host of rank 1 has queued it, but its GPU has not come so far.
     ({0: [replicas(state="started")], 1: [replicas()]}, [1], "all wait for rank 1 (stage 0)"),
-    ({0: [replicas()], 1: [replicas()]}, [], "Unfinished: all have entered"),
+    ({0: [replicas()], 1: [replicas()]}, [], "Unfinished: all ranks have entered"),
     ({0: [replicas()], **{n: [everyone()] for n in (1, 2, 3)}}, [], "Deadlock: each rank that"),
     (
         {0: [replicas(9)], 1: [replicas(9, input_sizes=[[9]])]},
@@ -55,7 +55,7 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
 def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> None:
     entries, missing, sentence = HANGS[number]
     folder = write_dumps(tmp_path, entries)
-    assert hangs.culprits(measure_communication(folder).faults) == missing
+    assert hangs.find_culprits(measure_communication(folder).faults) == missing
     # The bare command finds it, too.
     assert sentence in " ".join(cli(folder)[1].split())
 
@@ -76,12 +76,12 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
         (2, 3_000_000, 0),
         (3, 2_000_000, 0),
     ]
-    assert hangs.late_ranks(communication.operations) == ranked
+    assert hangs.list_late_ranks(communication.operations) == ranked
     assert '"awaited_ns": 4500000' in as_json(communication)
     # A recorder has dropped the first: what comes before a collective of all is not counted.
     late[0].insert(0, sent(7, 40, 1, record_id=70))
     communication = measure_communication(write_dumps(tmp_path, late))
-    assert hangs.late_ranks(communication.operations) == ranked
+    assert hangs.list_late_ranks(communication.operations) == ranked
     assert "sends and receives that cannot be paired" in list_limitation_subjects(communication)
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):
         measure_communication(write_dumps(tmp_path, {rank: [] for rank in range(4)}))
@@ -94,8 +94,8 @@ def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) ->
         communication = measure_communication(write_dumps(tmp_path / "one", entries))
         other = measure_communication(write_dumps(tmp_path / "other", entries, ".json"))
         assert communication.operations.duration_ns.tolist() == lengths
-        text = csv_of_operations(other).replace(".json", "").replace("/other/", "/one/")
-        assert csv_of_operations(communication) == text
+        text = format_operations_csv(other).replace(".json", "").replace("/other/", "/one/")
+        assert format_operations_csv(communication) == text
 
 
 HOLDS = b"\x80\x02}X\x07\x00\x00\x00version"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
 from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Total, find_totals
 from bubbleviz.errors import BubblevizError
@@ -306,7 +306,7 @@ def test_whatever_a_trace_says_of_collectives_it_is_read(
         communication = measure_communication(path)
         assert len(communication.operations) == 2
         json.loads(as_json(communication))
-        csv_of_operations(communication).encode()
+        format_operations_csv(communication).encode()
         assert list(sections(communication))
 
 

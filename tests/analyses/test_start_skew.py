@@ -81,7 +81,7 @@ def test_waiting_for_the_last_recording_is_marked_in_communication(tmp_path: Pat
     measured = measure_communication(tmp_path)
 
     note = find_limitation(measured, SKEWED)
-    assert "up to 890.0 ms of its waiting are no fault of that device" in note.reason
+    assert "up to 890.0 ms of its waiting are not that device's fault" in note.reason
 
 
 def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:

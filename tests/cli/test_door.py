@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.analyses.first_look import first_look
+from bubbleviz.analyses.first_look import choose_command
 from bubbleviz.interpret.record import close_open_files
 from bubbleviz.progress import Watch
 from bubbleviz.sources.kineto import profile as kineto_profile
@@ -95,8 +95,8 @@ def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "trace-0.txt"
     file.write_text(json.dumps(events))
 
-    assert first_look([str(file)])[0] == "nccl"
-    assert first_look([str(tmp_path)])[0] == "nccl"
+    assert choose_command([str(file)])[0] == "nccl"
+    assert choose_command([str(tmp_path)])[0] == "nccl"
     assert cli(str(file))[2].startswith("bubbleviz: nccl, since ")
 
 
@@ -141,4 +141,4 @@ def test_real_files() -> None:
         "jax/jax_cpu4.xplane.pb": "idle",
         "nccl": "nccl",
     }
-    assert {path: first_look([str(get_real_file(path))])[0] for path in expected} == expected
+    assert {path: choose_command([str(get_real_file(path))])[0] for path in expected} == expected

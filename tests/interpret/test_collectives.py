@@ -13,7 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.outputs import csv_of_operations
+from bubbleviz.analyses.nccl.outputs import format_operations_csv
 from bubbleviz.conventions.kinds import classify_collective, default_kinds
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
@@ -332,7 +332,7 @@ def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> No
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
     report = measure_communication([str(file)])
-    rows = csv.DictReader(io.StringIO(csv_of_operations(report)))
+    rows = csv.DictReader(io.StringIO(format_operations_csv(report)))
 
     assert sorted(row["name"] for row in rows) == ["AllGather", "SendRecv"]
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz import analyze
-from bubbleviz.analyses.idle.advice import title_of
+from bubbleviz.analyses.idle.advice import make_title
 from bubbleviz.analyses.idle.analysis import idle
 from bubbleviz.interpret.overruns import clip_overruns
 from bubbleviz.model.limitations import LimitationKind
@@ -516,4 +516,4 @@ def test_the_busy_time_of_a_trace_with_a_wrong_end_is_known() -> None:
     report = idle(get_real_file("cases/overrun.json"))
     (rank,) = report.ranks
     assert (rank.busy_ns, rank.span_ns) == (30 * US, 1010 * US)
-    assert MARK in title_of(report)
+    assert MARK in make_title(report)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
-from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.interpret.unrecorded_work import _find_open_times
 from bubbleviz.model.profile import Activities
 from bubbleviz.render.json_document import render
@@ -176,7 +176,7 @@ def test_processes_that_launch_no_graph_lose_none(tmp_path: Path) -> None:
 
 def test_the_mark_is_in_every_output_of_idle(tmp_path: Path) -> None:
     report = bubbleviz.idle(graphs(tmp_path, (3, 4, 7)))
-    assert title_of(report).endswith(f", {MARK}")
+    assert make_title(report).endswith(f", {MARK}")
     assert MARK in picture.draw_idle(report)
     assert MARK in page.render(report)
     document = json.loads(outputs.as_json(report, 1))
@@ -337,7 +337,7 @@ def test_work_from_before_the_capture_makes_idle_time_unknown(tmp_path: Path, fo
     assert list_restriction_texts(report) == [BEFORE]
     assert list_times(report.ranks[0])[UNRECORDED] == 463_000 - 160
     assert "stream or rank dependency" not in list_times(report.ranks[0])
-    assert f"unknown), {BEFORE}" in title_of(report)
+    assert f"unknown), {BEFORE}" in make_title(report)
     assert "start while the devices are idle" in advice(report)[0]
 
 

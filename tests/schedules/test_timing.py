@@ -74,9 +74,9 @@ def test_rows_end_as_they_do_one_by_one(
 
     durations_ns = np.array((own_ns, other_ns), np.int64).T[timing.rows]
     delays = np.array((delay_ns, other_delay_ns), np.int64).T[timing.rows]
-    one = timing.ends(durations_ns[:, :1], delays[:, 0])
-    shared_delay = timing.ends(durations_ns, delays[:, 0])
-    own_delays = timing.ends(durations_ns, delays)
+    one = timing.compute_ends(durations_ns[:, :1], delays[:, 0])
+    shared_delay = timing.compute_ends(durations_ns, delays[:, 0])
+    own_delays = timing.compute_ends(durations_ns, delays)
 
     by_row = np.argsort(timing.rows)
     assert sorted(timing.rows.tolist()) == list(range(count))

@@ -10,7 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import outputs, page, picture
-from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl import outputs as nccl
 from bubbleviz.analyses.nccl import text as nccl_text
@@ -77,7 +77,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) ->
 def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> None:
     report = bubbleviz.idle(cut(whole_trace(tmp_path), share, "cut.json"))
     assert list_restriction_codes(report)[0] == "file-damaged"
-    assert MARK in title_of(report)
+    assert MARK in make_title(report)
     assert MARK in picture.draw_idle(report)
     assert MARK in page.render(report)
     document = json.loads(outputs.as_json(report, 1))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle.advice import advice, title_of
+from bubbleviz.analyses.idle.advice import advice, make_title
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.text import sections
@@ -457,10 +457,10 @@ def test_devices_of_any_accelerator_are_devices(
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
 
     (rank,) = report.ranks
-    assert (rank.place, rank.device_id, rank.on_host) == (f"{noun} 1", 1, False)
+    assert (rank.place, rank.device_id, rank.is_host) == (f"{noun} 1", 1, False)
     assert rank.label.endswith(f" {noun} 1")
     assert rank.duty_cycle == pytest.approx(0.3)
-    assert title_of(report) == "1 device, idle for 70.00 % of the time"
+    assert make_title(report) == "1 device, idle for 70.00 % of the time"
     assert not report.limitations
 
 
@@ -487,10 +487,10 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
     report = bubbleviz.idle(_trace(tmp_path / "a.json", _operators(*names), host_name="node7"))
 
     (rank,) = report.ranks
-    assert (rank.label, rank.on_host, rank.duty_cycle) == ("node7 host", True, None)
+    assert (rank.label, rank.is_host, rank.duty_cycle) == ("node7 host", True, None)
     assert (report.devices, report.activities) == ((), ())
     assert (report.idle_ns, report.span_ns) == (0, 0)
-    assert title_of(report) == ("1 host without a device: operators, and no work of any device")
+    assert make_title(report) == ("1 host without a device: operators, and no work of any device")
     assert advice(report)[0].startswith("no device work was recorded")
     document = json.loads(as_json(report, 5))
     assert document["ranks"][0]["device"] == "host"

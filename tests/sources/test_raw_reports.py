@@ -90,7 +90,7 @@ def test_a_report_goes_by_its_own_path(
     assert code == 0
     assert str(report) in told
     assert str(temporary) not in told + complained
-    assert f"{report}: --window iteration:1-2: no ranges are known as steps" in cli.refused(
+    assert f"{report}: --window iteration:1-2: no ranges are recognized as steps" in cli.refused(
         command, str(report), "--window", "iteration:1-2", code=1
     )
 

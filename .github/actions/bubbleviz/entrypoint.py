@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from bubbleviz import BubblevizError, load
-from bubbleviz.analyses.first_look import first_look
+from bubbleviz.analyses.first_look import choose_command
 from bubbleviz.report.saved import is_saved_report
 
 #: Inputs that are options of ``bubbleviz gate``; each may hold several values.
@@ -88,7 +88,7 @@ def measured(folder: Path) -> tuple[str, str]:
         return runs[0], ""
     report = str(folder / "report.json")
     outputs = ("-o", report, "-o", str(folder / "bubbles.svg"), "--force")
-    command = "idle" if first_look(runs)[0] == "idle" else "analyze"
+    command = "idle" if choose_command(runs)[0] == "idle" else "analyze"
     done = bubbleviz(command, *outputs, "--", *runs)
     if done.returncode:
         fail(done.stderr)

@@ -1,4 +1,4 @@
-"""Advice: how idle devices are, and what to look at first, in a sentence each."""
+"""Advice on idle time: a title that sums it up, and what to look at first, one sentence each."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _DAMAGED = frozenset(
 )
 #: Kinds of limitations that mean that work is missing.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
-#: Characters of an activity's name.
+#: Maximum number of characters of an activity's name.
 _NAME = 40
-#: An activity, exposed communication, or exposed copies, below this share is not worth naming.
+#: Minimum fraction of the time for which an activity, exposed communication or exposed copies are
+#: mentioned.
 SHARE = 0.1
-#: What is said of busy devices that compute nothing.
+#: Sentences on devices that are busy without computing.
 _WAITING = (
     "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
     "bubble; bubbleviz inspect shows how to measure it"
@@ -60,38 +61,40 @@ _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
-def title_of(
-    measurement: IdleMeasurement, written: Callable[[float | None], str] = format_percent
+def make_title(
+    measurement: IdleMeasurement, format_share: Callable[[float | None], str] = format_percent
 ) -> str:
-    """Return how many devices were idle for how long, in one line; hosts are no devices.
+    """Return one line on how many devices were idle for how long. Hosts do not count as devices.
 
     Args:
-        measurement: of some profiles.
-        written: writes a share in percent.
+        measurement: The measured idle time.
+        format_share: Function that formats a fraction in percent.
     """
-    # A trace of XLA has a row for each device of a host's processor.
-    hosts = len({rank.host for rank in measurement.ranks if rank.on_host})
-    beside = f"{format_count(hosts, 'host')} without a device" if hosts else ""
+    # A trace of XLA has one row per device of the host's processor.
+    hosts = len({rank.host for rank in measurement.ranks if rank.is_host})
+    hosts_text = f"{format_count(hosts, 'host')} without a device" if hosts else ""
     window = "" if measurement.window is None else f", in {measurement.window} alone"
     if not measurement.devices:
-        return f"{beside}: operators, and no work of any device{window}"
+        return f"{hosts_text}: operators, and no work of any device{window}"
     devices = format_count(len(measurement.devices), "device")
     if measurement.span_ns:
-        devices += f", idle for {written(measurement.idle_ns / measurement.span_ns)} of the time"
+        devices += (
+            f", idle for {format_share(measurement.idle_ns / measurement.span_ns)} of the time"
+        )
         if unknown_ns := measurement.unknown_ns:
-            devices += f" ({written(unknown_ns / measurement.span_ns)} unknown)"
+            devices += f" ({format_share(unknown_ns / measurement.span_ns)} unknown)"
         compute_ns = measurement.summed("compute_ns")
-        # Busy is not computing: what only communicates or copies is said apart.
+        # Time that is busy but not computing is mentioned separately.
         if measurement.span_ns - measurement.idle_ns - compute_ns >= SHARE * measurement.span_ns:
-            devices += f" and computing for {written(compute_ns / measurement.span_ns)}"
+            devices += f" and computing for {format_share(compute_ns / measurement.span_ns)}"
     else:
         devices += " with a single kernel or copy, which leaves no time to be idle"
     marks = "".join(f", {restriction.text}" for restriction in measurement.restrictions)
-    return f"{devices}{window}{marks}" + (f"; {beside}" if beside else "")
+    return f"{devices}{window}{marks}" + (f"; {hosts_text}" if hosts_text else "")
 
 
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
-    """Return what to look at, one sentence each, the largest time first; at least one sentence."""
+    """Return what to look at, at least one sentence, the largest time first."""
     if not measurement.devices:
         return (_advise_to_record_devices(measurement),)
     if not measurement.span_ns:
@@ -143,7 +146,9 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     """
     # Events and kernels of NCCL show who is late; other libraries show no more than this.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
-    late = "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
+    late_hint = (
+        "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
+    )
     waiting_ns = measurement.summed("exposed_point_to_point_ns")
     communication_ns = measurement.summed("exposed_communication_ns")
     kinds = {limitation.kind for limitation in measurement.limitations}
@@ -151,7 +156,7 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
         times = [(communication_ns, _UNCLEAR_WAITS)]
     else:
         other_ns = communication_ns - waiting_ns
-        times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + late)]
+        times = [(waiting_ns, _WAITING), (other_ns, _COMMUNICATION + late_hint)]
     remedy = copies.describe_longest(measurement.copies()) or _COPY_LESS
     times.append((measurement.summed("exposed_copy_ns"), f"{_COPIES}: {remedy}"))
     span_ns = measurement.span_ns
@@ -178,7 +183,7 @@ def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
         hint = copies.describe_longest(measurement.copies()) or hint
     if main.activity == UNTRACED and _is_of_xla(measurement):
         hint = "name it in the program (jax.profiler.TraceAnnotation), and trace the host's Python"
-    share = format_percent(main.idle_ns / measurement.idle_ns)
+    share_text = format_percent(main.idle_ns / measurement.idle_ns)
     of_span = format_percent(main.idle_ns / measurement.span_ns)
     name = to_one_line(main.activity, _NAME)
-    return f'{share} of the idle time ({of_span} of all) is "{name}": {hint}'
+    return f'{share_text} of the idle time ({of_span} of all) is "{name}": {hint}'

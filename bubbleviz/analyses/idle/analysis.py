@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from bubbleviz.align.waiting_kernels import find_waiting_names
-from bubbleviz.analyses.idle.advice import title_of
+from bubbleviz.analyses.idle.advice import make_title
 from bubbleviz.analyses.idle.evidence import IdleOptions
-from bubbleviz.analyses.idle.page import written
+from bubbleviz.analyses.idle.page import format_output
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.profile_idle import MeasuredProfile, measure_profile
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleMeasurement, RankIdle
@@ -40,7 +40,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
 
     def __repr__(self) -> str:
         """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
-        return f"<IdleReport: {title_of(self)}>"
+        return f"<IdleReport: {make_title(self)}>"
 
     def save(self, path: str | Path) -> None:
         """Write picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
@@ -55,7 +55,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
             OutputError: it cannot be written.
         """
         name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
-        write_outputs({str(path): written(self, name, _LONGEST)}, force=True)
+        write_outputs({str(path): format_output(self, name, _LONGEST)}, force=True)
 
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
@@ -214,7 +214,7 @@ def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
     """Return the idle time of all devices by activity, the longest first."""
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):
-        for total in () if rank.on_host else rank.activities:
+        for total in () if rank.is_host else rank.activities:
             by_activity[total.activity].append(replace(total, rank=index))
     summed = (
         replace(

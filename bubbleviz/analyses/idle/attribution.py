@@ -1,18 +1,16 @@
-"""Attribution: every nanosecond in which a device was idle, and what its host did then.
+"""Attribution of idle time: what the host did in every nanosecond in which a device was idle.
 
-The parts of a gap, first that fits:
+A gap is divided into parts. The first rule that applies wins:
 
-1. ``profiler``: under the profiler's own overhead.
-2. ``work not recorded``: the device may have run work that was launched but not recorded.
-3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
-4. ``page migration`` before pages of managed memory that move, which no call launches; before other
-   work ``launch not recorded``: the call that launched it is unknown.
-5. Up to that call: what the launching thread did; where nothing is recorded of it, the thread
-   that launches most, then the process's main thread; then ``no host trace``.
-6. In the call, and as long as a launch takes: ``launch``, or ``transfer`` for a copy.
-7. From there on, as long as the work's stream is proved to wait for an event: ``blocked by
-   communication``, ``blocked by copies`` or ``blocked by compute``.
-8. The rest: ``stream or rank dependency``.
+1. ``profiler``: the profiler's own overhead. 2. ``work not recorded``: the device may have run work
+that was launched but not recorded. 3. ``kernel-to-kernel gaps``: the gap is too short to be
+attributed. 4. ``page migration`` before migrating pages of managed memory, which no call launches;
+``launch not recorded`` before other work whose launching call is unknown. 5. Until the start of
+that call: the activity of the launching thread, or else of the thread that launches most, or else
+of the process's main thread, or else ``no host trace``. 6. During the call, and for the latency of
+a launch: ``launch``, or ``transfer`` for a copy. 7. After that, as long as the work's stream is
+proved to wait for an event: ``blocked by communication``, ``blocked by copies`` or ``blocked by
+compute``. 8. The rest: ``stream or rank dependency``.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Launches
-from bubbleviz.analyses.idle.host import HostEvents, events_around
+from bubbleviz.analyses.idle.host import HostEvents, find_events_around
 from bubbleviz.analyses.idle.waits import BLOCKED, HeldWork
 from bubbleviz.conventions import host_activities
 from bubbleviz.explain.idle import (
@@ -40,13 +38,13 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities
 
 
-def attribute(
+def attribute_idle(
     device: Device,
     launches: Launches,
     activities: Activities,
-    held: HeldWork,
+    held_work: HeldWork,
     host: HostEvents,
-    others: Sequence[int],
+    fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
     """Attribute the gaps of a device to what its host did.
@@ -55,17 +53,19 @@ def attribute(
         device: The device.
         launches: Calls that launched the work after each gap.
         activities: Kernels and copies.
-        held: Work that waited for an event.
+        held_work: Work that waited for an event.
         host: Ranges and calls of the host's threads.
-        others: Threads to use where nothing is recorded for the launching thread.
+        fallback_threads: Threads to use where nothing is recorded for the launching thread.
         numbers: Numbers of the activities' names.
 
     Returns:
         The gaps in pieces with an activity each. ``interval`` is a row of the gaps, and
         ``host_call`` the row of the host's event if the host waited for known work.
     """
-    waits = _waits_around_launch(device, launches, activities, held, numbers)
-    idle = _name_host_activity(cut_at_waits(device.gaps, waits), launches, host, others, numbers)
+    waits = _list_waits(device, launches, activities, held_work, numbers)
+    idle = _name_host_activity(
+        cut_at_waits(device.gaps, waits), launches, host, fallback_threads, numbers
+    )
     # The last one overrides the others, so the profiler's overhead takes precedence.
     for times, name in (
         (device.unrecorded, host_activities.UNRECORDED),
@@ -76,11 +76,11 @@ def attribute(
     return merge_pieces(idle, "interval", "activity", "host_call")
 
 
-def _waits_around_launch(
+def _list_waits(
     device: Device,
     launches: Launches,
     activities: Activities,
-    held: HeldWork,
+    held_work: HeldWork,
     numbers: Numbering[str],
 ) -> tuple[Wait, ...]:
     """Return what each gap of a device waits for, in order.
@@ -95,7 +95,7 @@ def _waits_around_launch(
         device: The device.
         launches: Calls that launched the work after each gap.
         activities: Kernels and copies.
-        held: Work that waited for an event.
+        held_work: Work that waited for an event.
         numbers: Numbers of the activities' names.
     """
     gaps, is_short = device.gaps, device.is_short
@@ -110,28 +110,28 @@ def _waits_around_launch(
     dependency = numbers.number(host_activities.DEVICE)
     unattributed = np.where(is_short, short, np.where(is_migration, migration, unlinked))
     under_way_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
-    held_row = find_positions(held.work, gaps.after)
-    completed_ns = np.append(held.end_ns, NEVER)[held_row]
+    held_row = find_positions(held_work.work, gaps.after)
+    completed_ns = np.append(held_work.end_ns, NEVER)[held_row]
     return (
         Wait.of(
             np.where(is_linked, launches.start_ns, gaps.end_ns),
             activity=np.where(is_linked, NONE, unattributed),
         ),
         Wait.of(under_way_ns, activity=np.where(is_copy, transfer, launch)),
-        Wait.of(completed_ns, activity=_number_blocking(held, held_row, numbers)),
+        Wait.of(completed_ns, activity=_number_blocking(held_work, held_row, numbers)),
         Wait.of(make_constant(NEVER, len(gaps)), activity=dependency),
     )
 
 
-def _number_blocking(held: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
+def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
     """Return the number of the activity that blocks the work after each gap, or -1 if none does.
 
     Args:
-        held: Work that waited for an event.
-        held_row: Row of ``held`` after each gap, or -1.
+        held_work: Work that waited for an event.
+        held_row: Row of ``held_work`` after each gap, or -1.
         numbers: Numbers of the activities' names.
     """
-    kind = np.append(held.kind, NONE)[held_row]
+    kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
     number_of_kind = np.array(
         [
@@ -148,7 +148,7 @@ def _name_host_activity(
     idle: IdleIntervals,
     launches: Launches,
     host: HostEvents,
-    others: Sequence[int],
+    fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
     """Cut the pieces without an activity by what the launching thread did, else other threads.
@@ -157,7 +157,7 @@ def _name_host_activity(
         idle: Idle time of a device.
         launches: Calls that launched the work after each gap.
         host: Ranges and calls of the host's threads.
-        others: Threads to use where nothing is recorded for the launching thread.
+        fallback_threads: Threads to use where nothing is recorded for the launching thread.
         numbers: Numbers of the activities' names.
 
     Returns:
@@ -171,10 +171,12 @@ def _name_host_activity(
     is_named = idle.activity != NONE
     pieces = idle.take(~is_named)
     parts = [idle.take(is_named)]
-    for other in (None, *others):
+    for other in (None, *fallback_threads):
         launching = launches.thread[pieces.interval]
         thread = launching if other is None else np.full(len(pieces), other, np.int64)
-        row, start_ns, end_ns, event = events_around(host, thread, pieces.start_ns, pieces.end_ns)
+        row, start_ns, end_ns, event = find_events_around(
+            host, thread, pieces.start_ns, pieces.end_ns
+        )
         pieces = replace(
             pieces.take(row),
             start_ns=start_ns,

@@ -15,7 +15,7 @@ from bubbleviz.model.profile import Activities
 from bubbleviz.model.texts import format_percent
 
 #: Minimum share of the copy time for which a hint on one kind of copies is given.
-_MOST = 0.5
+_MIN_SHARE = 0.5
 #: Maximum size of small copies in bytes. Launching a small copy takes longer than its transfer.
 _SMALL = 64 * 1024
 #: Directions of copies from or to host memory, which may be pinned.
@@ -72,16 +72,16 @@ class CopyTotal:
         return f"{self.direction.label}{of_host}"
 
 
-def totals_of(
+def sum_copies(
     copies: Copies | None, activities: Activities, device: Device
 ) -> tuple[CopyTotal, ...]:
-    """Sum up the copies of a device inside its span by kind, the longest total first.
+    """Sum the copies of a device inside its span by kind, the longest total first.
 
-    The result is empty if neither direction nor size of any copy is known.
+    The result is empty if neither the direction nor the size of any copy is known.
 
     Args:
-        copies: Copies of the profile, or None if the profile records no details of copies.
-        activities: Kernels, then copies of the profile.
+        copies: Copies of the profile, or None if it records no details of copies.
+        activities: Kernels, followed by copies, of the profile.
         device: The device.
     """
     if copies is None or not len(copies):
@@ -92,41 +92,41 @@ def totals_of(
         for times in (activities.start_ns, activities.end_ns)
     )
     is_inside = end_ns > start_ns
-    inside, time_ns = of_device.take(is_inside), (end_ns - start_ns)[is_inside]
-    groups = group_rows(inside.direction, inside.source, inside.target)
+    span_copies, time_ns = of_device.take(is_inside), (end_ns - start_ns)[is_inside]
+    groups = group_rows(span_copies.direction, span_copies.source, span_copies.target)
     count = np.bincount(groups.of_row, minlength=len(groups)).tolist()
-    n_unknown = np.bincount(groups.of_row[inside.size < 0], minlength=len(groups)).tolist()
+    n_unknown = np.bincount(groups.of_row[span_copies.size < 0], minlength=len(groups)).tolist()
     sums_ns = intervals.group_sum(groups.of_row, len(groups), time_ns)
-    sizes = intervals.group_sum(groups.of_row, len(groups), np.maximum(inside.size, 0))
+    sizes = intervals.group_sum(groups.of_row, len(groups), np.maximum(span_copies.size, 0))
     totals = [
         CopyTotal(
-            Direction(int(inside.direction[row])),
-            Memory(int(inside.source[row])),
-            Memory(int(inside.target[row])),
+            Direction(int(span_copies.direction[row])),
+            Memory(int(span_copies.source[row])),
+            Memory(int(span_copies.target[row])),
             count[group],
             None if n_unknown[group] else int(sizes[group]),
             int(sums_ns[group]),
         )
         for group, row in enumerate(groups.first.tolist())
     ]
-    return add_up(totals) if any(total.is_known for total in totals) else ()
+    return merge_totals(totals) if any(total.is_known for total in totals) else ()
 
 
-def add_up(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Add up the totals of each kind of copies, the longest total first."""
+def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
+    """Merge totals of the same kind of copies, the longest total first."""
     sums: dict[tuple[Direction, Memory, Memory], CopyTotal] = {}
     for total in totals:
         key = total.direction, total.source, total.target
-        before = sums.get(key)
-        if before is None:
+        earlier = sums.get(key)
+        if earlier is None:
             sums[key] = total
             continue
-        unknown = before.size is None or total.size is None
+        unknown = earlier.size is None or total.size is None
         sums[key] = replace(
-            before,
-            count=before.count + total.count,
-            size=None if unknown else (before.size or 0) + (total.size or 0),
-            time_ns=before.time_ns + total.time_ns,
+            earlier,
+            count=earlier.count + total.count,
+            size=None if unknown else (earlier.size or 0) + (total.size or 0),
+            time_ns=earlier.time_ns + total.time_ns,
         )
     return tuple(sorted(sums.values(), key=lambda total: (-total.time_ns, total.label)))
 
@@ -141,19 +141,20 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     """
     sum_ns = sum(total.time_ns for total in totals)
     directed = [total for total in totals if total.direction is not Direction.UNKNOWN]
-    if not directed or directed[0].time_ns < _MOST * sum_ns:
+    if not directed or directed[0].time_ns < _MIN_SHARE * sum_ns:
         return None
-    most = directed[0]
-    moved = "" if most.size is None else f", {written_size(most.size)}"
-    rate = "" if most.bytes_per_ns is None else f" at {most.bytes_per_ns:,.3g} GB/s"
-    share = format_percent(most.time_ns / sum_ns)
-    return f"{share} of the time of copies is {most.label}{moved}{rate}; {_remedy(most)}"
+    longest = directed[0]
+    size_text = "" if longest.size is None else f", {format_size(longest.size)}"
+    rate = "" if longest.bytes_per_ns is None else f" at {longest.bytes_per_ns:,.3g} GB/s"
+    share_text = format_percent(longest.time_ns / sum_ns)
+    subject = f"{share_text} of the time of copies is {longest.label}{size_text}{rate}"
+    return f"{subject}; {_suggest_remedy(longest)}"
 
 
-def _remedy(total: CopyTotal) -> str:
+def _suggest_remedy(total: CopyTotal) -> str:
     """Return a remedy for one kind of copies."""
     if total.size is not None and total.size < _SMALL * total.count:
-        mean = written_size(total.size / total.count)
+        mean = format_size(total.size / total.count)
         return f"combine these {total.count:,} copies of {mean} on average into few larger ones"
     if Memory.MANAGED in (total.source, total.target):
         return "prefetch managed memory before kernels touch it (cudaMemPrefetchAsync)"
@@ -164,7 +165,7 @@ def _remedy(total: CopyTotal) -> str:
     return "copy less, or on a stream of its own beside kernels"
 
 
-def written_size(size: float) -> str:
+def format_size(size: float) -> str:
     """Format a number of bytes with a decimal unit."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:

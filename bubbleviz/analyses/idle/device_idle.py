@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.attribution import attribute
-from bubbleviz.analyses.idle.copies import totals_of
+from bubbleviz.analyses.idle.attribution import attribute_idle
+from bubbleviz.analyses.idle.copies import sum_copies
 from bubbleviz.analyses.idle.evidence import Evidence, IdleOptions
-from bubbleviz.analyses.idle.gaps import Device, Launches, times_of
-from bubbleviz.analyses.idle.proved_waits import COPY_NAME, proved_waits, work_name
+from bubbleviz.analyses.idle.gaps import Device, Launches, measure_times
+from bubbleviz.analyses.idle.proved_waits import COPY_NAME, find_proved_waits, get_work_name
 from bubbleviz.analyses.idle.report import COPIES, RankIdle, add_up_work
-from bubbleviz.analyses.idle.totals import by_activity, by_step
+from bubbleviz.analyses.idle.totals import sum_by_activity, sum_by_step
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import kinds
 from bubbleviz.conventions.kinds import Kinds
@@ -54,20 +54,22 @@ def measure_device(
     steps, launches = evidence.steps[device.process], evidence.launches_of(device)
     # If the work was not launched by a host, its calls represent the work itself.
     call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
-    main_thread = host.main_thread(device.process, profile.threads)
+    main_thread = host.find_main_thread(device.process, profile.threads)
     others = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
     threads = find_distinct(np.append(launches.thread, others))
-    events = evidence.host.seen_from(activities, device.rank, threads, numbers)
-    idle = attribute(device, launches, activities, evidence.waiting.held, events, others, numbers)
+    events = evidence.host.select_for_rank(activities, device.rank, threads, numbers)
+    idle = attribute_idle(
+        device, launches, activities, evidence.waiting.held, events, others, numbers
+    )
 
     def example(gap: int, number: int) -> GapExample | None:
         if numbers.values[number] == known.SHORT:
             return None
         return _find_example(gap, number, idle, device, launches, others, activities, evidence)
 
-    times = times_of(device, evidence.activities, options.kinds)
-    totals = by_activity(idle, device, times["busy"], numbers.values, example)
-    waits, awaited_communication_ns, awaited_copy_ns = proved_waits(
+    times = measure_times(device, evidence.activities, options.kinds)
+    totals = sum_by_activity(idle, device, times["busy"], numbers.values, example)
+    waits, awaited_communication_ns, awaited_copy_ns = find_proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
@@ -90,14 +92,14 @@ def measure_device(
         pid=pid,
         device_id=device_id,
         place=place_text,
-        on_host=source.on_host,
-        single=device.is_single and not source.on_host,
+        is_host=source.on_host,
+        is_single=device.is_single and not source.on_host,
         gpu=models[0] if models and models[0] else None,
         start_ns=start_ns,
         end_ns=end_ns,
         **lengths,
         activities=totals,
-        steps=by_step(idle, device, times["busy"], steps, numbers.values),
+        steps=sum_by_step(idle, device, times["busy"], steps, numbers.values),
         steps_by=steps.by,
         idle=replace(
             idle,
@@ -114,7 +116,7 @@ def measure_device(
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
         work=_sum_work(activities, device, works, options.kinds),
-        copies=totals_of(evidence.copies, activities, device),
+        copies=sum_copies(evidence.copies, activities, device),
         launch_queue=launch_queue,
     )
 
@@ -151,7 +153,7 @@ def _find_example(
     thread = int(launches.thread[gap])
     where: tuple[str, ...] = ()
     for candidate in () if thread == NONE else (thread, *others):
-        around = host.names_around(evidence.ranges, candidate, time_ns)
+        around = host.list_names_around(evidence.ranges, candidate, time_ns)
         where = tuple(name for name in around if name != host.ON_DEVICE)[-_MAX_RANGES:]
         if where:
             break
@@ -161,8 +163,8 @@ def _find_example(
     return GapExample(
         start_ns=int(start_ns[0]),
         end_ns=int(gaps.end_ns[gap]),
-        before=work_name(activities, int(gaps.before[gap])),
-        after=work_name(activities, int(gaps.after[gap])),
+        before=get_work_name(activities, int(gaps.before[gap])),
+        after=get_work_name(activities, int(gaps.after[gap])),
         step=None if step == NONE else steps.names[int(steps.name_id[step])],
         where=where,
     )

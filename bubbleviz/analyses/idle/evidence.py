@@ -1,4 +1,4 @@
-"""Evidence: all that a profile holds to explain the idle time of its devices."""
+"""Evidence: everything in a profile that explains the idle time of its devices."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class IdleOptions:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a profile holds to explain idle time.
+    """Everything in a profile that explains idle time.
 
     Attributes:
         devices: The devices with their gaps.
-        activities: Kernels and copies. Kernels that are named after sends and receives have the
-            names of the operations that they carry out.
+        activities: Kernels, followed by copies. Kernels for sends and receives are named after the
+            operations that they carry out.
         calls: Calls that launched the work after long gaps, and long calls in gaps, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
         ranges: Ranges of hosts, without steps.
@@ -109,9 +109,9 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
         NothingToAnalyseError: No kernel or copy has a duration.
         UsageError: No range has the name of a step that the user gave.
     """
-    found, unread = waits.synchronisation_of(profile)
+    synchronisation, unread = waits.read_synchronisation(profile)
     linked, devices = _link(profile, options)
-    evidence = _find_evidence(linked, devices, options, found)
+    evidence = _find_evidence(linked, devices, options, synchronisation)
     limitations = (
         *unread,
         *linked.limitations,
@@ -121,7 +121,7 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
     return linked.profile, replace(evidence, limitations=limitations)
 
 
-def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
+def find_window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
     """Return the start and end of a window on the profile's clock, in ns.
 
     Raises:
@@ -140,7 +140,8 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
-            f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
+            f"{profile.source.path}: all kernels and copies have zero duration; profile the "
+            "training itself"
         )
     return linked, devices
 
@@ -152,24 +153,25 @@ def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) ->
     tables = tuple(steps.values())
     if not any(map(len, tables)):
         raise InputError(
-            f"{profile.source.path}: --window {window.text}: no ranges are known as steps; name "
-            "them (bubbleviz idle --step NAME), or give a time, such as --window time:1.5s-3s"
+            f"{profile.source.path}: --window {window.text}: no ranges are recognized as steps; "
+            "name them (bubbleviz idle --step NAME), or select by time, such as "
+            "--window time:1.5s-3s"
         )
     numbers = [number for table in tables for number in table.numbers()]
     start_ns = np.concatenate([table.start_ns for table in tables])
     end_ns = np.concatenate([table.end_ns for table in tables])
     try:
-        inside = window.mask_iterations(numbers, start_ns, end_ns)
+        is_inside = window.mask_iterations(numbers, start_ns, end_ns)
     except InputError as error:
         raise InputError(f"{profile.source.path}: {error}") from error
-    return int(start_ns[inside].min()), int(end_ns[inside].max())
+    return int(start_ns[is_inside].min()), int(end_ns[is_inside].max())
 
 
 def _find_evidence(
     linked: linking.LinkedProfile,
     devices: Sequence[Device],
     options: IdleOptions,
-    found: Synchronisation | None = None,
+    synchronisation: Synchronisation | None = None,
 ) -> Evidence:
     """Return the evidence for the idle time of devices.
 
@@ -177,7 +179,7 @@ def _find_evidence(
         linked: The profile with its links.
         devices: Its devices.
         options: Options of the analysis.
-        found: Synchronization events of the profile, or None if there are none.
+        synchronisation: Synchronization events of the profile, or None if there are none.
 
     Raises:
         UsageError: no range has the name of a step that the user gave.
@@ -187,22 +189,22 @@ def _find_evidence(
     for process in {device.process for device in devices}:
         gaps = join_tables([device.long_gaps for device in devices if device.process == process])
         idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
-    after = np.concatenate([device.long_gaps.after for device in devices])
-    launching = find_distinct(call[after].astype(np.int64))
-    records = found.records if found else EventRecords.make_empty()
-    calls, made, shortest_ns = host.gap_calls_of(
+    next_work = np.concatenate([device.long_gaps.after for device in devices])
+    launching = find_distinct(call[next_work].astype(np.int64))
+    records = synchronisation.records if synchronisation else EventRecords.make_empty()
+    calls, recording_calls, shortest_ns = host.collect_gap_calls(
         profile, launching[launching != NONE], idle, records
     )
     waiting = waits.Waiting()
-    if found:
+    if synchronisation:
 
         def returned_ns(rows: Ints) -> Ints:
             returned = profile.calls.at(rows)
             return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
 
-        waiting = waits.waiting_of(
-            found,
-            made,
+        waiting = waits.find_waiting(
+            synchronisation,
+            recording_calls,
             profile.activities,
             _read_streams(profile),
             call,
@@ -219,29 +221,31 @@ def _find_evidence(
         launching, count = np.unique(thread, return_counts=True)
         lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
     processes = find_distinct(profile.activities.ranks[:, 0]).tolist()
-    main = [host.main_thread(process, profile.threads) for process in processes]
+    main = [host.find_main_thread(process, profile.threads) for process in processes]
     threads = subtract_values(
         find_distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
         np.array([NONE]),
     )
     lookup, numbers = options.activities.copy(), Numbering[str]()
     steps = _find_steps(profile, devices, threads, lookup, options.step)
-    ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
+    ranges = host.collect_host_ranges(profile, idle, threads, steps, options.shortest_ns)
     lookup.cache[host.ON_DEVICE] = known.DEVICE, known.KNOWN
     long_calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
-    events = host.host_events_of(ranges, long_calls, call, profile, lookup, numbers, waiting.hosts)
-    lost = Limitation(
+    events = host.collect_host_events(
+        ranges, long_calls, call, profile, lookup, numbers, waiting.hosts
+    )
+    short_calls = Limitation(
         f"short {profile.source.api} API calls in gaps",
         f"{profile.source.path}: too many to attribute; those under {shortest_ns:,} ns count as "
         "part of what surrounds them",
     )
-    limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
+    limitations = (short_calls,) if shortest_ns > host.GRAIN_NS else ()
     launched_ns = linked.work.launched_ns
     # Sends and receives are named after the operations in records and ranges.
-    named = rename_vague_kernels(linked)
+    renamed = rename_vague_kernels(linked)
     return Evidence(
         devices=tuple(devices),
-        activities=named,
+        activities=renamed,
         calls=calls,
         call=call,
         ranges=ranges,
@@ -254,7 +258,7 @@ def _find_evidence(
         unrecorded=linked.unrecorded,
         limitations=limitations,
         copies=None if profile.copies is None else profile.copies(),
-        recorded=start_skew.find_recorded_devices(linked, named, options.kinds),
+        recorded=start_skew.find_recorded_devices(linked, renamed, options.kinds),
     )
 
 
@@ -265,17 +269,17 @@ def _read_streams(profile: Profile) -> Ints:
     return profile.streams().astype(np.int64)
 
 
-def _find_launches(after: Codes, calls: Calls, call: Codes) -> Launches:
+def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
     """Return the calls that launched the work after each gap of a device.
 
     Args:
-        after: Row of the work after each gap.
+        next_work: Row of the work after each gap.
         calls: Some calls of the profile, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
     """
-    at = find_positions(calls.row, call[after].astype(np.int64))
+    index = find_positions(calls.row, call[next_work].astype(np.int64))
     columns = calls.thread, calls.start_ns, calls.end_ns
-    return Launches(*(np.append(column, NONE)[at] for column in columns))
+    return Launches(*(np.append(column, NONE)[index] for column in columns))
 
 
 def _find_steps(
@@ -290,9 +294,9 @@ def _find_steps(
     Raises:
         UsageError: no range has the name of a step that the user gave.
     """
-    since, until = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
-    shortest_ns = max(int((until - since).min()) // _SHORTEST_STEP, 1)
-    first, last = np.array([since.min()]), np.array([until.max()])
+    first_ns, last_ns = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
+    shortest_ns = max(int((last_ns - first_ns).min()) // _SHORTEST_STEP, 1)
+    first, last = np.array([first_ns.min()]), np.array([last_ns.max()])
     ranges = profile.all_ranges.lasting(shortest_ns, threads, first, last, None)
     steps = {
         process: find_steps(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
@@ -301,6 +305,6 @@ def _find_steps(
     if pattern is not None and not any(len(table) for table in steps.values()):
         raise UsageError(
             f"--step: no range of a launching thread in {profile.source.path} has this name; the "
-            f"longer ones are {list_frequent_names(ranges)}"
+            f"longest ones are {list_frequent_names(ranges)}"
         )
     return steps

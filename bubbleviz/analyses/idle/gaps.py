@@ -1,4 +1,4 @@
-"""Gaps: when devices were busy, with what, and when they ran nothing.
+"""Gaps of devices: when a device was busy, with which work, and when it ran nothing.
 
 ::
 
@@ -24,8 +24,9 @@ from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
 
-#: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
-#: that is off by 1 us or a slow host up to 20 us; what takes longer waits for something else.
+#: Maximum time from the start of the launching call to the start of the work. It is 5 to 10 us on
+#: an idle device, and up to 20 us with a clock error of 1 us or a slow host. If it takes longer,
+#: the work waits for something else.
 LATENCY_NS = 20_000
 
 
@@ -113,19 +114,21 @@ def find_devices(
         delays = overheads.take(overheads.process == process)
         overhead = intervals.union(delays.start_ns, delays.end_ns)
         missing = unrecorded.take(unrecorded.rank == rank)
-        lost = intervals.union(
+        uncertain = intervals.union(
             np.append(overhead[0], missing.start_ns), np.append(overhead[1], missing.end_ns)
         )
         first_ns, last_ns = span_ns
         start_ns, end_ns = work.find_gaps((np.array([first_ns]), np.array([last_ns])))
         length_ns = end_ns - start_ns
-        has_row = (length_ns >= shortest_ns) | intervals.mask_overlapping(start_ns, end_ns, lost)
-        shown = start_ns[has_row], end_ns[has_row]
+        has_row = (length_ns >= shortest_ns) | intervals.mask_overlapping(
+            start_ns, end_ns, uncertain
+        )
+        listed_gaps = start_ns[has_row], end_ns[has_row]
         first_after = np.searchsorted(work.start_ns, end_ns[~has_row])
         yield Device(
             rank=rank,
             process=process,
-            gaps=work.describe_gaps(make_constant(rank, len(shown[0])), shown),
+            gaps=work.describe_gaps(make_constant(rank, len(listed_gaps[0])), listed_gaps),
             shortest_ns=shortest_ns,
             after_short=work.row[first_after],
             longest_short_ns=int(length_ns[~has_row].max(initial=0)),
@@ -156,18 +159,18 @@ def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int,
     return (start_ns, end_ns) if end_ns > start_ns else None
 
 
-def times_of(
+def measure_times(
     device: Device, activities: Activities, kinds: Kinds
 ) -> dict[str, intervals.Intervals]:
     """Return when a device ran each kind of work.
 
     Args:
         device: The device. Only times inside its span are returned.
-        activities: Kernels and copies of the profile.
+        activities: Kernels, followed by copies, of the profile.
         kinds: Names of communication kernels.
 
     Returns:
-        Disjoint intervals by kind of time. The keys are the names of :class:`.report.RankIdle`
+        Disjoint intervals by kind of time. The keys are the fields of :class:`.report.RankIdle`
         without ``_ns``.
     """
     # Copies have no name: the last place stands for them.
@@ -187,7 +190,7 @@ def times_of(
             copies,
         )
     )
-    alone = intervals.difference(copying, compute)
+    without_compute = intervals.difference(copying, compute)
     return {
         "busy": busy,
         "compute": compute,
@@ -195,5 +198,5 @@ def times_of(
         "copy": copying,
         "exposed_communication": intervals.difference(communicating, compute),
         "exposed_point_to_point": intervals.difference(passing, compute),
-        "exposed_copy": intervals.difference(alone, communicating),
+        "exposed_copy": intervals.difference(without_compute, communicating),
     }

@@ -1,7 +1,7 @@
-"""Host: what threads did at every instant, according to their ranges and calls.
+"""Host activities: what threads did at every instant, according to their ranges and calls.
 
-The strongest of the ranges and calls around an instant counts. If several are equally strong, it is
-the innermost::
+Among the ranges and calls around an instant, the one with the highest strength wins; ties go to the
+innermost::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.analyses.idle.waits import made_by
+from bubbleviz.analyses.idle.waits import mask_recording_calls
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions import range_names
 from bubbleviz.interpret.steps import Steps
@@ -35,81 +36,94 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.synchronisation import EventRecords
 from bubbleviz.sources.in_memory import make_no_calls
 
-#: Minimum length of a call or range; shorter ones count as part of what is around them.
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: Minimum length of a call or range. Shorter ones count as part of what surrounds them.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
-_MOST = 1 << 20
+_MAX_CALLS = 1 << 20
 #: Name given to ranges of a device's own thread.
 ON_DEVICE = "a module runs on the device"
-#: Matches XLA's names of ranges for what it runs on a device.
+#: Matches XLA's range names for work on a device.
 _XLA = re.compile(r"(?:XlaModule|Thunk):#")
-#: Matches XLA's names of the thread that runs the program, whose number it does not record.
+#: Matches XLA's names for the thread that runs the program, whose number it does not record.
 _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
-def gap_calls_of(
+def collect_gap_calls(
     profile: model.Profile,
     launching: Ints,
     idle: Mapping[int, intervals.Intervals],
     records: EventRecords,
 ) -> tuple[model.Calls, model.Calls, int]:
-    """Return the calls that launched the work after a gap, or ran during one, by their rows.
+    """Collect the calls that launched the work after a gap, and the long calls during gaps.
+
+    If there are more than ``_MAX_CALLS``, the minimum length is doubled until they fit.
 
     Args:
         profile: The profile with its calls.
         launching: Rows of the calls that launched the work after gaps, distinct and ascending.
-        idle: When a device of each process was idle.
+        idle: Idle time of the devices of each process.
         records: Records of events.
 
     Returns:
-        The calls, those that made records, and the length below which calls that launched nothing
-        are left out.
+        calls: The calls, sorted by row.
+        recording_calls: Calls that made records of events.
+        shortest_ns: Minimum length of the calls that launched nothing.
     """
-    kept, made = [make_no_calls().calls], [make_no_calls().calls]
+    kept_blocks, record_blocks = [make_no_calls().calls], [make_no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
     for block in profile.calls.blocks():
         if len(records):
-            made.append(block.take(made_by(records, block)))
+            record_blocks.append(block.take(mask_recording_calls(records, block)))
         rows = np.flatnonzero(block.end_ns - block.start_ns >= shortest_ns)
-        in_gap = _in_idle_time(block, rows, idle)
-        kept.append(block.take(in_gap | (find_positions(launching, block.row) != NONE)))
-        count += len(kept[-1])
-        while count > _MOST + len(launching):
+        is_in_gap = _mask_in_idle_time(block, rows, idle)
+        kept_blocks.append(block.take(is_in_gap | (find_positions(launching, block.row) != NONE)))
+        count += len(kept_blocks[-1])
+        while count > _MAX_CALLS + len(launching):
             shortest_ns *= 2
-            calls = join_tables(kept)
-            lasting = calls.end_ns - calls.start_ns >= shortest_ns
-            kept = [calls.take(lasting | (find_positions(launching, calls.row) != NONE))]
-            count = len(kept[0])
-    calls = join_tables(kept)
-    return calls.take(np.argsort(calls.row, kind="stable")), join_tables(made), shortest_ns
+            calls = join_tables(kept_blocks)
+            is_long = calls.end_ns - calls.start_ns >= shortest_ns
+            kept_blocks = [calls.take(is_long | (find_positions(launching, calls.row) != NONE))]
+            count = len(kept_blocks[0])
+    calls = join_tables(kept_blocks)
+    return calls.take(np.argsort(calls.row, kind="stable")), join_tables(record_blocks), shortest_ns
 
 
-def _in_idle_time(
+def _mask_in_idle_time(
     table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
-    """Return a mask of the rows that share time with idle time of a device of their process."""
-    inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
+    """Return a mask of the table's rows that overlap idle time of a device of their process.
+
+    Args:
+        table: Calls or ranges.
+        rows: Rows to test; all others are masked out.
+        idle: Idle time of the devices of each process.
+    """
+    is_inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
     for number in idle.keys() & set(find_distinct(process).tolist()):
-        own = rows[process == number]
-        inside[own] = intervals.mask_overlapping(
-            table.start_ns[own], table.end_ns[own], idle[number]
+        process_rows = rows[process == number]
+        is_inside[process_rows] = intervals.mask_overlapping(
+            table.start_ns[process_rows], table.end_ns[process_rows], idle[number]
         )
-    return inside
+    return is_inside
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostEvents(Table):
-    """Ranges, then calls, of threads that launch and of main threads, each with an activity.
+    """Ranges, followed by calls, of launching threads and main threads, each with an activity.
 
     Attributes:
         thread: Thread of the range or call.
         start_ns: Start.
         end_ns: End.
-        activity: Number of the activity of the host.
+        activity: Number of the host activity.
         strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
-        launched: Row of the work that a call launched, or -1 if there is none.
-        by: Row of the work that a call waited for last, or -1 if there is none or it is unknown.
-        call: Row of ``calls`` with the name of a call that waited for known work, else -1.
+        launched: Activity of the device that a call launched, or -1 if there is none.
+        by: Activity of the device that a call waited for last, or -1 if there is none or it is
+            unknown.
+        call: Index in ``calls`` of the name of a call that waited for known work, otherwise -1.
         calls: Distinct names of these calls.
     """
 
@@ -123,15 +137,15 @@ class HostEvents(Table):
     call: Ints
     calls: tuple[str, ...] = field(metadata={"shared": True})
 
-    def seen_from(
+    def select_for_rank(
         self, activities: model.Activities, rank: int, threads: Ints, numbers: Numbering[str]
     ) -> HostEvents:
-        """Return the events of some threads with activities as seen from a rank.
+        """Select the events of threads, with activities from the point of view of a rank.
 
         Args:
-            activities: Kernels and copies.
-            rank: The idle rank. Launches for other ranks are ``other device``.
-            threads: Threads that may have kept it waiting.
+            activities: Kernels, followed by copies.
+            rank: The idle rank. Launches for other ranks become ``other device``.
+            threads: Threads that may have kept the rank waiting.
             numbers: Numbers of the activities' names.
         """
         elsewhere, transfer, launch = map(
@@ -144,7 +158,7 @@ class HostEvents(Table):
         return replace(events, activity=activity)
 
 
-def host_events_of(
+def collect_host_events(
     ranges: model.Ranges,
     calls: model.Calls,
     call: Codes,
@@ -153,51 +167,82 @@ def host_events_of(
     numbers: Numbering[str],
     waits: tuple[Ints, ...],
 ) -> HostEvents:
-    """Return the ranges and calls of threads as activities.
+    """Classify the ranges and calls of threads as host activities.
 
     Args:
-        ranges: Ranges of threads that launch, and of main threads, without steps.
-        calls: The calls that matter, by row.
+        ranges: Ranges of launching threads and main threads, without steps.
+        calls: Relevant calls, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
         profile: The profile with the names of its calls.
         lookup: Activities by name.
         numbers: Numbers of the activities' names.
         waits: Process, correlation id and awaited work of calls in which a host waited.
     """
-    of_range = [lookup.classify_range(name) for name in ranges.names]
-    of_ranges = numbers.numbers(name for name, _ in of_range)
+    classified_ranges = [lookup.classify_range(name) for name in ranges.names]
+    range_activity = numbers.numbers(name for name, _ in classified_ranges)
+    range_strength = np.array([strength for _, strength in classified_ranges], np.int64)
     launched = np.full(len(calls), NONE, np.int64)
-    at = find_positions(calls.row, call)
-    rows = np.flatnonzero(at != NONE)
-    launched[at[rows]] = rows
-    others = np.flatnonzero(launched == NONE)
-    names = np.array(profile.calls.names(calls.row[others]), object)
-    of_call = {name: lookup.classify_call(name) for name in set(names.tolist())}
+    index = find_positions(calls.row, call)
+    has_call = np.flatnonzero(index != NONE)
+    launched[index[has_call]] = has_call
+    # Calls that launched work get their activity in select_for_rank.
+    other_calls = np.flatnonzero(launched == NONE)
+    names = np.array(profile.calls.names(calls.row[other_calls]), object)
+    classified = {name: lookup.classify_call(name) for name in set(names.tolist())}
     activity, strength = np.full(len(calls), NONE), np.full(len(calls), known.KNOWN)
-    activity[others] = numbers.numbers(of_call[name][0] for name in names)
-    strength[others] = [of_call[name][1] for name in names]
-    by, text, texts = np.full(len(calls), NONE), np.full(len(calls), NONE), Numbering[str]()
-    waiting = np.array([of_call[name][0] == known.WAITING for name in names], bool)
-    if waits and waiting.any():
-        asked = others[waiting]
-        ids = model.process_of(calls.thread[asked]), calls.correlation_id[asked].astype(np.int64)
-        by[asked] = lookup_values(waits[:2], waits[2], ids)
-        told = by[asked] != NONE
-        text[asked[told]] = texts.numbers(names[waiting][told])
-    none = make_constant(NONE, len(ranges))
-    of_strength = np.array([strength for _, strength in of_range], np.int64)
+    activity[other_calls] = numbers.numbers(classified[name][0] for name in names)
+    strength[other_calls] = [classified[name][1] for name in names]
+    is_waiting = np.array([classified[name][0] == known.WAITING for name in names], bool)
+    awaited, call_name, call_names = _find_awaited_work(
+        calls, other_calls[is_waiting], names[is_waiting], waits
+    )
+    unset = make_constant(NONE, len(ranges))
     events = HostEvents(
         thread=np.append(ranges.thread, calls.thread),
         start_ns=np.append(ranges.start_ns, calls.start_ns),
         end_ns=np.append(ranges.end_ns, calls.end_ns),
-        activity=np.append(of_ranges[ranges.name_id], activity),
-        strength=np.append(of_strength[ranges.name_id], strength),
-        launched=np.append(none, launched),
-        by=np.append(none, by),
-        call=np.append(none, text),
-        calls=texts.values,
+        activity=np.append(range_activity[ranges.name_id], activity),
+        strength=np.append(range_strength[ranges.name_id], strength),
+        launched=np.append(unset, launched),
+        by=np.append(unset, awaited),
+        call=np.append(unset, call_name),
+        calls=call_names,
     )
-    # Python's frames lie a hundred deep: if all have the same activity, those of a thread are one.
+    return _merge_frames(events)
+
+
+def _find_awaited_work(
+    calls: model.Calls, rows: Ints, names: npt.NDArray[np.object_], waits: tuple[Ints, ...]
+) -> tuple[Ints, Ints, tuple[str, ...]]:
+    """Find the work that waiting calls waited for.
+
+    Args:
+        calls: Relevant calls.
+        rows: Waiting calls.
+        names: Names of the waiting calls.
+        waits: Process, correlation id and awaited work of calls in which a host waited.
+
+    Returns:
+        awaited: For each of ``calls``, the activity that it waited for, or -1.
+        call_name: Index of the name of each such call in ``call_names``, or -1.
+        call_names: Distinct names.
+    """
+    awaited, call_name = np.full((2, len(calls)), NONE)
+    numbers = Numbering[str]()
+    if waits and len(rows):
+        ids = model.process_of(calls.thread[rows]), calls.correlation_id[rows].astype(np.int64)
+        awaited[rows] = lookup_values(waits[:2], waits[2], ids)
+        is_known = awaited[rows] != NONE
+        call_name[rows[is_known]] = numbers.numbers(names[is_known])
+    return awaited, call_name, numbers.values
+
+
+def _merge_frames(events: HostEvents) -> HostEvents:
+    """Merge overlapping Python frames of a thread into one event each.
+
+    Frames are nested up to a hundred levels deep. They are only merged if all of them have the same
+    activity.
+    """
     frames = events.take(events.strength == known.FRAME)
     if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
         return events
@@ -205,19 +250,19 @@ def host_events_of(
     group, start_ns, end_ns = intervals.group_union(
         number, len(threads), frames.start_ns, frames.end_ns
     )
-    united = replace(
+    merged = replace(
         frames.take(np.zeros(len(group), np.int64)),
         thread=threads[group],
         start_ns=start_ns,
         end_ns=end_ns,
     )
-    return join_tables((events.take(events.strength != known.FRAME), united))
+    return join_tables((events.take(events.strength != known.FRAME), merged))
 
 
-def events_around(
+def find_events_around(
     host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return what threads did in some segments of time, cut where that changes.
+    """Cut segments of threads where the strongest event around them changes.
 
     Args:
         host: Ranges and calls of threads.
@@ -226,7 +271,8 @@ def events_around(
         end_ns: End of each segment, later than its start.
 
     Returns:
-        Segment, start, end, and row of the host's events, or -1 if unknown, of each piece.
+        Segment, start and end of each piece, and the row of the host's event, or -1 if there is
+        none.
     """
     row = np.arange(len(thread))
     if len(row) == 0 or len(host) == 0:
@@ -235,7 +281,7 @@ def events_around(
     start_ns, end_ns = start_ns[row], end_ns[row]
     threads, number = np.unique(thread[row], return_inverse=True)
     extents = intervals.group_extents(number, len(threads), start_ns, end_ns)
-    # One line on which the times of different threads do not meet.
+    # Put all threads on one time line without overlaps.
     line = intervals.Packing.of(*extents)
     start, end = line.place(number, start_ns), line.place(number, end_ns)
     events = np.flatnonzero(np.isin(host.thread, threads))
@@ -244,10 +290,10 @@ def events_around(
         line.place(group, np.clip(time_ns[events], extents[0][group], extents[1][group]))
         for time_ns in (host.start_ns, host.end_ns)
     )
-    near = intervals.mask_overlapping(low, high, (start, end))
-    events, low, high = events[near], low[near], high[near]
+    is_near = intervals.mask_overlapping(low, high, (start, end))
+    events, low, high = events[is_near], low[is_near], high[is_near]
     piece, begin, stop = intervals.split_at(start, end, np.append(low, high))
-    # The strongest event around a time, of equals the innermost: the deepest.
+    # The strongest event around a time wins; ties go to the innermost one.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
     strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(begin, stop)
@@ -259,59 +305,60 @@ def events_around(
     )
 
 
-def host_ranges_of(
+def collect_host_ranges(
     profile: model.Profile,
     idle: Mapping[int, intervals.Intervals],
     threads: Ints,
     steps: Mapping[int, Steps],
     shortest_ns: int,
 ) -> model.Ranges:
-    """Return the ranges of some threads that touch idle time, without steps.
+    """Collect the ranges of threads that overlap idle time, without steps.
 
-    A trace of XLA records modules and instructions on a device's own thread, in the device's time:
-    the host does not do them. They are named ``ON_DEVICE``, and others of such threads left out.
+    XLA traces record modules and instructions on a device's own thread and in the device's time,
+    which the host does not execute. These ranges are renamed to ``ON_DEVICE``; all other ranges of
+    such threads are left out.
 
     Args:
         profile: The profile as read.
-        idle: When a device of each process was idle.
-        threads: Threads that launch, and main threads.
+        idle: Idle time of the devices of each process.
+        threads: Launching threads and main threads.
         steps: Steps of each process.
-        shortest_ns: Minimum length of a range; shorter gaps are not attributed.
+        shortest_ns: Minimum length of a range, since shorter gaps are not attributed.
     """
-    since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
+    first_ns, last_ns = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
     logs = [
-        log.lasting(max(GRAIN_NS, shortest_ns), threads, since, until, None)
+        log.lasting(max(GRAIN_NS, shortest_ns), threads, first_ns, last_ns, None)
         for log in (profile.all_ranges, profile.system_calls)
         if log is not None
     ]
     first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
     logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
     ranges = replace(join_tables(logs), names=tuple(name for log in logs for name in log.names))
-    ranges = ranges.take(_in_idle_time(ranges, np.arange(len(ranges)), idle))
+    ranges = ranges.take(_mask_in_idle_time(ranges, np.arange(len(ranges)), idle))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
-    on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
-    # Names as conventions take them, without those of steps.
+    is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
+    # Bare names, as conventions match them, without the names of steps.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
     texts = [range_names.bare_name(ranges.names[name]) for name in used.tolist()]
     name_id = np.array([NONE if t in step_names else names.number(t) for t in texts], np.int64)
-    of_xla = np.array([_XLA.match(text) is not None for text in texts], bool)
-    keep = (name_id[row] != NONE) & (~on_device | of_xla[row])
-    name_id = np.where(on_device, len(names), name_id[row])
-    every = (*names.values, ON_DEVICE) if on_device.any() else names.values
-    return replace(ranges, name_id=name_id, names=every).take(keep)
+    is_xla = np.array([_XLA.match(text) is not None for text in texts], bool)
+    is_kept = (name_id[row] != NONE) & (~is_on_device | is_xla[row])
+    name_id = np.where(is_on_device, len(names), name_id[row])
+    all_names = (*names.values, ON_DEVICE) if is_on_device.any() else names.values
+    return replace(ranges, name_id=name_id, names=all_names).take(is_kept)
 
 
-def main_thread(process: int, threads: Iterable[model.Thread]) -> int:
-    """Return the main thread of a process: its first one, or else one named as Python's is."""
+def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
+    """Return the main thread of a process: its first one, or else one with a name of Python's."""
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
     python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
     return python[0] if python and first not in names else first
 
 
-def names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
+def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
     """Return the names of a thread's ranges around an instant, outermost first."""
     rows = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)

@@ -95,7 +95,7 @@ def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     Shares and times are means over the steps of all devices, or over the devices if no steps are
     known.
     """
-    devices = [rank for rank in measurement.devices if rank.measured]
+    devices = [rank for rank in measurement.devices if rank.is_measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
     step_times = [(step.idle_ns, step.length_ns) for step in steps if step.length_ns]
     device_times = [(rank.idle_ns, rank.span_ns) for rank in devices]
@@ -171,7 +171,7 @@ def _rank(
         activities=[_activity(total, rank.idle_ns, total.example) for total in rank.activities],
         copies=[_copies(total) for total in rank.copies],
         steps_by=rank.steps_by,
-        steps=[_step(step, is_measured=rank.measured) for step in rank.steps],
+        steps=[_step(step, is_measured=rank.is_measured) for step in rank.steps],
         waits=rank.waits,
         awaited_communication_ns=rank.awaited_communication_ns,
         awaited_copy_ns=rank.awaited_copy_ns,

@@ -1,6 +1,6 @@
-"""The page of idle time: the timeline of a pipeline's page with a row a device, and tables.
+"""The web page on idle time: the timeline of a pipeline's page with one row per device, and tables.
 
-A row is busy where anything ran, and elsewhere has the colour of what the host did meanwhile.
+A row shows when the device was busy. Idle time has the color of the host's activity.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle import outputs, picture
-from bubbleviz.analyses.idle.advice import advice, title_of
-from bubbleviz.analyses.idle.report import IdleMeasurement
+from bubbleviz.analyses.idle.advice import advice, make_title
+from bubbleviz.analyses.idle.report import IdleMeasurement, RankIdle, StepIdle
 from bubbleviz.analyses.idle.text import list_tables
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_positions
@@ -28,17 +28,23 @@ from bubbleviz.render.web.page import LEVEL, fill_template
 from bubbleviz.render.web.shards import compress, encode_tables
 
 
-def written(measurement: IdleMeasurement, name: str, gaps: int) -> str:
-    """Return an output: ``svg``, ``csv``, ``json`` with so many gaps of a rank, or the page."""
+def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
+    """Return an output by its name: ``svg``, ``csv``, ``json``, or otherwise the page.
+
+    Args:
+        measurement: The measured idle time.
+        name: Name of the output.
+        gaps: Maximum number of gaps per rank in the JSON.
+    """
     if name == "json":
         return outputs.as_json(measurement, gaps)
     return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(measurement)
 
 
 def render(measurement: IdleMeasurement) -> str:
-    """Return a report as a page of HTML, for any browser."""
-    title, *told = (
-        escape(to_one_line(text, 600)) for text in (title_of(measurement), *advice(measurement))
+    """Render the report as an HTML page."""
+    title, *advice_texts = (
+        escape(to_one_line(text, 600)) for text in (make_title(measurement), *advice(measurement))
     )
     parts = {
         name: (table.title or name, render_html([replace(table, title="")]))
@@ -46,12 +52,12 @@ def render(measurement: IdleMeasurement) -> str:
         if table.rows
     }
     parts["Shares"] = "Shares of time", picture.draw_idle(measurement)
-    if limits := [own.sentence for own in measurement.limitations]:
+    if limits := [limitation.sentence for limitation in measurement.limitations]:
         parts["Limitations"] = "Limitations", render_html([blocks.make_bullets(limits)])
     own = (
         f"<title>{title}</title>",
         f'<h1 class="number"><span id="headline-name">{title}</span></h1>'
-        + "".join(f"<p>{text}</p>" for text in told),
+        + "".join(f"<p>{text}</p>" for text in advice_texts),
         "".join(f'<li><a href="#{name}">{name}</a></li>' for name in parts),
         "".join(
             f'<section id="{name}" class="whole"><h2>{heading}</h2>'
@@ -59,54 +65,90 @@ def render(measurement: IdleMeasurement) -> str:
             for name, (heading, text) in parts.items()
         ),
     )
-    names, columns = _timeline(measurement)
+    names, columns = _make_timeline(measurement)
     text = json.dumps({"idle": names}).encode()
     return fill_template(compress(text, LEVEL), compress(columns, LEVEL), replacements=own)
 
 
-def _timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
-    """Return what the timeline is drawn from, names and columns (see ``assets/idle.js``)."""
+def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
+    """Return the data that the timeline is drawn from: names, and encoded columns.
+
+    ``assets/idle.js`` reads three tables: ``busy`` (code: the work after each gap), ``gaps`` (code:
+    the activity) and ``spans`` (code: the step, or -1 for the span of a device).
+    """
     first_ns: dict[str, int] = {}
     for rank in measurement.ranks:
         first_ns[rank.path] = min(first_ns.get(rank.path, rank.start_ns), rank.start_ns)
-    causes = {own.activity: at for at, own in enumerate(measurement.activities)}
+    causes = {total.activity: index for index, total in enumerate(measurement.activities)}
     works: dict[str, int] = {}
-    names: list[str] = []
+    step_names: list[str] = []
     tables: dict[str, list[Ints]] = {"busy": [], "gaps": [], "spans": []}
-    for at, rank in enumerate(measurement.ranks):
-        long = rank.long_gaps(measurement.shortest_ns)
-        pieces = rank.idle.take(find_positions(long.interval, rank.idle.interval) != NONE)
-        stretches = np.append(rank.start_ns, long.end_ns), np.append(long.start_ns, rank.end_ns)
-        work = _numbers(rank.works, works)[np.append(long.before[:1], long.after)]
-        cause = _numbers(rank.activity_names, causes)[pieces.activity]
-        of_steps = [own for own in rank.steps if own.name and own.start_ns is not None]
-        names += [own.name or "" for own in of_steps[len(names) :]]
-        spans = [(rank.start_ns, rank.end_ns), *((own.start_ns, own.end_ns) for own in of_steps)]
+    for index, rank in enumerate(measurement.ranks):
+        steps = [step for step in rank.steps if step.name and step.start_ns is not None]
+        step_names += [step.name or "" for step in steps[len(step_names) :]]
         for table, start_ns, end_ns, code in (
-            ("busy", *stretches, work if len(long) else np.full(1, NONE)),
-            ("gaps", pieces.start_ns, pieces.end_ns, cause),
-            ("spans", *np.array(spans, np.int64).T, np.arange(len(spans)) - 1),
+            ("busy", *_list_busy_times(rank, measurement.shortest_ns, works)),
+            ("gaps", *_list_gap_pieces(rank, measurement.shortest_ns, causes)),
+            ("spans", *_list_spans(rank, steps)),
         ):
-            place = np.full(len(code), at), start_ns - first_ns[rank.path]
-            tables[table].append(np.stack((*place, end_ns - start_ns, code)))
+            position = np.full(len(code), index), start_ns - first_ns[rank.path]
+            tables[table].append(np.stack((*position, end_ns - start_ns, code)))
     columns = {
         name: dict(
-            zip(("rank", "start_ns", "length_ns", "code"), np.concatenate(own, 1), strict=True)
+            zip(("rank", "start_ns", "length_ns", "code"), np.concatenate(parts, 1), strict=True)
         )
-        for name, own in tables.items()
+        for name, parts in tables.items()
     }
-    colours = picture.colours_of(measurement)
-    devices = [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks]
-    activities = [
-        (name, measurement.meaning.get(name, ""), colours.get(name, picture.REST_COLOUR))
-        for name in causes
-    ]
-    names_of = {"devices": devices, "steps": names, "activities": activities, "works": [*works]}
-    inks = {"busy": ACTIVITIES["compute"], "rest": picture.REST_COLOUR}
-    return names_of | inks, encode_tables(columns)
+    colours = picture.choose_colours(measurement)
+    names = {
+        "devices": [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks],
+        "steps": step_names,
+        "activities": [
+            (name, measurement.meaning.get(name, ""), colours.get(name, picture.REST_COLOUR))
+            for name in causes
+        ],
+        "works": [*works],
+        "busy": ACTIVITIES["compute"],
+        "rest": picture.REST_COLOUR,
+    }
+    return names, encode_tables(columns)
 
 
-def _numbers(names: Sequence[str], known: dict[str, int]) -> Ints:
-    """Return the number of each name, new ones behind those that are known; 0 without any."""
-    shown = (to_one_line(name, 200) for name in names)
-    return np.array([known.setdefault(name, len(known)) for name in shown] or [0], np.int64)
+def _list_busy_times(
+    rank: RankIdle, shortest_ns: int, works: dict[str, int]
+) -> tuple[Ints, Ints, Ints]:
+    """Return start and end of each time between long gaps, and the number of its first work."""
+    gaps = rank.long_gaps(shortest_ns)
+    start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
+    work = _number_names(rank.works, works)[np.append(gaps.before[:1], gaps.after)]
+    return start_ns, end_ns, work if len(gaps) else np.full(1, NONE)
+
+
+def _list_gap_pieces(
+    rank: RankIdle, shortest_ns: int, causes: dict[str, int]
+) -> tuple[Ints, Ints, Ints]:
+    """Return start, end and activity of each piece of a long gap."""
+    gaps = rank.long_gaps(shortest_ns)
+    pieces = rank.idle.take(find_positions(gaps.interval, rank.idle.interval) != NONE)
+    cause = _number_names(rank.activity_names, causes)[pieces.activity]
+    return pieces.start_ns, pieces.end_ns, cause
+
+
+def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, Ints]:
+    """Return start, end and number of the device's span (-1) and of its steps."""
+    spans = [(rank.start_ns, rank.end_ns), *((step.start_ns, step.end_ns) for step in steps)]
+    start_ns, end_ns = np.array(spans, np.int64).T
+    return start_ns, end_ns, np.arange(len(spans)) - 1
+
+
+def _number_names(names: Sequence[str], numbers: dict[str, int]) -> Ints:
+    """Return the number of each name. Names that have no number yet get the next ones.
+
+    Args:
+        names: Names; without any, the result is a single 0.
+        numbers: Numbers of names; new names are added.
+    """
+    short_names = (to_one_line(name, 200) for name in names)
+    return np.array(
+        [numbers.setdefault(name, len(numbers)) for name in short_names] or [0], np.int64
+    )

@@ -1,8 +1,8 @@
-"""The picture of idle time: one strip per device, what it ran, and what its host did meanwhile.
+"""The picture of idle time: one strip per device with its work and its host's activities.
 
-A strip is cut into slices about as wide as a pixel, and each is filled from the top by the shares
-of its time: compute, communication, copies, then the activities of idle time. Below it lie the
-steps.
+A strip is divided into slices about one pixel wide. Each slice is filled from the top by the
+fractions of its time: compute, communication, copies, then the activities of idle time. Steps are
+drawn below the strip.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.advice import title_of
+from bubbleviz.analyses.idle.advice import make_title
 from bubbleviz.analyses.idle.report import BUSY, MAX_SHOWN_DEVICES, REST, IdleMeasurement, RankIdle
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
@@ -26,11 +26,11 @@ from bubbleviz.render.picture.page import Page
 
 Edges = npt.NDArray[np.floating[Any]]
 #: Maximum number of bars.
-_MOST_BARS = 128
-#: The longest so many activities have a colour; the others share one.
-_COLOURED = 9
-#: A smaller share of the time is not worth a place in the legend.
-_NOTHING = 0.0005
+_MAX_BARS = 128
+#: Number of activities, the longest ones, that have their own color; all others share one.
+_N_COLOURS = 9
+#: Minimum fraction of the time for which a name is listed in the legend.
+_MIN_LEGEND_SHARE = 0.0005
 REST_COLOUR = "#d3d8de"
 #: px: height of a bar, and from one to the next.
 _BAR, _PITCH = 13.0, 16.0
@@ -39,10 +39,10 @@ _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0
 
 
 def draw_idle(measurement: IdleMeasurement) -> str:
-    """Return the SVG document of a report."""
+    """Draw the report on idle time as an SVG document."""
     page = Page("bvg-")
     count = len(measurement.ranks)
-    page.title = title_of(measurement, percent)
+    page.title = make_title(measurement, percent)
     page.description = "One strip per device; each slice is filled by the shares of its time."
     page.heading(page.title)
     page.y += 4
@@ -53,7 +53,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     )
     page.y += 12
     ranks = measurement.ranks[:MAX_SHOWN_DEVICES]
-    colours = colours_of(measurement)
+    colours = choose_colours(measurement)
     size = 11.0
     labels = [to_one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
@@ -84,53 +84,65 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     if count > MAX_SHOWN_DEVICES:
         page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
     if measurement.limitations:
-        page.paragraph(_limitation_line(measurement), 9.5, lines=3)
+        page.paragraph(_list_limitations(measurement), 9.5, lines=3)
     return page.svg()
 
 
-def _limitation_line(measurement: IdleMeasurement) -> str:
-    """Return a line that lists the limitations without reasons, which would name files."""
+def _list_limitations(measurement: IdleMeasurement) -> str:
+    """Return a line that lists the limitations without their reasons, which would name files."""
     counts = Counter[str]()
     for limitation in measurement.limitations:
         counts[limitation.what] += limitation.count
-    named = (
+    texts = (
         f"{to_one_line(what, 160)} ({count:,})" if count != 1 else to_one_line(what, 160)
         for what, count in counts.items()
     )
-    return f"Limitations: {'; '.join(named)}."
+    return f"Limitations: {'; '.join(texts)}."
 
 
-def colours_of(measurement: IdleMeasurement) -> dict[str, str]:
-    """Return the colour of everything that has one of its own."""
-    names = [*BUSY, *(total.activity for total in measurement.activities[:_COLOURED])]
-    others = iter(MORE_ACTIVITIES * _COLOURED)
-    colours = {name: ACTIVITIES[name] if name in ACTIVITIES else next(others) for name in names}
+def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
+    """Return the color of each kind of work and activity in the picture, by name."""
+    names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
+    more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)
+    colours = {
+        name: ACTIVITIES[name] if name in ACTIVITIES else next(more_colours) for name in names
+    }
     # Activities of hosts without a device are not in the report's list.
-    others_shown = len(measurement.activities) > _COLOURED or len(measurement.devices) < len(
+    has_rest = len(measurement.activities) > _N_COLOURS or len(measurement.devices) < len(
         measurement.ranks
     )
-    return {**colours, REST: REST_COLOUR} if others_shown else colours
+    return {**colours, REST: REST_COLOUR} if has_rest else colours
 
 
 def _draw_strip(
     page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
 ) -> None:
-    spent = rank.slices(list(colours))
-    whole = np.maximum(spent.sum(axis=0), 1)
-    # Whole tenths of a pixel, so that what lies beside each other meets.
-    edges = np.rint(np.cumsum(spent, axis=0) / whole * height * 10) / 10
+    """Draw the strip of a device, one path per color.
+
+    Args:
+        page: The page; the strip starts at its current position.
+        rank: The device.
+        left: Left edge of the strip.
+        width: Width of the strip.
+        height: Height of the strip.
+        colours: Colors by name, from top to bottom.
+    """
+    spent = rank.sum_slices(list(colours))
+    total_ns = np.maximum(spent.sum(axis=0), 1)
+    # Rounding to tenths of a pixel makes adjacent areas meet.
+    edges = np.rint(np.cumsum(spent, axis=0) / total_ns * height * 10) / 10
     step = width / spent.shape[1]
     for number, colour in enumerate(colours.values()):
         low = edges[number - 1] if number else np.zeros(spent.shape[1])
         path = "".join(
             box(left + first * step, page.y + over, left + last * step, page.y + under)
-            for first, last, over, under in _runs(low, edges[number])
+            for first, last, over, under in _merge_runs(low, edges[number])
         )
         page.path(path, fill=colour)
 
 
-def _runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
-    """Yield (first, last, low, high) of neighbouring slices that are alike, empty ones left out."""
+def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
+    """Yield (first, last, low, high) of adjacent slices with equal edges; skip empty ones."""
     change = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
     bounds = [0, *change.tolist(), len(low)]
     for first, last in pairwise(bounds):
@@ -139,7 +151,7 @@ def _runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
 
 
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
-    """Draw steps as a band below a strip, with their names where these fit."""
+    """Draw steps as a band below a strip, with the names that fit."""
     boxes: tuple[list[str], list[str]] = ([], [])
     steps = [step for step in rank.steps if step.name is not None and step.length_ns]
     reached = left
@@ -173,17 +185,17 @@ def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
-    """Draw the meaning of colours, each with its share of all time."""
+    """Draw the legend of colors, each with its fraction of the total time."""
     names = list(colours)
     totals_ns = np.zeros(len(names), np.int64)
     for rank in measurement.ranks:
-        totals_ns += rank.slices(names).sum(axis=1)
+        totals_ns += rank.sum_slices(names).sum(axis=1)
     x, line = page.left, 18.0
     for (name, colour), total_ns in zip(colours.items(), totals_ns.tolist(), strict=True):
-        share = total_ns / measurement.span_ns if measurement.span_ns else 0.0
-        if share < _NOTHING:
+        fraction = total_ns / measurement.span_ns if measurement.span_ns else 0.0
+        if fraction < _MIN_LEGEND_SHARE:
             continue
-        text = f"{to_one_line(name, 44)}  {percent(share)}"
+        text = f"{to_one_line(name, 44)}  {percent(fraction)}"
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
             x, page.y = page.left, page.y + line
@@ -196,10 +208,10 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, st
 def _draw_side_by_side(
     page: Page, measurement: IdleMeasurement, colours: dict[str, str], left: float, right: float
 ) -> None:
-    """Draw one bar per device, all equally long, divided as its time was; none for one alone."""
-    ranks, names, shares = measurement.device_shares(_COLOURED)
+    """Draw one bar per device, divided by kinds of time, if there are several devices."""
+    ranks, names, shares = measurement.device_shares(_N_COLOURS)
     idle = shares[:, len(BUSY) :].sum(axis=1)
-    count = min(len(ranks), _MOST_BARS)
+    count = min(len(ranks), _MAX_BARS)
     if count < 2:
         return
     page.y += 16
@@ -207,10 +219,10 @@ def _draw_side_by_side(
     page.y += 10
     page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
     top, size = page.y, 10.5
-    for row, at in enumerate(ranks[:count]):
+    for row, rank_index in enumerate(ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
         label = truncate_text(
-            to_one_line(measurement.ranks[at].label, 60), size, left - page.left - 8
+            to_one_line(measurement.ranks[rank_index].label, 60), size, left - page.left - 8
         )
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)

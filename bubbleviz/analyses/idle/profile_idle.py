@@ -110,19 +110,19 @@ def _find_limitations(
 ) -> Iterator[Limitation]:
     """Yield why idle time could not be attributed."""
     path, waiting = profile.source.path, evidence.waiting
-    single = sum(rank.single for rank in ranks)
+    single = sum(rank.is_single for rank in ranks)
     if single:
         yield Limitation(
             "duty cycle",
             f"{path}: a device ran a single kernel or copy, so it has no window and is in no sum",
             single,
         )
-    if 2 * waiting.unrecorded > waiting.asked:
+    if 2 * waiting.n_unrecorded > waiting.n_waits:
         yield Limitation(
             "what streams waited for",
             f"{path}: most of their waits are for events whose record is not in the profile; such "
             "idle time counts as stream or rank dependency",
-            waiting.unrecorded,
+            waiting.n_unrecorded,
         )
     totals = [total for rank in ranks for total in rank.activities]
     unlinked = [total for total in totals if total.activity == known.UNLINKED]

@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.analyses.idle.host import HostEvents
-from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting, kinds_of
+from bubbleviz.analyses.idle.waits import BLOCKED, KIND_NAMES, HeldWork, Waiting, classify_work
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
@@ -24,7 +24,7 @@ from bubbleviz.report.idle_summary import ProvedWait
 COPY_NAME = "copy or memset"
 
 
-def work_name(activities: Activities, row: int) -> str:
+def get_work_name(activities: Activities, row: int) -> str:
     """Return the name of a kernel or copy."""
     name = int(activities.name_id[row])
     return COPY_NAME if name == NONE else truncate_for_document(activities.names[name])
@@ -39,7 +39,7 @@ class ProvedWaits(Table):
         end_ns: End of the wait.
         by_host: 1 if a host waited, 0 if a stream waited.
         waiting: Number of the host's call, or of the stream.
-        held: Activity that the stream ran after the wait, or -1 if a host waited.
+        held_work: Activity that the stream ran after the wait, or -1 if a host waited.
         awaited: Activity that was waited for.
         kind: Index of its kind in ``KIND_NAMES``.
         count: 1, or 0 for all but the first piece in which a call waited.
@@ -51,7 +51,7 @@ class ProvedWaits(Table):
     end_ns: Ints
     by_host: Ints
     waiting: Ints
-    held: Ints
+    held_work: Ints
     awaited: Ints
     kind: Ints
     count: Ints
@@ -59,7 +59,7 @@ class ProvedWaits(Table):
     idle_ns: Ints
 
 
-def proved_waits(
+def find_proved_waits(
     device: Device,
     times: Mapping[str, intervals.Intervals],
     profile: Profile,
@@ -87,8 +87,10 @@ def proved_waits(
     """
     is_blocking = np.array([name in BLOCKED for name in numbers.values], bool)
     blocked = idle.take(is_blocking[idle.activity])
-    of_streams = _waits_of_streams(device, times["compute"], profile.activities, waiting, blocked)
-    of_hosts = _waits_of_hosts(profile.activities, host, idle, kinds)
+    of_streams = _collect_stream_waits(
+        device, times["compute"], profile.activities, waiting, blocked
+    )
+    of_hosts = _collect_host_waits(profile.activities, host, idle, kinds)
     waits = _add_up_waits(join_tables([of_streams, of_hosts]), device, profile, waiting, host)
     return (
         tuple(sorted(waits, key=ProvedWait.order)),
@@ -97,7 +99,7 @@ def proved_waits(
     )
 
 
-def _waits_of_streams(
+def _collect_stream_waits(
     device: Device,
     compute: intervals.Intervals,
     activities: Activities,
@@ -113,9 +115,11 @@ def _waits_of_streams(
         waiting: What the profile proves about waiting.
         blocked: Idle time of the device that is attributed to waits for events.
     """
-    held = waiting.held
-    start_ns, end_ns = (np.clip(time, *device.span_ns) for time in (held.start_ns, held.end_ns))
-    is_of_device = activities.rank[held.work] == device.rank
+    held_work = waiting.held
+    start_ns, end_ns = (
+        np.clip(time, *device.span_ns) for time in (held_work.start_ns, held_work.end_ns)
+    )
+    is_of_device = activities.rank[held_work.work] == device.rank
     rows = np.flatnonzero(is_of_device & (end_ns > start_ns))
     start_ns, end_ns = start_ns[rows], end_ns[rows]
     computing_ns = intervals.measure_within(compute, start_ns, end_ns)
@@ -123,27 +127,27 @@ def _waits_of_streams(
         start_ns=start_ns,
         end_ns=end_ns,
         by_host=make_constant(0, len(rows)),
-        waiting=waiting.streams[held.work[rows]],
-        held=held.work[rows],
-        awaited=held.by[rows],
-        kind=held.kind[rows],
+        waiting=waiting.streams[held_work.work[rows]],
+        held_work=held_work.work[rows],
+        awaited=held_work.by[rows],
+        kind=held_work.kind[rows],
         count=make_constant(1, len(rows)),
         without_compute_ns=end_ns - start_ns - computing_ns,
-        idle_ns=_sum_blocked(held, blocked)[rows],
+        idle_ns=_sum_blocked(held_work, blocked)[rows],
     )
 
 
-def _sum_blocked(held: HeldWork, blocked: IdleIntervals) -> Ints:
+def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
     """Return the idle time before each held work that is attributed to its wait."""
-    row = find_positions(held.work, blocked.after)
-    is_before_event = blocked.start_ns < np.append(held.end_ns, NONE)[row]
+    row = find_positions(held_work.work, blocked.after)
+    is_before_event = blocked.start_ns < np.append(held_work.end_ns, NONE)[row]
     pieces = np.flatnonzero((row != NONE) & is_before_event)
-    idle_ns = np.zeros(len(held), np.int64)
+    idle_ns = np.zeros(len(held_work), np.int64)
     np.add.at(idle_ns, row[pieces], blocked.end_ns[pieces] - blocked.start_ns[pieces])
     return idle_ns
 
 
-def _waits_of_hosts(
+def _collect_host_waits(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
 ) -> ProvedWaits:
     """Return the pieces of a device's idle time in which hosts waited for known work."""
@@ -158,9 +162,9 @@ def _waits_of_hosts(
         end_ns=pieces.end_ns,
         by_host=make_constant(1, len(pieces)),
         waiting=host.call[call],
-        held=make_constant(NONE, len(pieces)),
+        held_work=make_constant(NONE, len(pieces)),
         awaited=host.by[call],
-        kind=kinds_of(activities, host.by[call], kinds),
+        kind=classify_work(activities, host.by[call], kinds),
         count=count,
         without_compute_ns=length_ns,
         idle_ns=length_ns,
@@ -203,9 +207,9 @@ def _add_up_waits(
         awaited = int(waits.awaited[first])
         who = f"host, {host.calls[int(waits.waiting[first])]}" if waits.by_host[first] else ""
         key = (
-            who or stream(int(waits.held[first])),
+            who or stream(int(waits.held_work[first])),
             stream(awaited),
-            work_name(activities, awaited),
+            get_work_name(activities, awaited),
             KIND_NAMES[int(waits.kind[first])],
         )
         earlier = by_text.get(key, [0] * len(spent))

@@ -134,10 +134,10 @@ class RankIdle:
         pid: Process id.
         device_id: Number of the device in the process.
         place: Display name of the device, such as ``GPU 0``.
-        on_host: Whether it is a host whose operators are taken as the work of a device. It has no
+        is_host: Whether it is a host whose operators are taken as the work of a device. It has no
             duty cycle, and its idle time is in no sum.
-        single: Whether it is a device that ran a single kernel or copy. It has no duty cycle, and
-            its idle time is in no sum.
+        is_single: Whether it is a device that ran a single kernel or copy. It has no duty cycle,
+            and its idle time is in no sum.
         gpu: Model of the device, or None if unknown.
         start_ns: Start of the first work.
         end_ns: End of the last work.
@@ -175,8 +175,8 @@ class RankIdle:
     pid: int
     device_id: int
     place: str
-    on_host: bool
-    single: bool
+    is_host: bool
+    is_single: bool
     gpu: str | None
     start_ns: int
     end_ns: int
@@ -223,19 +223,19 @@ class RankIdle:
         return gaps.take(gaps.end_ns - gaps.start_ns >= shortest_ns)
 
     @property
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether it has a duty cycle, as a device that ran more than a single kernel or copy."""
-        return not self.on_host and not self.single
+        return not self.is_host and not self.is_single
 
     @property
     def duty_cycle(self) -> float | None:
         """Busy time as a fraction of the span, or None if it is not measured."""
-        return self.busy_ns / self.span_ns if self.measured else None
+        return self.busy_ns / self.span_ns if self.is_measured else None
 
     @property
     def compute_duty(self) -> float | None:
         """Compute time as a fraction of the span, or None if it is not measured."""
-        return self.compute_ns / self.span_ns if self.measured else None
+        return self.compute_ns / self.span_ns if self.is_measured else None
 
     @property
     def overlap(self) -> float | None:
@@ -243,7 +243,7 @@ class RankIdle:
         whole_ns = self.communication_ns
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
-    def slices(self, names: Sequence[str]) -> Ints:
+    def sum_slices(self, names: Sequence[str]) -> Ints:
         """Return what each slice of time is spent on.
 
         Args:
@@ -252,10 +252,10 @@ class RankIdle:
         Returns:
             Nanoseconds, shape (names, slices). The values of a slice add up to its length.
         """
-        own = (*BUSY, *(total.activity for total in self.activities))
-        place = {name: at for at, name in enumerate(names)}
+        own_names = (*BUSY, *(total.activity for total in self.activities))
+        index = {name: row for row, name in enumerate(names)}
         spent_ns = np.zeros((len(names), self.slice_ns.shape[1]), np.int64)
-        np.add.at(spent_ns, [place.get(name, len(names) - 1) for name in own], self.slice_ns)
+        np.add.at(spent_ns, [index.get(name, len(names) - 1) for name in own_names], self.slice_ns)
         return spent_ns
 
 
@@ -295,7 +295,7 @@ class IdleMeasurement:
     @property
     def devices(self) -> tuple[RankIdle, ...]:
         """The ranks that are devices, not hosts."""
-        return tuple(rank for rank in self.ranks if not rank.on_host)
+        return tuple(rank for rank in self.ranks if not rank.is_host)
 
     def work(self) -> list[WorkTotal]:
         """Return the kernels and copies of all devices by name, the longest first."""
@@ -304,7 +304,7 @@ class IdleMeasurement:
 
     def copies(self) -> tuple[CopyTotal, ...]:
         """Return the copies of all devices by kind, the longest total first."""
-        return copies.add_up(total for rank in self.devices for total in rank.copies)
+        return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
         """Return how fast the kernels of each rank are compared with those of others, from 0 to 1.
@@ -317,7 +317,7 @@ class IdleMeasurement:
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
         for index, rank in enumerate(self.ranks):
-            for total in rank.work if rank.measured else ():
+            for total in rank.work if rank.is_measured else ():
                 if total.work_class not in {"communication", COPIES}:
                     number = kernels.setdefault((total.name, total.count), len(kernels))
                     times[index, number] = total.time_ns
@@ -334,7 +334,7 @@ class IdleMeasurement:
 
     def summed(self, name: str) -> int:
         """Return a time over all devices that ran more than one kernel or copy."""
-        return sum(getattr(rank, name) for rank in self.ranks if rank.measured)
+        return sum(getattr(rank, name) for rank in self.ranks if rank.is_measured)
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
@@ -359,7 +359,7 @@ class IdleMeasurement:
     @property
     def proved_idle_ns(self) -> int:
         """Idle time of all devices in which a stream or a host is proved to have waited."""
-        return sum(wait.idle_ns for rank in self.ranks if rank.measured for wait in rank.waits)
+        return sum(wait.idle_ns for rank in self.ranks if rank.is_measured for wait in rank.waits)
 
     @property
     def span_ns(self) -> int:
@@ -377,12 +377,12 @@ class IdleMeasurement:
             idle time, and :data:`REST` if there are more; shares of the span, shape
             (devices, names), whose rows add up to 1.
         """
-        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.measured)
+        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.is_measured)
         main = tuple(total.activity for total in self.activities[:activities])
         names = (*BUSY, *main, *([REST] if len(self.activities) > len(main) else ()))
         spent_ns = np.zeros((len(shown), len(names)), np.int64)
         for row, at in enumerate(shown):
-            spent_ns[row] = self.ranks[at].slices(names).sum(axis=1)
+            spent_ns[row] = self.ranks[at].sum_slices(names).sum(axis=1)
         return shown, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
 
 

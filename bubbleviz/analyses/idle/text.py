@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.advice import SHARE, advice, title_of
-from bubbleviz.analyses.idle.copies import written_size
+from bubbleviz.analyses.idle.advice import SHARE, advice, make_title
+from bubbleviz.analyses.idle.copies import format_size
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import (
     BUSY,
@@ -27,13 +27,15 @@ from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.report.idle_summary import GapExample
 
 #: Activities of hosts by which devices are compared.
-_COMPARED = 5
+_MAX_COMPARED = 5
 #: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
-_FEW, _SOME = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
+_ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Maximum number of kinds of copies on one screen.
-_FEW_COPIES = 2
+_MAX_COPY_ROWS = 2
 #: Columns of devices on one screen.
-_FIRST = (*("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),)
+_FIRST_SCREEN_COLUMNS = (
+    *("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),
+)
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 #: Shares of the span by header.
@@ -49,7 +51,7 @@ _DEVICE, _WHO, _WORK = 24, 30, 36
 #: Characters of a whole name; sentences of advice on one screen.
 _LONGEST, _ADVICE = 600, 2
 #: Waits that explain less than this share of the idle time are not on the first screen.
-_PROVED = 0.1
+_MIN_PROVED = 0.1
 
 
 def sections(
@@ -62,13 +64,13 @@ def sections(
         top: rows of a table, at most; None for as many as a screen holds.
         everything: whether to print all tables rather than what fits one screen.
     """
-    few = _FEW if _named(measurement) else _SOME
+    few = _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
     devices, activities, steps, waits, kernels = (top,) * 5 if top else few
     hint, by = "; -v", ""
     if everything:
         hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))})"
-    yield blocks.Sentence(title_of(measurement), style="" if everything else "bold")
-    table = device_table(measurement, devices, hint)
+    yield blocks.Sentence(make_title(measurement), style="" if everything else "bold")
+    table = make_device_table(measurement, devices, hint)
     if everything:
         yield blocks.Sentence(
             f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\n"
@@ -77,37 +79,37 @@ def sections(
             f"queued: {DEFINITIONS['queued']}; empty: the share of the span with none."
         )
         yield table
-        yield from _side_by_side(measurement, devices)
+        yield from _compare_devices(measurement, devices)
     else:
-        first = [{name: row[name] for name in _FIRST} for row in table.rows]
+        first = [{name: row[name] for name in _FIRST_SCREEN_COLUMNS} for row in table.rows]
         yield replace(
             table, title=table.title if len(measurement.ranks) > devices else "", rows=first
         )
-    yield from _kernels(measurement, kernels, hint, everything=everything)
+    yield from _list_kernels(measurement, kernels, hint, everything=everything)
     exposed_ns = measurement.summed("exposed_copy_ns")
     if measurement.copies() and (everything or exposed_ns >= SHARE * measurement.span_ns > 0):
-        yield copy_table(measurement, kernels if everything else _FEW_COPIES, hint)
+        yield make_copy_table(measurement, kernels if everything else _MAX_COPY_ROWS, hint)
     if measurement.activities:
-        table = activity_table(measurement, activities, hint)
+        table = make_activity_table(measurement, activities, hint)
         # The sum of all, below an empty row, is for those that want all of it.
         yield table if everything else replace(table, rows=table.rows[:-2])
-    if everything or measurement.proved_idle_ns >= _PROVED * measurement.idle_ns > 0:
-        yield from _waits(measurement, waits, hint)
+    if everything or measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
+        yield from _list_waits(measurement, waits, hint)
     if everything:
-        yield from _explained(measurement, activities)
+        yield from _explain_activities(measurement, activities)
     if everything or top:
-        yield from _steps(measurement, f"Steps{by}, most idle ones", steps, hint)
-    elif idlest := _idlest(measurement):
+        yield from _list_steps(measurement, f"Steps{by}, most idle ones", steps, hint)
+    elif idlest := _describe_idlest_step(measurement):
         yield blocks.Sentence(idlest)
-    told = "\n".join(advice(measurement)[: None if everything else _ADVICE])
-    yield blocks.Sentence(f"\n{told}\n" if everything else f"\n{told}")
+    advice_text = "\n".join(advice(measurement)[: None if everything else _ADVICE])
+    yield blocks.Sentence(f"\n{advice_text}\n" if everything else f"\n{advice_text}")
     if not everything:
         yield blocks.Sentence(
             "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg", style="dim"
         )
 
 
-def _kernels(
+def _list_kernels(
     measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
     """Yield what kernels ran longest, by class and by name; nothing without a device."""
@@ -119,12 +121,12 @@ def _kernels(
     for total in work:
         class_ns[total.work_class] += total.time_ns
     shares = [f"{name} {format_percent(ns / total_ns)}" for name, ns in class_ns.most_common()]
-    table = kernel_table(measurement, top, hint, whole=everything)
+    table = make_kernel_table(measurement, top, hint, full_names=everything)
     yield replace(table, title=f"{table.title}: {', '.join(shares[: None if everything else 2])}")
 
 
-def kernel_table(
-    measurement: IdleMeasurement, top: int, hint: str = "", *, whole: bool = True
+def make_kernel_table(
+    measurement: IdleMeasurement, top: int, hint: str = "", *, full_names: bool = True
 ) -> blocks.Table:
     """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
     work = measurement.work()
@@ -132,7 +134,7 @@ def kernel_table(
     rows = [
         {
             "kernel": to_one_line(total.name, _LONGEST)
-            if whole
+            if full_names
             else blocks.truncate_name(kinds.trim_signature(total.name), _KERNEL),
             "class": total.work_class,
             "ms": blocks.format_ms(total.time_ns),
@@ -145,11 +147,11 @@ def kernel_table(
     left, drop_order = ("kernel", "class"), ("calls", "mean us", "class")
     has_copies = any(total.work_class == COPIES for total in work)
     title = "Longest kernels and copies" if has_copies else "Longest kernels"
-    table = _table(title, rows, len(work), top, hint, left, drop_order)
-    return replace(table, wrap=("kernel",)) if whole else table
+    table = _make_table(title, rows, len(work), top, hint, left, drop_order)
+    return replace(table, wrap=("kernel",)) if full_names else table
 
 
-def copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
     totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
@@ -161,61 +163,67 @@ def copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks
             "ms": blocks.format_ms(total.time_ns),
             "%": blocks.format_percent_cell(total.time_ns / sum_ns),
             "copies": f"{total.count:,}",
-            "moved": "-" if total.size is None else written_size(total.size),
+            "moved": "-" if total.size is None else format_size(total.size),
             "GB/s": "-" if total.bytes_per_ns is None else f"{total.bytes_per_ns:,.2f}",
         }
         for total in totals[:top]
     ]
     left, drop_order = ("direction", "from", "to"), ("%", "copies", "ms")
     title = "Copies by direction and memory"
-    return _table(title, rows, len(totals), top, hint, left, drop_order)
+    return _make_table(title, rows, len(totals), top, hint, left, drop_order)
 
 
-def _explained(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield what the main activities mean, and where the longest gap of each is."""
     short = (
         f"below {measurement.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
         "from one kernel to the next"
     )
     meaning = {**measurement.meaning, host_activities.SHORT: short}
-    shown = measurement.activities[:top]
-    known = [total.activity for total in shown if total.activity in meaning]
-    if known:
+    totals = measurement.activities[:top]
+    explained = [total.activity for total in totals if total.activity in meaning]
+    if explained:
         yield blocks.Sentence("")
-        yield blocks.make_bullets([f"{activity}: {meaning[activity]}" for activity in known])
-    if examples := [_example(measurement, own, own.example) for own in shown if own.example]:
+        yield blocks.make_bullets([f"{activity}: {meaning[activity]}" for activity in explained])
+    if examples := [
+        _describe_example(measurement, own, own.example) for own in totals if own.example
+    ]:
         yield blocks.make_heading("Longest gap by activity")
         yield blocks.make_bullets(examples)
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
     """Return the tables of devices, kernels, activities of hosts and waits by short names."""
-    kernels = kernel_table(measurement, MAX_SHOWN_DEVICES)
+    kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES)
     # Names, which are long, stand behind numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
     rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
     return {
-        "Devices": replace(device_table(measurement, MAX_SHOWN_DEVICES), title="Devices"),
+        "Devices": replace(make_device_table(measurement, MAX_SHOWN_DEVICES), title="Devices"),
         "Kernels": replace(kernels, rows=rows),
-        **({"Copies": copy_table(measurement, MAX_SHOWN_DEVICES)} if measurement.copies() else {}),
         **(
-            {"Hosts": activity_table(measurement, MAX_SHOWN_DEVICES)}
+            {"Copies": make_copy_table(measurement, MAX_SHOWN_DEVICES)}
+            if measurement.copies()
+            else {}
+        ),
+        **(
+            {"Hosts": make_activity_table(measurement, MAX_SHOWN_DEVICES)}
             if measurement.activities
             else {}
         ),
-        "Waits": wait_table(measurement, MAX_SHOWN_DEVICES),
+        "Waits": make_wait_table(measurement, MAX_SHOWN_DEVICES),
     }
 
 
 def notebook(measurement: IdleMeasurement) -> str:
     """Return shares of devices, activities of hosts, picture and advice as HTML."""
-    lines = (title_of(measurement), *advice(measurement))
+    lines = (make_title(measurement), *advice(measurement))
     below = (blocks.Sentence(limitation.sentence) for limitation in measurement.limitations)
     above = render_html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
     return wrap_picture(above, draw_idle(measurement), render_html(below))
 
 
-def _table(
+def _make_table(
     title: str,
     rows: list[dict[str, str]],
     count: int,
@@ -236,7 +244,7 @@ def _table(
     return blocks.Table(title, rows, left, drop_order=drop_order, n_omitted=count - top, hint=hint)
 
 
-def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return one row per device: its span, and the shares of it."""
     rows = []
     for rank in measurement.ranks[:top]:
@@ -244,7 +252,7 @@ def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bloc
         empty = None if queue is None else queue.empty_ns / rank.span_ns
         shares = {
             header: blocks.format_percent_cell(
-                getattr(rank, name) / rank.span_ns if rank.measured else None
+                getattr(rank, name) / rank.span_ns if rank.is_measured else None
             )
             for header, name in _SHARES.items()
         }
@@ -253,7 +261,7 @@ def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bloc
                 "device": blocks.truncate_name(rank.label),
                 "span ms": blocks.format_ms(rank.span_ns),
                 **shares,
-                "idle ms": blocks.format_ms(rank.idle_ns if rank.measured else None),
+                "idle ms": blocks.format_ms(rank.idle_ns if rank.is_measured else None),
                 "comm. ms": blocks.format_ms(rank.communication_ns),
                 "overlap %": blocks.format_percent_cell(rank.overlap),
                 "queued": "-" if queue is None else f"{queue.mean:,.1f}",
@@ -262,12 +270,12 @@ def device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bloc
         )
     drop_order = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
     title = "Devices" if measurement.devices else "Hosts"
-    return _table(title, rows, len(measurement.ranks), top, hint, ("device",), drop_order)
+    return _make_table(title, rows, len(measurement.ranks), top, hint, ("device",), drop_order)
 
 
-def _side_by_side(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
+def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
-    ranks, names, shares = measurement.device_shares(_COMPARED)
+    ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
         return
     shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
@@ -287,16 +295,16 @@ def _side_by_side(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Blo
         for row in order[:top]
     ]
     title = "Devices side by side, the idlest first: speed of kernels, idle time in % of the span"
-    yield _table(title, rows, len(order), top, "", ("device",))
-    most, least = order[0], order[-1]
+    yield _make_table(title, rows, len(order), top, "", ("device",))
+    most_idle, least_idle = order[0], order[-1]
     yield blocks.Sentence(
-        f"idle: {format_percent(float(idle[least]))} ({labels[least]}) to "
-        f"{format_percent(float(idle[most]))} ({labels[most]}), median "
+        f"idle: {format_percent(float(idle[least_idle]))} ({labels[least_idle]}) to "
+        f"{format_percent(float(idle[most_idle]))} ({labels[most_idle]}), median "
         f"{format_percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 
-def activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
@@ -309,18 +317,18 @@ def activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> bl
         }
         for total in measurement.activities[:top]
     ]
-    whole = {
+    total_row = {
         "activity": f"sum of {len(measurement.activities)}",
         "idle ms": blocks.format_ms(measurement.idle_ns),
         "of idle %": "100.00",
         "of span %": blocks.format_percent_cell(measurement.idle_ns / measurement.span_ns),
     }
     title = "What hosts did while devices were idle"
-    every = [*rows, {}, whole]
-    return _table(title, every, len(measurement.activities), top, hint, ("activity",))
+    all_rows = [*rows, {}, total_row]
+    return _make_table(title, all_rows, len(measurement.activities), top, hint, ("activity",))
 
 
-def wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
+def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` waits of all devices."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
@@ -342,14 +350,14 @@ def wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks
     ]
     left, drop_order = ("device", "waiting", "for", "on"), ("waits", "device", "blocked ms")
     title = "What they waited for, as far as it is proved"
-    return _table(title, rows, len(waits), top, hint, left, drop_order)
+    return _make_table(title, rows, len(waits), top, hint, left, drop_order)
 
 
-def _waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
+def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield who waited for which work, and how much of the time that explains; nothing of none."""
     if not any(rank.waits for rank in measurement.devices):
         return
-    yield wait_table(measurement, top, hint)
+    yield make_wait_table(measurement, top, hint)
     parts = []
     if measurement.idle_ns:
         parts.append(
@@ -364,23 +372,23 @@ def _waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[b
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
-def _example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
+def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
     """Return where the longest gap of an activity is."""
     rank = measurement.ranks[total.rank]
-    at = blocks.format_ms(gap.start_ns - rank.start_ns)
+    offset_ms = blocks.format_ms(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
     device = f" of {to_one_line(rank.label, _NAME)}" if len(measurement.ranks) > 1 else ""
     where = " > ".join(to_one_line(name, _NAME) for name in gap.where)
     host = f"; the host in {blocks.truncate_middle(where, _PATH)}" if where else ""
     return (
         f"{to_one_line(total.activity, _NAME)}: {blocks.format_ms(total.longest_ns)} ms of the "
-        f"{blocks.format_ms(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
+        f"{blocks.format_ms(gap.end_ns - gap.start_ns)} ms from {offset_ms} ms into the span"
         f"{device}{step}; between {blocks.truncate_name(gap.before, _KERNEL)} and "
         f"{blocks.truncate_name(gap.after, _KERNEL)}{host}"
     )
 
 
-def _idlest(measurement: IdleMeasurement) -> str:
+def _describe_idlest_step(measurement: IdleMeasurement) -> str:
     """Return the step that was idle longest, in a sentence; "" where none has a name."""
     steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
     if not steps:
@@ -392,18 +400,18 @@ def _idlest(measurement: IdleMeasurement) -> str:
     )
 
 
-def _named(measurement: IdleMeasurement) -> bool:
+def _has_named_steps(measurement: IdleMeasurement) -> bool:
     return any(step.name is not None for rank in measurement.devices for step in rank.steps)
 
 
-def _steps(
+def _list_steps(
     measurement: IdleMeasurement, title: str, top: int, hint: str = ""
 ) -> Iterator[blocks.Block]:
     """Yield the steps with most idle time, in their own order; nothing where none has a name."""
-    if not _named(measurement):
+    if not _has_named_steps(measurement):
         return
     steps = [(rank, step) for rank in measurement.devices for step in rank.steps]
-    most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
+    most_idle = sorted(range(len(steps)), key=lambda index: (-steps[index][1].idle_ns, index))[:top]
     rows = [
         {
             "device": blocks.truncate_name(rank.label),
@@ -414,6 +422,6 @@ def _steps(
             "most of it": blocks.truncate_name(step.activities[0][0]) if step.activities else "",
             "ms": blocks.format_ms(step.activities[0][1] if step.activities else None),
         }
-        for rank, step in (steps[at] for at in sorted(most_idle))
+        for rank, step in (steps[index] for index in sorted(most_idle))
     ]
-    yield _table(title, rows, len(steps), top, hint, ("device", "step", "most of it"))
+    yield _make_table(title, rows, len(steps), top, hint, ("device", "step", "most of it"))

@@ -1,4 +1,4 @@
-"""Totals: attributed idle time summed by activity, and by step."""
+"""Sums of attributed idle time, by activity and by step."""
 
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from bubbleviz.model.intervals import Intervals
 from bubbleviz.report.idle_summary import GapExample
 
 
-def by_activity(
+def sum_by_activity(
     idle: IdleIntervals,
     device: Device,
     busy: Intervals,
     names: Sequence[str],
     example: Callable[[int, int], GapExample | None],
 ) -> tuple[report.ActivityIdle, ...]:
-    """Return the idle time of a device by activity, the longest first.
+    """Sum the idle time of a device by activity, the longest first.
 
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
-        busy: When any kernel or copy ran on it.
+        busy: Time in which any kernel or copy ran on it.
         names: Names of the activities.
-        example: Function that describes a gap of which an activity (its number) took most.
+        example: Function of (gap, activity) that describes the gap in which the activity took
+            longest.
     """
-    each = group_rows(idle.activity, idle.interval)
-    spent_ns = intervals.group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
-    activity, gap = idle.activity[each.first], idle.interval[each.first]
+    pairs = group_rows(idle.activity, idle.interval)
+    spent_ns = intervals.group_sum(pairs.of_row, len(pairs), idle.end_ns - idle.start_ns)
+    activity, gap = idle.activity[pairs.first], idle.interval[pairs.first]
     totals = []
-    # Few: as many as there are names.
+    # There are only as many activities as names.
     for number in find_distinct(activity).tolist():
         rows = np.flatnonzero(activity == number)
         longest = rows[spent_ns[rows].argmax()]
@@ -57,18 +58,18 @@ def by_activity(
         )
     span_ns = device.span_ns[1] - device.span_ns[0]
     short_ns = span_ns - intervals.measure(busy) - int(spent_ns.sum())
-    return _with_short_gaps(totals, device, short_ns)
+    return _add_short_gaps(totals, device, short_ns)
 
 
-def _with_short_gaps(
+def _add_short_gaps(
     totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
 ) -> tuple[report.ActivityIdle, ...]:
-    """Return totals by activity with the short gaps that have no rows, the longest first.
+    """Add the short gaps without rows to the totals by activity, and sort them, the longest first.
 
     Args:
         totals: Totals of the gaps that have rows.
         device: The device.
-        short_ns: Length of all short gaps that have no rows.
+        short_ns: Total length of the short gaps without rows.
     """
     by_name = {total.activity: total for total in totals}
     if short_ns:
@@ -84,19 +85,21 @@ def _with_short_gaps(
     return tuple(sorted(by_name.values(), key=report.ActivityIdle.order))
 
 
-def by_step(
+def sum_by_step(
     idle: IdleIntervals,
     device: Device,
     busy: Intervals,
     steps: Steps,
     names: Sequence[str],
 ) -> tuple[report.StepIdle, ...]:
-    """Return the steps of a device, and the time outside of them.
+    """Sum the idle time of a device by step, followed by the time outside of steps.
+
+    Without any time outside of steps, the last entry is left out.
 
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
-        busy: When any kernel or copy ran on it.
+        busy: Time in which any kernel or copy ran on it.
         steps: Steps of its process.
         names: Names of the activities.
     """
@@ -106,43 +109,43 @@ def by_step(
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
     pieces = cut_idle(idle, low_ns, high_ns)
     step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
-    each = group_rows(step, pieces.activity)
-    spent_ns = intervals.group_sum(each.of_row, len(each), pieces.end_ns - pieces.start_ns)
+    pairs = group_rows(step, pieces.activity)
+    spent_ns = intervals.group_sum(pairs.of_row, len(pairs), pieces.end_ns - pieces.start_ns)
     spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    sums = step[each.first], pieces.activity[each.first], spent_ns
+    sums = step[pairs.first], pieces.activity[pairs.first], spent_ns
     for owner, activity, activity_ns in zip(*(column.tolist() for column in sums), strict=True):
         spent[owner][names[activity]] = activity_ns
 
     columns = (steps.name_id, low_ns, high_ns, busy_ns)
     rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
-    inside = [
-        _step_of(
+    step_totals = [
+        _make_step(
             steps.names[name], (start_ns, end_ns), end_ns - start_ns, step_busy_ns, spent[number]
         )
         for number, (name, start_ns, end_ns, step_busy_ns) in rows
     ]
     span_ns = device.span_ns[1] - device.span_ns[0]
-    rest_ns = span_ns - sum(own.length_ns for own in inside)
+    rest_ns = span_ns - sum(own.length_ns for own in step_totals)
     if not rest_ns:
-        return tuple(inside)
-    rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in inside)
-    return (*inside, _step_of(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
+        return tuple(step_totals)
+    rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in step_totals)
+    return (*step_totals, _make_step(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
 
 
-def _step_of(
+def _make_step(
     name: str | None,
     times_ns: tuple[int | None, int | None],
     length_ns: int,
     busy_ns: int,
     spent_ns: Mapping[str, int],
 ) -> report.StepIdle:
-    """Return a step, whose idle time without an activity is in short gaps.
+    """Make a step. Its idle time without an activity is in short gaps.
 
     Args:
         name: Name of the step, or None for the time outside of all steps.
         times_ns: Start and end of the step.
         length_ns: Length of the step.
-        busy_ns: How long anything ran in it.
+        busy_ns: Time in which anything ran in the step.
         spent_ns: Idle time by activity.
     """
     short_ns = length_ns - busy_ns - sum(spent_ns.values())

@@ -1,21 +1,26 @@
-"""Waits: what streams and hosts are proved to have waited for, as events of CUDA tell.
+"""Waits of streams and hosts that CUDA events prove.
 
-A stream does one thing after another: an event that is recorded on it completes when the work
-before has ended, and the work behind a wait begins when the event has completed::
+A stream runs its work in order. An event that is recorded on a stream completes when the work
+before it has ended, and work after a wait starts when the event has completed::
 
     host           record E(1)   launch P   wait for E   launch W   record E(2)
     stream 20   ├───────── K ─────────┤ E(1)      ├── L ──┤ E(2)
     stream 7    ├ P ┤ wait for E            ├── W ──┤
-    held                 ├────────────┤               from when W should have begun, until K ended
+    held                 ├────────────┤               from when W could have started until K ended
 
-The order is the order of the calls. It is unknown for calls at the same time, and for work whose
-call was not recorded. Nothing is concluded from these.
+The order within a stream is the order of the host's calls. It is unknown for calls at the same time
+and for work whose call was not recorded, and nothing is concluded from those.
+
+:func:`find_waiting` matches each wait with the record of its event, groups the waits between two
+pieces of work of a stream into *runs*, computes when each event completed, and derives from that
+which work was held up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,16 +33,16 @@ from bubbleviz.model.grouping import find_distinct, find_first_rows, group_rows,
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 
-#: Earlier than any time in a profile: the time of completion is unknown.
+#: Time before any time in a profile; marks unknown completion times.
 NEVER = -(1 << 62)
-#: Maximum number of events in a row that each follow a wait for the one before.
-_DEEPEST = 32
+#: Maximum length of a chain of events, each recorded after a wait for the previous one.
+_MAX_DEPTH = 32
 #: Maximum time by which work may start before its event completed. Work that starts earlier did not
 #: wait for the event, because clocks agree better than that.
 SLACK_NS = 1_000
 #: Kinds of work that streams and hosts wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
-#: Display names of these kinds, and the activities that idle time is attributed to.
+#: Display names of these kinds, and the activities to which idle time is attributed.
 KIND_NAMES = ("compute", "communication", "copy")
 BLOCKED = (
     host_activities.BLOCKED_BY_COMPUTE,
@@ -48,15 +53,15 @@ BLOCKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeldWork(Table):
-    """Work that waited for an event, in order of its rows.
+    """Work that waited for an event, sorted by the row of the work.
 
     Attributes:
-        work: Row of the activities: the work that waited.
+        work: Activity that waited.
         start_ns: Time from which the work waited: it was launched, and the work before it on its
             stream had ended.
-        end_ns: Time when the event completed, or when the work began if that is earlier.
-        by: Row of the activities: the work after which the event was recorded.
-        kind: Kind of that work, such as :data:`COMPUTE`.
+        end_ns: Time when the event completed, or when the work started if that is earlier.
+        by: Activity after which the event was recorded.
+        kind: Kind of that activity, such as :data:`COMPUTE`.
     """
 
     work: Ints
@@ -68,30 +73,30 @@ class HeldWork(Table):
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a profile proves of waiting.
+    """The waits that a profile proves.
 
     Attributes:
         held: Work of streams that waited.
         hosts: Process and correlation id of each call in which a host waited, sorted by them, and
-            the row of the activity that the call waited for last.
+            the activity that the call waited for last.
         streams: Stream of each activity, or -1 if unknown. Empty if nothing is proved.
-        asked: Number of waits of streams for events.
-        unrecorded: Number of these waits for which no record of the event is known.
+        n_waits: Number of waits of streams for events.
+        n_unrecorded: Number of these waits for which no record of the event is known.
     """
 
     held: HeldWork = field(default_factory=HeldWork.make_empty)
     hosts: tuple[Ints, ...] = ()
     streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    asked: int = 0
-    unrecorded: int = 0
+    n_waits: int = 0
+    n_unrecorded: int = 0
 
 
-def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
-    """Return the kinds of work of some activities.
+def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
+    """Classify activities as :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
 
     Args:
-        activities: Kernels and copies.
-        rows: Rows of the activities.
+        activities: Kernels, followed by copies.
+        rows: Activities to classify.
         kinds: Names of communication kernels.
     """
     communication = np.append(match_any(activities.names, kinds.communication), False)
@@ -100,12 +105,12 @@ def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
     return np.asarray(kind, np.int64)
 
 
-def synchronisation_of(
+def read_synchronisation(
     profile: Profile,
 ) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
-    """Return the synchronization events of a profile, or None if there are none, and what is lost.
+    """Read the synchronization events of a profile, or None if there are none, and what was lost.
 
-    Events without a process belong to the only process that ran work, if there is only one.
+    Events without a process are assigned to the process that ran work, if there is exactly one.
     """
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
@@ -119,7 +124,7 @@ def synchronisation_of(
     return replace(found, records=records, waits=waits), lost
 
 
-def made_by(records: EventRecords, calls: Calls) -> Bools:
+def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
     """Return a mask of the calls that made one of the records."""
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
@@ -127,65 +132,72 @@ def made_by(records: EventRecords, calls: Calls) -> Bools:
     return np.asarray((found != NONE) & (ids < UNCORRELATED), bool)
 
 
-def _made(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
-    """Return the records whose call is known, and the start of the first such call."""
-    count, ids = len(records), calls.correlation_id.astype(np.int64)
+def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
+    """Return the records whose call is known, and the start of the earliest such call."""
+    n_records, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
     key = group_rows(process, np.append(records.correlation_id, ids)).of_row
-    least = find_first_rows(key[count:], calls.start_ns)
-    first = lookup_values((key[count:][least],), least, (key[:count],))
-    rows = np.flatnonzero(first != NONE)
-    return records.take(rows), calls.start_ns[first[rows]]
+    record_key, call_key = key[:n_records], key[n_records:]
+    earliest = find_first_rows(call_key, calls.start_ns)
+    call = lookup_values((call_key[earliest],), earliest, (record_key,))
+    rows = np.flatnonzero(call != NONE)
+    return records.take(rows), calls.start_ns[call[rows]]
 
 
 class StreamOrder:
-    """The work of streams, in order of (stream, start).
+    """The work of streams, sorted by (stream, start).
 
     Attributes:
-        work: Row of the activities.
-        stream: Number of its stream, ascending.
-        time_ns: Start of its launching call, ascending within a stream. Work with an unknown call
+        work: Activity.
+        stream: Stream, ascending.
+        time_ns: Start of the launching call, ascending within a stream. Work with an unknown call
             has the time of the work before it.
-        known: Whether its call is known.
+        has_call: Whether the call is known.
 
     Args:
-        stream: Number of the stream of each activity, or -1 if unknown.
+        stream: Stream of each activity, or -1 if unknown.
         start_ns: Start of each activity on the device.
         launched_ns: Start of the launching call of each activity.
-        known: Whether that call is known.
+        has_call: Whether that call is known.
     """
 
-    def __init__(self, stream: Ints, start_ns: Ints, launched_ns: Ints, known: Bools) -> None:
+    def __init__(self, stream: Ints, start_ns: Ints, launched_ns: Ints, has_call: Bools) -> None:
         work = np.flatnonzero(stream != NONE)
         self.work = work = work[np.lexsort((start_ns[work], stream[work]))]
-        self.stream, self.known = stream[work], known[work]
-        time_ns = np.where(self.known, launched_ns[work], NEVER)
-        self.time_ns = time_ns[latest_so_far(self.stream, time_ns)]
+        self.stream, self.has_call = stream[work], has_call[work]
+        time_ns = np.where(self.has_call, launched_ns[work], NEVER)
+        self.time_ns = time_ns[find_latest_so_far(self.stream, time_ns)]
 
-    def before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
-        """Return the place of the last work that each stream got before a time, or -1."""
+    def find_before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
+        """Return the index of the last work launched on each stream before a time, or -1.
+
+        Args:
+            stream: Streams.
+            time_ns: A time for each stream.
+            or_at: Whether work launched exactly at the time counts as well.
+        """
         return intervals.find_last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
 
-    def after(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return the place of the first work that each stream got after a time, or -1."""
-        last = self.before(stream, time_ns, or_at=True)
-        at = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
-        return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
+    def find_after(self, stream: Ints, time_ns: Ints) -> Ints:
+        """Return the index of the first work launched on each stream after a time, or -1."""
+        last = self.find_before(stream, time_ns, or_at=True)
+        index = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
+        return np.where(np.append(self.stream, NONE)[index] == stream, index, NONE)
 
-    def trusted(self, at: Ints) -> Bools:
-        """Return a mask of the places that are -1, or whose work has a known call."""
-        return np.append(self.known, True)[at]
+    def mask_trusted(self, index: Ints) -> Bools:
+        """Return a mask of the indices that are -1, or whose work has a known call."""
+        return np.append(self.has_call, True)[index]
 
-    def last_work(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return the last work that each stream got before a time, or -1 if none or unknown."""
-        at = self.before(stream, time_ns)
-        return np.where(self.trusted(at), np.append(self.work, NONE)[at], NONE)
+    def find_last_work(self, stream: Ints, time_ns: Ints) -> Ints:
+        """Return the last activity of each stream before a time, or -1 if none or unknown."""
+        index = self.find_before(stream, time_ns)
+        return np.where(self.mask_trusted(index), np.append(self.work, NONE)[index], NONE)
 
 
-def latest_so_far(run: Ints, value: Ints) -> Ints:
-    """Return for each row the row of its run that has the highest value so far.
+def find_latest_so_far(run: Ints, value: Ints) -> Ints:
+    """Return for each row the row with the running maximum of its run.
 
-    If several rows have it, the first one wins. Rows of a run are adjacent::
+    If several rows have the maximum, the first one wins. Rows of a run are adjacent::
 
         run      0 0 0 1 1
         value    5 7 6 2 2
@@ -202,138 +214,211 @@ def latest_so_far(run: Ints, value: Ints) -> Ints:
     return latest
 
 
-def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
-    """Return the record that each wait is for, or -1 if there is none or it is unknown.
+def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
+    """Match each wait with the record of its event.
 
-    It is the record that shares the wait's number. If these numbers are not recorded, it is the
-    last record of the event in the process before the wait. A record of the wait's own device is
-    preferred, because it is not documented whether several devices number events together.
+    It is the record that shares the wait's pairing number. If these numbers are not recorded, it is
+    the last record of the event in the process before the wait. A record of the wait's own device
+    is preferred, because it is not documented whether several devices share the numbers of events.
 
     Args:
         records: Records of events, each with a process.
         called_ns: Time when the host made each record.
         waits: Waits of streams and hosts.
+
+    Returns:
+        The record of each wait, or -1 if there is none or it is unknown.
     """
-    found = np.full(len(waits), NONE, np.int64)
-    unpaired = (waits.pairing == NONE) | (records.pairing == NONE).all()
-    for name, open_to in (("pairing", ~unpaired), ("event", unpaired)):
-        ids = getattr(records, name), getattr(waits, name)
-        named = np.flatnonzero((ids[0] != NONE) & (records.process != NONE))
-        for on_device in (1, 0):
+    record = np.full(len(waits), NONE, np.int64)
+    has_no_pairing = (waits.pairing == NONE) | (records.pairing == NONE).all()
+    for name, applies in (("pairing", ~has_no_pairing), ("event", has_no_pairing)):
+        record_id, wait_id = getattr(records, name), getattr(waits, name)
+        candidates = np.flatnonzero((record_id != NONE) & (records.process != NONE))
+        for by_device in (1, 0):
             columns = (
                 (records.process, waits.process),
-                ids,
-                (on_device * records.device, on_device * waits.device),
+                (record_id, wait_id),
+                (by_device * records.device, by_device * waits.device),
             )
-            numbers = group_rows(*map(np.concatenate, columns)).of_row
-            wanted = open_to & (waits.event != NONE) & (waits.process != NONE) & (found == NONE)
-            wanted = np.flatnonzero(wanted)
+            key = group_rows(*map(np.concatenate, columns)).of_row
+            record_key, wait_key = key[: len(records)], key[len(records) :]
+            is_open = applies & (waits.event != NONE) & (waits.process != NONE) & (record == NONE)
+            rows = np.flatnonzero(is_open)
             last = intervals.find_last_before(
-                numbers[named],
-                called_ns[named],
-                numbers[len(records) :][wanted],
-                waits.start_ns[wanted],
+                record_key[candidates], called_ns[candidates], wait_key[rows], waits.start_ns[rows]
             )
-            found[wanted] = np.append(named, NONE)[last]
-    return found
+            record[rows] = np.append(candidates, NONE)[last]
+    return record
 
 
-def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return when all work of the same launch as each activity had ended, and which ended last.
+def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return when the launch of each activity was complete, and the activity that ended last.
 
-    A CUDA graph is one launch of many kernels, on several streams.
+    A CUDA graph is one launch of many kernels on several streams.
 
     Args:
-        call: Row of the launching call of each activity, or -1 if unknown.
+        call: Launching call of each activity, or -1 if unknown; the activity then counts alone.
         end_ns: End of each activity.
     """
-    row, launching = np.arange(len(call)), call[call != NONE]
-    if len(find_distinct(launching)) == len(launching):
+    row, known_calls = np.arange(len(call)), call[call != NONE]
+    if len(find_distinct(known_calls)) == len(known_calls):
         return end_ns, row
     order = np.lexsort((-row, end_ns, call))
-    last = np.append(call[order][1:] != call[order][:-1], True)[: len(order)]
-    closing = np.empty(len(call), np.int64)
-    group = np.cumsum(np.append(0, last[:-1]))[: len(order)]
-    closing[order] = order[last][group]
-    closing = np.where(call == NONE, row, closing)
-    return end_ns[closing], closing
+    is_last = np.append(call[order][1:] != call[order][:-1], True)[: len(order)]
+    launch = np.cumsum(np.append(0, is_last[:-1]))[: len(order)]
+    last_activity = np.empty(len(call), np.int64)
+    last_activity[order] = order[is_last][launch]
+    last_activity = np.where(call == NONE, row, last_activity)
+    return end_ns[last_activity], last_activity
 
 
-def _completions(
+class _Runs(NamedTuple):
+    """Waits of streams for events, grouped into runs and sorted by stream and time.
+
+    A run contains the waits of a stream between the same two pieces of work.
+
+    Attributes:
+        record: Record of the event that each wait is for.
+        stream: Stream that waits.
+        start_ns: Time of the wait's call.
+        anchor: Index in :class:`StreamOrder` of the last work before the wait, or -1.
+        run: Run of each wait.
+    """
+
+    record: Ints
+    stream: Ints
+    start_ns: Ints
+    anchor: Ints
+    run: Ints
+
+
+def _find_runs(
+    order: StreamOrder, waits: Waits, stream: Ints, record: Ints, is_stream_wait: Bools
+) -> _Runs:
+    """Group the waits of streams into runs.
+
+    Waits at the same time as work, and waits after work with an unknown call, are left out.
+
+    Args:
+        order: Work of the streams.
+        waits: Waits of streams and hosts.
+        stream: Stream of each wait, or -1.
+        record: Record of each wait, or -1.
+        is_stream_wait: Mask of the waits of streams for events.
+    """
+    rows = np.flatnonzero(is_stream_wait & (stream != NONE) & (record != NONE))
+    rows = rows[np.lexsort((waits.start_ns[rows], stream[rows]))]
+    anchor, anchor_or_same_time = (
+        order.find_before(stream[rows], waits.start_ns[rows], or_at=or_at)
+        for or_at in (False, True)
+    )
+    is_certain = order.mask_trusted(anchor) & (anchor == anchor_or_same_time)
+    rows, anchor = rows[is_certain], anchor[is_certain]
+    run = group_rows(stream[rows], anchor).of_row
+    return _Runs(record[rows], stream[rows], waits.start_ns[rows], anchor, run)
+
+
+def _find_completions(
     order: StreamOrder,
-    made: EventRecords,
+    records: EventRecords,
     stream: Ints,
     called_ns: Ints,
-    launched_with: tuple[Ints, Ints],
-    runs: tuple[Ints, ...],
+    launch_ends: tuple[Ints, Ints],
+    runs: _Runs,
 ) -> tuple[Ints, Ints]:
-    """Return when each event completed, and the work that completed it.
+    """Compute when each event completed, and which work completed it.
 
-    An event completes with the work before it, or with the waits after that work: a wait before the
-    work is over when the work begins. Unknown times are :data:`NEVER`, unknown work is -1.
+    An event completes with the last work before it on its stream, or with a later wait between that
+    work and the event. Since such a wait may be for another event, the times are propagated along
+    chains of up to ``_MAX_DEPTH`` events.
+
+    Args:
+        order: Work of the streams.
+        records: Records of the events.
+        stream: Stream of each record, or -1.
+        called_ns: Time when the host made each record.
+        launch_ends: See :func:`_find_launch_ends`.
+        runs: Waits of streams.
+
+    Returns:
+        completed_ns: Completion time, or :data:`NEVER` if unknown.
+        completed_by: Activity that completed the event, or -1 if unknown.
     """
-    record, run_stream, start_ns, anchor, run = runs
-    done_ns, closing = launched_with
-    at = order.before(stream, called_ns)
-    certain = (stream != NONE) & order.trusted(at)
-    behind_work = certain & (at != NONE)
-    work = np.append(order.work, NONE)[at]
-    completed_ns = np.maximum(np.append(done_ns, NEVER)[work], made.completed_ns)
-    completed_ns = np.where(behind_work, completed_ns, NEVER)
-    completed_by = np.where(behind_work, np.append(closing, NONE)[work], NONE)
-    last = intervals.find_last_before(run_stream, start_ns, stream, called_ns)
-    held = np.flatnonzero(certain & (last != NONE) & (np.append(anchor, NONE)[last] == at))
-    for _ in range(_DEEPEST):
-        latest = record[latest_so_far(run, completed_ns[record])[last[held]]]
-        later = completed_ns[latest] > completed_ns[held]
-        if not later.any():
+    launch_end_ns, last_activity = launch_ends
+    index = order.find_before(stream, called_ns)
+    is_certain = (stream != NONE) & order.mask_trusted(index)
+    has_work = is_certain & (index != NONE)
+    work = np.append(order.work, NONE)[index]
+    completed_ns = np.maximum(np.append(launch_end_ns, NEVER)[work], records.completed_ns)
+    completed_ns = np.where(has_work, completed_ns, NEVER)
+    completed_by = np.where(has_work, np.append(last_activity, NONE)[work], NONE)
+    wait = intervals.find_last_before(runs.stream, runs.start_ns, stream, called_ns)
+    is_after_wait = is_certain & (wait != NONE) & (np.append(runs.anchor, NONE)[wait] == index)
+    rows = np.flatnonzero(is_after_wait)
+    for _ in range(_MAX_DEPTH):
+        latest_wait = find_latest_so_far(runs.run, completed_ns[runs.record])
+        awaited = runs.record[latest_wait[wait[rows]]]
+        is_later = completed_ns[awaited] > completed_ns[rows]
+        if not is_later.any():
             break
-        completed_ns[held[later]] = completed_ns[latest[later]]
-        completed_by[held[later]] = completed_by[latest[later]]
+        completed_ns[rows[is_later]] = completed_ns[awaited[is_later]]
+        completed_by[rows[is_later]] = completed_by[awaited[is_later]]
     return completed_ns, completed_by
 
 
-def _held(
+def _find_held_work(
     order: StreamOrder,
-    runs: tuple[Ints, ...],
+    runs: _Runs,
     completed_ns: Ints,
-    done_ns: Ints,
+    launch_end_ns: Ints,
     activities: Activities,
     call: Codes,
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the record that the work after each run of waits waited for last.
+    """Find the work that was held up by each run of waits.
 
-    The work must be the next one after the run's anchor, and its launch must be known.
+    It is the next work of the stream after the run's anchor, and its launch must be known. It
+    waited from when it could have started (launched, and the previous work complete) until the last
+    event of the run completed.
+
+    Args:
+        order: Work of the streams.
+        runs: Waits of streams.
+        completed_ns: Completion time of each record, or :data:`NEVER`.
+        launch_end_ns: See :func:`_find_launch_ends`.
+        activities: Kernels and copies.
+        call: Launching call of each activity, or -1 if unknown.
+        launched_ns: Start of that call.
+        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
 
     Returns:
-        The record, the work, and the start and end of its wait.
+        The last event's record, the work, and the start and end of its wait, sorted by the work.
     """
-    record, stream, start_ns, anchor, run = runs
-    last = np.flatnonzero(np.append(run[1:] != run[:-1], True)[: len(run)])
-    latest = record[latest_so_far(run, completed_ns[record])[last]]
-    behind, anchor = order.after(stream[last], start_ns[last]), anchor[last]
-    keep = (behind == anchor + 1) | (anchor == NONE)
-    keep &= (behind != NONE) & order.trusted(behind) & (completed_ns[latest] != NEVER)
-    latest, behind, anchor = latest[keep], behind[keep], anchor[keep]
-    work = order.work[behind]
-    called = call[work].astype(np.int64)
-    distinct_calls = find_distinct(called)
-    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, called)]
-    due_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
-    before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
-    since_ns = np.maximum(due_ns, np.append(done_ns, NEVER)[before])
-    until_ns = np.minimum(completed_ns[latest], activities.start_ns[work])
-    real = until_ns > since_ns
-    real &= completed_ns[latest] <= activities.start_ns[work] + SLACK_NS
-    rows = np.flatnonzero(real)
+    run_end = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
+    record = runs.record[find_latest_so_far(runs.run, completed_ns[runs.record])[run_end]]
+    index = order.find_after(runs.stream[run_end], runs.start_ns[run_end])
+    anchor = runs.anchor[run_end]
+    is_certain = (index == anchor + 1) | (anchor == NONE)
+    is_certain &= (index != NONE) & order.mask_trusted(index) & (completed_ns[record] != NEVER)
+    record, index, anchor = record[is_certain], index[is_certain], anchor[is_certain]
+    work = order.work[index]
+    work_call = call[work].astype(np.int64)
+    distinct_calls = find_distinct(work_call)
+    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, work_call)]
+    ready_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
+    previous = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
+    start_ns = np.maximum(ready_ns, np.append(launch_end_ns, NEVER)[previous])
+    end_ns = np.minimum(completed_ns[record], activities.start_ns[work])
+    has_waited = end_ns > start_ns
+    has_waited &= completed_ns[record] <= activities.start_ns[work] + SLACK_NS
+    rows = np.flatnonzero(has_waited)
     rows = rows[np.argsort(work[rows], kind="stable")]
-    return latest[rows], work[rows], since_ns[rows], until_ns[rows]
+    return record[rows], work[rows], start_ns[rows], end_ns[rows]
 
 
-def waiting_of(
-    found: Synchronisation,
+def find_waiting(
+    synchronisation: Synchronisation,
     calls: Calls,
     activities: Activities,
     streams: Ints,
@@ -342,78 +427,95 @@ def waiting_of(
     returned_ns: Callable[[Ints], Ints],
     kinds: Kinds,
 ) -> Waiting:
-    """Return the waits that a profile proves.
+    """Find the waits that a profile proves.
 
     Args:
-        found: Synchronization events of the profile.
+        synchronisation: Synchronization events of the profile.
         calls: Calls that made the records of events.
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
-        call: Row of the launching call of each activity, or -1 if unknown.
+        call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of that call, undefined if the call is unknown.
         returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
         kinds: Names of communication kernels.
     """
-    waits, waited_ns = found.waits, found.waits.start_ns
-    made, called_ns = _made(found.records, calls)
-    # Streams are numbered across ranks; -1 where either is unknown.
-    places = activities.ranks[:, 0], activities.ranks[:, 1]
+    waits = synchronisation.waits
+    records, called_ns = _locate_records(synchronisation.records, calls)
     rank = activities.rank.astype(np.int64)
-    made_rank, wait_rank = (
-        lookup_values(places, np.arange(len(activities.ranks)), (table.process, table.device))
-        for table in (made, waits)
+    record_rank, wait_rank = (
+        lookup_values(
+            (activities.ranks[:, 0], activities.ranks[:, 1]),
+            np.arange(len(activities.ranks)),
+            (table.process, table.device),
+        )
+        for table in (records, waits)
     )
-    ranks = np.concatenate((rank, made_rank, wait_rank))
-    numbers = np.concatenate((streams, made.stream, waits.stream))
-    number = group_rows(ranks, numbers).of_row
-    number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
-    stream, made_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(made))))
+    # Number the streams across ranks; -1 if rank or stream is unknown.
+    all_ranks = np.concatenate((rank, record_rank, wait_rank))
+    all_streams = np.concatenate((streams, records.stream, waits.stream))
+    number = group_rows(all_ranks, all_streams).of_row
+    number = np.where((all_ranks == NONE) | (all_streams == NONE), NONE, number)
+    stream, record_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(records))))
     order = StreamOrder(stream, activities.start_ns, launched_ns, call != NONE)
-    record = _record_of_each(made, called_ns, waits)
-    of_streams = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
-
-    # Waits of a stream between the same two pieces of work are a run. The anchor is the place of
-    # the last work before it; those of which it is unknown, or at the time of which they are, are
-    # left out.
-    rows = np.flatnonzero(of_streams & (wait_stream != NONE) & (record != NONE))
-    rows = rows[np.lexsort((waited_ns[rows], wait_stream[rows]))]
-    anchor, last = (
-        order.before(wait_stream[rows], waited_ns[rows], or_at=or_at) for or_at in (False, True)
+    record = _match_records(records, called_ns, waits)
+    is_stream_wait = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
+    runs = _find_runs(order, waits, wait_stream, record, is_stream_wait)
+    launch_ends = _find_launch_ends(call.astype(np.int64), activities.end_ns)
+    completed_ns, completed_by = _find_completions(
+        order, records, record_stream, called_ns, launch_ends, runs
     )
-    keep = order.trusted(anchor) & (anchor == last)
-    rows, anchor = rows[keep], anchor[keep]
-    run = group_rows(wait_stream[rows], anchor).of_row
-    done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
-
-    runs = record[rows], wait_stream[rows], waited_ns[rows], anchor, run
-    completed_ns, completed_by = _completions(
-        order, made, made_stream, called_ns, (done_ns, closing), runs
+    held_record, held_work, start_ns, end_ns = _find_held_work(
+        order, runs, completed_ns, launch_ends[0], activities, call, launched_ns, returned_ns
     )
-    latest, held_work, since_ns, until_ns = _held(
-        order, runs, completed_ns, done_ns, activities, call, launched_ns, returned_ns
-    )
-
-    # A host that waits for no event waits for a stream, or for all of a device.
     awaited = np.append(completed_by, NONE)[record]
-    awaited[of_streams] = NONE
-    on_host = np.flatnonzero(waits.event == NONE)
-    ended_ns = np.full(len(waits), NEVER)
-    # Streams are few: a loop over them, each for all times.
-    for one, first in zip(*np.unique(stream[stream != NONE], return_index=True), strict=True):
-        of_rank = wait_rank[on_host] == rank[stream != NONE][first]
-        rows = on_host[of_rank & ((waits.stream[on_host] == NONE) | (wait_stream[on_host] == one))]
-        work = np.append(closing, NONE)[order.last_work(np.full(len(rows), one), waited_ns[rows])]
-        end_ns = np.where(work == NONE, NEVER, done_ns[work])
-        later = end_ns > ended_ns[rows]
-        awaited[rows[later]], ended_ns[rows[later]] = work[later], end_ns[later]
-    told = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
-    rows = np.flatnonzero(told)
-    rows = rows[np.lexsort((waits.correlation_id[rows], waits.process[rows]))]
-    by = completed_by[latest]
+    awaited[is_stream_wait] = NONE
+    _find_awaited_streams(awaited, order, waits, wait_rank, wait_stream, rank, launch_ends)
+    has_host = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
+    host_rows = np.flatnonzero(has_host)
+    host_rows = host_rows[np.lexsort((waits.correlation_id[host_rows], waits.process[host_rows]))]
+    by = completed_by[held_record]
     return Waiting(
-        held=HeldWork(held_work, since_ns, until_ns, by, kinds_of(activities, by, kinds)),
-        hosts=(waits.process[rows], waits.correlation_id[rows], awaited[rows]),
+        held=HeldWork(held_work, start_ns, end_ns, by, classify_work(activities, by, kinds)),
+        hosts=(waits.process[host_rows], waits.correlation_id[host_rows], awaited[host_rows]),
         streams=streams,
-        asked=int(of_streams.sum()),
-        unrecorded=int((record[of_streams] == NONE).sum()),
+        n_waits=int(is_stream_wait.sum()),
+        n_unrecorded=int((record[is_stream_wait] == NONE).sum()),
     )
+
+
+def _find_awaited_streams(
+    awaited: Ints,
+    order: StreamOrder,
+    waits: Waits,
+    wait_rank: Ints,
+    wait_stream: Ints,
+    rank: Ints,
+    launch_ends: tuple[Ints, Ints],
+) -> None:
+    """Find the work for which hosts waited that waited for a stream or a device, not an event.
+
+    It is the work that ended last among the work launched before the wait.
+
+    Args:
+        awaited: Activity that each wait was for; filled in for these waits.
+        order: Work of the streams.
+        waits: Waits of streams and hosts.
+        wait_rank: Rank of each wait, or -1.
+        wait_stream: Stream of each wait, or -1.
+        rank: Rank of each activity.
+        launch_ends: See :func:`_find_launch_ends`.
+    """
+    launch_end_ns, last_activity = launch_ends
+    host_waits = np.flatnonzero(waits.event == NONE)
+    latest_ns = np.full(len(waits), NEVER)
+    # Streams are few, and each iteration handles all times of one.
+    for stream, first in zip(*np.unique(order.stream, return_index=True), strict=True):
+        is_of_rank = wait_rank[host_waits] == rank[order.work[first]]
+        is_for_stream = wait_stream[host_waits] == stream
+        is_for_device = waits.stream[host_waits] == NONE
+        rows = host_waits[is_of_rank & (is_for_device | is_for_stream)]
+        last_work = order.find_last_work(np.full(len(rows), stream), waits.start_ns[rows])
+        work = np.append(last_activity, NONE)[last_work]
+        end_ns = np.where(work == NONE, NEVER, launch_end_ns[work])
+        is_later = end_ns > latest_ns[rows]
+        awaited[rows[is_later]], latest_ns[rows[is_later]] = work[is_later], end_ns[is_later]

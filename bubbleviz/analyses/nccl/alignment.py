@@ -1,7 +1,7 @@
-"""Alignment: the clocks of event files are aligned to the clocks of profiles by their kernels.
+"""Alignment of the clocks of event files with the clocks of profiles, by matching kernels.
 
-The operations of each GPU are matched with the kernels of a profile (:mod:`.kernel_matching`) by
-the clock of the GPU if it was recorded, otherwise by the clock of the host.
+The operations of each GPU are matched with the kernels of a profile (:mod:`.kernel_matching`) on
+the GPU's clock if it was recorded, otherwise on the host's clock.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,15 +20,15 @@ from bubbleviz.analyses.nccl.communications import (
     Communications,
     RecordingClock,
     Timing,
-    communications,
+    make_communications,
 )
 from bubbleviz.analyses.nccl.kernel_matching import (
     GPU_TOLERANCE_NS,
     HOST_TOLERANCE_NS,
     Match,
-    match,
+    match_starts,
 )
-from bubbleviz.analyses.nccl.kernels import Kernels, Starts, family_of
+from bubbleviz.analyses.nccl.kernels import Kernels, Starts, get_family
 from bubbleviz.model.columns import NONE, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.sources.nccl.events import (
@@ -38,37 +39,38 @@ from bubbleviz.sources.nccl.events import (
     OperationKind,
 )
 
-#: More elements than any operation has.
-_MOST_COUNT = 1 << 59
-#: Columns that stand in events as they do in operations.
-_OF_EVENTS = (
+#: Upper bound for the number of elements of an operation; larger numbers are damaged.
+_MAX_COUNT = 1 << 59
+#: Columns that operations copy from events unchanged.
+_EVENT_COLUMNS = (
     *("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns"),
     "progress",
     *("name", "datatype", "algorithm", "protocol", "communicator"),
 )
-#: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
+#: Suffix of the name of an event file: the id of the thread that wrote it, as in
+#: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
 
 @dataclass(frozen=True)
 class EventGpu:
-    """The operations of one GPU in a file, with their times on its host's clock and on its own.
+    """The operations of one GPU in an event file, on the host's and on the GPU's clock.
 
-    A file holds host times since its process's profiler began, and GPU times of each GPU's own
-    clock (``globaltimer``); the clocks of two GPUs of one host can be seconds apart. Where the host
-    saw a kernel begin, the two meet: it saw that later, never earlier, so the smallest difference
-    counts.
+    Host times start when the profiler of the process starts. GPU times are from the GPU's own clock
+    (``globaltimer``), and the clocks of two GPUs of a host can differ by seconds. The two clocks
+    are related by kernels whose start the host observed: it observes a start late but never early,
+    so the smallest difference is used.
 
     Attributes:
-        events: of the file.
-        rows: of these events.
-        pid: the process.
-        label: for people.
-        start_ns: start on the host's clock.
-        end_ns: end on it.
-        timing: code of :class:`.communications.Timing`.
-        gpu_ns: start on the GPU's clock.
-        bridge_ns: host's clock minus GPU's; None where they never meet.
+        events: Events of the file.
+        rows: Rows of the events of this GPU.
+        pid: Process id.
+        label: Display name.
+        start_ns: Start times on the host's clock.
+        end_ns: End times on the host's clock.
+        timing: Codes of :class:`.communications.Timing`.
+        gpu_ns: Start times on the GPU's clock.
+        bridge_ns: Host's clock minus GPU's clock, or None if they cannot be related.
     """
 
     events: NcclEvents
@@ -81,187 +83,258 @@ class EventGpu:
     gpu_ns: Ints
     bridge_ns: int | None
 
-    def places(self, pool: Kernels, taken: set[int]) -> list[int]:
-        """Return the places that can be this GPU: those of its process, else all that are left.
+    def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
+        """List the places of the profiles that can be this GPU, without those that are used.
 
-        Of several hosts' equal processes, that of the host that the file is named after.
+        These are the places with the same process id. If several hosts have such a process, the
+        host whose name is part of the file name is preferred. If no place has the process id, all
+        places are listed.
         """
-        same = [at for at, (pid, *_) in enumerate(pool.places) if pid == self.pid]
-        same = [at for at in same if f"-{pool.places[at][2]}-" in self.label] or same
-        return [at for at in same or range(len(pool.places)) if at not in taken]
+        of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
+        of_host = [place for place in of_process if f"-{pool.places[place][2]}-" in self.label]
+        candidates = of_host or of_process or range(len(pool.places))
+        return [place for place in candidates if place not in used]
 
-    def starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
-        """Return the operations that kernels can be, in order of time, and their places."""
+    def select_starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
+        """Select the operations that kernels can match, sorted by time.
+
+        Operations whose family has no kernel in the profiles are left out, except those of proxy
+        threads, which may belong to any operation.
+
+        Args:
+            pool: Kernels of the profiles.
+            time_ns: Start of each operation on the clock to align.
+
+        Returns:
+            rows: Indices into ``self.rows``.
+            starts: Start, family and length of each. Lengths are only known from GPU times.
+        """
         rows = np.flatnonzero(time_ns != UNKNOWN)
         rows = rows[np.argsort(time_ns[rows], kind="stable")]
-        number = {name: place for place, name in enumerate(pool.families)}
-        names = [number.get(family_of(name), NONE) for name in self.events.names]
-        family = np.array([*names, NONE], np.int64)[self.events.name[self.rows[rows]]]
-        # A proxy's sends and receives may be of any operation.
-        known = (family >= 0) | (self.events.kind[self.rows[rows]] == OperationKind.PROXY)
-        rows, family = rows[known], family[known]
-        exact = (self.end_ns[rows] != UNKNOWN) & (self.timing[rows] == Timing.GPU)
-        length_ns = np.where(exact, self.end_ns[rows] - self.start_ns[rows], NONE)
+        family_index = {name: index for index, name in enumerate(pool.families)}
+        families = [family_index.get(get_family(name), NONE) for name in self.events.names]
+        family = np.array([*families, NONE], np.int64)[self.events.name[self.rows[rows]]]
+        is_proxy = self.events.kind[self.rows[rows]] == OperationKind.PROXY
+        can_match = (family >= 0) | is_proxy
+        rows, family = rows[can_match], family[can_match]
+        has_length = (self.end_ns[rows] != UNKNOWN) & (self.timing[rows] == Timing.GPU)
+        length_ns = np.where(has_length, self.end_ns[rows] - self.start_ns[rows], NONE)
         return rows, Starts(time_ns[rows], family, length_ns)
 
 
-def _gpus_of(file: EventFile) -> Iterator[EventGpu]:
-    """Yield the GPUs of a file: each process has one, or one for each of its ranks.
+def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
+    """Yield the GPUs of a file.
 
-    A process that is two ranks of one communicator has several.
+    A process has one GPU, unless several of its ranks belong to the same communicator; then each
+    rank has its own GPU.
     """
     events = file.events
-    known = (events.communicator != NONE) & (events.rank != NONE)
-    pairs = group_rows(events.pid[known], events.communicator[known], events.rank[known]).first
-    rows = np.flatnonzero(known)[pairs]
-    ranks = group_rows(events.pid[rows], events.communicator[rows])
-    several = find_distinct(events.pid[rows][np.bincount(ranks.of_row)[ranks.of_row] > 1])
-    apart = np.isin(events.pid, several)
+    member_rows = np.flatnonzero((events.communicator != NONE) & (events.rank != NONE))
+    members = group_rows(
+        events.pid[member_rows], events.communicator[member_rows], events.rank[member_rows]
+    )
+    rows = member_rows[members.first]
+    pairs = group_rows(events.pid[rows], events.communicator[rows])
+    has_several_ranks = np.bincount(pairs.of_row)[pairs.of_row] > 1
+    by_rank = np.isin(events.pid, find_distinct(events.pid[rows][has_several_ranks]))
     gpus = group_rows(
-        events.pid, np.where(apart, events.communicator, NONE), np.where(apart, events.rank, NONE)
+        events.pid,
+        np.where(by_rank, events.communicator, NONE),
+        np.where(by_rank, events.rank, NONE),
     )
     for group, first in enumerate(gpus.first.tolist()):
         pid = int(events.pid[first])
-        rank = f" rank {events.rank[first]}" if apart[first] else ""
-        label = f"{Path(file.path).name} {_process_label(pid)}{rank}".strip()
-        yield _gpu(file, np.flatnonzero(gpus.of_row == group), pid, label)
+        rank = f" rank {events.rank[first]}" if by_rank[first] else ""
+        label = f"{Path(file.path).name} {_format_process(pid)}{rank}".strip()
+        yield _make_gpu(file, np.flatnonzero(gpus.of_row == group), pid, label)
 
 
-def _gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
+def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
+    """Collect the times of a GPU's operations, each from the best source that recorded it.
+
+    From best to worst: the GPU's clock, kernels and then proxy threads as the host observed them,
+    and the launch. A source with both start and end is preferred over one without the end.
+
+    Args:
+        file: The event file.
+        rows: Rows of the GPU's events.
+        pid: Process id.
+        label: Display name.
+    """
     events = file.events
-    of_gpu = make_mask(len(events), rows)
-    bridges = file.bridges.take(of_gpu[file.bridges.row])
-    late_ns = bridges.host_ns - bridges.gpu_ns
-    bridge_ns = int(late_ns.min()) if len(late_ns) else None
+    bridge_ns = _measure_bridge(file, rows)
     start_ns, end_ns = events.host_start_ns[rows], np.full(len(rows), UNKNOWN)
     timing = np.full(len(rows), Timing.LAUNCH, np.int64)
-    for kind, start, end in (
+    for kind, source_start_ns, source_end_ns in (
         (Timing.PROXY, events.proxy_start_ns[rows], events.proxy_end_ns[rows]),
         (Timing.HOST, events.kernel_start_ns[rows], events.kernel_end_ns[rows]),
     ):
-        # A source with the end is better than one with the start alone.
-        better = (start != UNKNOWN) & ((end != UNKNOWN) | (end_ns == UNKNOWN))
-        better |= (start != UNKNOWN) & (timing == Timing.LAUNCH)
-        start_ns, end_ns = np.where(better, start, start_ns), np.where(better, end, end_ns)
-        timing = np.where(better, kind, timing)
-    gpu_ns, stop_ns = events.gpu_start_ns[rows], events.gpu_end_ns[rows]
+        is_better = (source_end_ns != UNKNOWN) | (end_ns == UNKNOWN) | (timing == Timing.LAUNCH)
+        is_better &= source_start_ns != UNKNOWN
+        start_ns = np.where(is_better, source_start_ns, start_ns)
+        end_ns = np.where(is_better, source_end_ns, end_ns)
+        timing = np.where(is_better, kind, timing)
+    gpu_start_ns, gpu_end_ns = events.gpu_start_ns[rows], events.gpu_end_ns[rows]
     if bridge_ns is not None:
-        known = gpu_ns != UNKNOWN
-        ended = known & (stop_ns != UNKNOWN)
-        start_ns = np.where(known, gpu_ns + np.where(known, bridge_ns, 0), start_ns)
-        end_ns = np.where(ended, stop_ns + np.where(ended, bridge_ns, 0), end_ns)
-        timing = np.where(ended, Timing.GPU, timing)
-    # An end before the start is no end.
+        has_start = gpu_start_ns != UNKNOWN
+        has_both = has_start & (gpu_end_ns != UNKNOWN)
+        start_ns = np.where(has_start, gpu_start_ns + np.where(has_start, bridge_ns, 0), start_ns)
+        end_ns = np.where(has_both, gpu_end_ns + np.where(has_both, bridge_ns, 0), end_ns)
+        timing = np.where(has_both, Timing.GPU, timing)
+    # An end before the start is damaged.
     end_ns = np.where((end_ns != UNKNOWN) & (end_ns < start_ns), UNKNOWN, end_ns)
-    timing = timing.astype(np.int64)
-    return EventGpu(events, rows, pid, label, start_ns, end_ns, timing, gpu_ns, bridge_ns)
+    return EventGpu(
+        events, rows, pid, label, start_ns, end_ns, timing.astype(np.int64), gpu_start_ns, bridge_ns
+    )
 
 
-def _process_label(pid: int) -> str:
-    """Return a process's label; "" where it is unknown."""
+def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
+    """Return the smallest difference host's clock - GPU's clock, or None if there is none."""
+    of_gpu = make_mask(len(file.events), rows)
+    bridges = file.bridges.take(of_gpu[file.bridges.row])
+    difference_ns = bridges.host_ns - bridges.gpu_ns
+    return int(difference_ns.min()) if len(difference_ns) else None
+
+
+def _format_process(pid: int) -> str:
+    """Return the label of a process, or "" if it is unknown."""
     return "" if pid == NONE else f"process {pid}"
 
 
-def _durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the durations of operations, on the GPU's clock where it saw both ends; -1 unknown."""
-    length_ns = np.full(len(start_ns), NONE)
-    stop_ns = gpu.events.gpu_end_ns[gpu.rows]
-    for begin, end in ((start_ns, end_ns), (gpu.gpu_ns, stop_ns)):
-        seen = (begin != UNKNOWN) & (end != UNKNOWN)
-        length_ns = np.where(seen, end - np.where(seen, begin, 0), length_ns)
-    return np.where((length_ns >= 0) & (length_ns <= MAX_DURATION_NS), length_ns, NONE)
+def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the durations of operations, from the GPU's clock if it recorded start and end.
+
+    A duration is -1 if it is unknown, negative or longer than ``MAX_DURATION_NS``.
+    """
+    duration_ns = np.full(len(start_ns), NONE)
+    gpu_end_ns = gpu.events.gpu_end_ns[gpu.rows]
+    for low_ns, high_ns in ((start_ns, end_ns), (gpu.gpu_ns, gpu_end_ns)):
+        has_both = (low_ns != UNKNOWN) & (high_ns != UNKNOWN)
+        duration_ns = np.where(has_both, high_ns - np.where(has_both, low_ns, 0), duration_ns)
+    return np.where((duration_ns >= 0) & (duration_ns <= MAX_DURATION_NS), duration_ns, NONE)
 
 
 def align_events(
     files: Sequence[EventFile], pool: Kernels
 ) -> tuple[list[Communications], list[RecordingClock], int]:
-    """Return recorded operations, on the profiles' clock where theirs can be aligned.
+    """Return the recorded operations, on the profiles' clock if their clock can be aligned.
 
     Args:
-        files: event files.
-        pool: kernels of the profiles.
+        files: The event files.
+        pool: Kernels of the profiles.
 
     Returns:
-        The operations of each file, whose ``gpu`` is a place of the profiles, else a number behind
-        these; the clocks; and the number of operations whose clock several offsets put onto kernels
-        equally well.
+        tables: Operations of each file. ``gpu`` is a place of the profiles, or a larger number if
+            the GPU is in no profile.
+        clocks: Clocks that ``clock`` refers to. GPUs that could not be aligned share the clock of
+            their process, since its threads share the profiler's clock.
+        n_ambiguous: Number of operations that several offsets match equally well with kernels.
     """
     tables: list[Communications] = []
     clocks: list[RecordingClock] = []
     process_clocks: dict[tuple[str, int], int] = {}
-    ambiguous, gpu_number = 0, len(pool.places)
-    taken: set[int] = set()
+    n_ambiguous, next_gpu = 0, len(pool.places)
+    used_places: set[int] = set()
     for source, file in enumerate(files):
         events, path = file.events, Path(file.path)
-        columns: dict[str, Ints] = {name: getattr(events, name) for name in _OF_EVENTS}
+        columns: dict[str, Ints] = {name: getattr(events, name) for name in _EVENT_COLUMNS}
         for name in ("start_ns", "end_ns", "duration_ns", "clock", "kernel", "gpu", "timing"):
             columns[name] = np.full(len(events), NONE)
-        for gpu in _gpus_of(file):
-            at = gpu.rows
-            clock, several, start_ns, end_ns, columns["kernel"][at] = _aligned(gpu, pool, taken)
-            ambiguous += len(at) if several else 0
-            number = len(clocks)
-            # The threads of a process share its profiler's clock.
-            process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
+        for gpu in _split_by_gpu(file):
+            rows, aligned = gpu.rows, _align_gpu(gpu, pool, used_places)
+            n_ambiguous += len(rows) if aligned.is_ambiguous else 0
+            clock, clock_index = aligned.clock, len(clocks)
             if not clock.aligned:
-                number = process_clocks.setdefault(process, number)
-                clock = replace(clock, label=f"{path.name} {_process_label(gpu.pid)}")
-            clocks += [clock] if number == len(clocks) else []
-            columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
-            columns["duration_ns"][at] = _durations(gpu, start_ns, end_ns)
-            columns["clock"][at], columns["timing"][at] = number, gpu.timing
-            matched = columns["kernel"][at]
-            places = pool.place[matched[matched != NONE][:1]]
-            columns["gpu"][at] = places[0] if len(places) else gpu_number
-            gpu_number += 1
-        element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
-        size = element[events.datatype]
-        sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
-        columns["bytes"] = np.where(sized, np.where(sized, events.count, 0) * size, events.payload)
+                process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
+                clock_index = process_clocks.setdefault(process, clock_index)
+                clock = replace(clock, label=f"{path.name} {_format_process(gpu.pid)}")
+            if clock_index == len(clocks):
+                clocks.append(clock)
+            columns["kernel"][rows] = aligned.kernel
+            columns["start_ns"][rows], columns["end_ns"][rows] = aligned.start_ns, aligned.end_ns
+            columns["duration_ns"][rows] = _measure_durations(gpu, aligned.start_ns, aligned.end_ns)
+            columns["clock"][rows], columns["timing"][rows] = clock_index, gpu.timing
+            matched_kernels = aligned.kernel[aligned.kernel != NONE]
+            columns["gpu"][rows] = (
+                pool.place[matched_kernels[0]] if len(matched_kernels) else next_gpu
+            )
+            next_gpu += 1
+        columns["bytes"] = _count_bytes(events)
         columns["source"] = np.full(len(events), source)
-        tables.append(communications(len(events), columns, events.names, events.communicators))
-    return tables, clocks, ambiguous
+        tables.append(make_communications(len(events), columns, events.names, events.communicators))
+    return tables, clocks, n_ambiguous
 
 
-def _aligned(
-    gpu: EventGpu, pool: Kernels, taken: set[int]
-) -> tuple[RecordingClock, bool, Ints, Ints, Ints]:
-    """Return the clock of a GPU, aligned by the kernels of a profile where these tell it.
+def _count_bytes(events: NcclEvents) -> Ints:
+    """Return elements times element size, or the recorded payload if either is unknown."""
+    sizes = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
+    element_size = sizes[events.datatype]
+    is_known = (events.count >= 0) & (element_size > 0) & (events.count < _MAX_COUNT)
+    return np.where(is_known, np.where(is_known, events.count, 0) * element_size, events.payload)
 
-    Also whether several offsets fit; and start, end and kernel of its operations, on the profiles'
-    clock where it is aligned.
+
+class _AlignedGpu(NamedTuple):
+    """The operations of a GPU after the alignment of its clock.
+
+    Attributes:
+        clock: The clock; unaligned if no profile has matching kernels.
+        is_ambiguous: Whether the clock is unaligned because several offsets match.
+        start_ns: Start times, on the profiles' clock if the clock is aligned.
+        end_ns: End times, likewise.
+        kernel: Row of the kernel of each operation, or -1 if it has none.
+    """
+
+    clock: RecordingClock
+    is_ambiguous: bool
+    start_ns: Ints
+    end_ns: Ints
+    kernel: Ints
+
+
+def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedGpu:
+    """Align the clock of a GPU by the kernels of the profile that match it best.
+
+    Args:
+        gpu: The operations of the GPU.
+        pool: Kernels of the profiles.
+        used_places: Places that other GPUs have matched; the place of this GPU is added.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
-    use_gpu = bool((gpu.gpu_ns != UNKNOWN).any())
-    rows, starts = gpu.starts(pool, gpu.gpu_ns if use_gpu else gpu.start_ns)
-    tolerance_ns = GPU_TOLERANCE_NS if use_gpu else HOST_TOLERANCE_NS
-    found = [
-        (candidate, at)
-        for at in gpu.places(pool, taken)
-        if (candidate := match(starts, pool.starts(at), tolerance_ns)) is not None
+    use_gpu_clock = bool((gpu.gpu_ns != UNKNOWN).any())
+    rows, starts = gpu.select_starts(pool, gpu.gpu_ns if use_gpu_clock else gpu.start_ns)
+    tolerance_ns = GPU_TOLERANCE_NS if use_gpu_clock else HOST_TOLERANCE_NS
+    matches = [
+        (match, place)
+        for place in gpu.list_places(pool, used_places)
+        if (match := match_starts(starts, pool.select_starts(place), tolerance_ns)) is not None
     ]
-    clear = [pair for pair in found if pair[0][3]]
-    if not clear:
+    clear_matches = [pair for pair in matches if pair[0].is_clear]
+    if not clear_matches:
         clock = RecordingClock(gpu.label, Alignment.UNALIGNED)
-        return clock, bool(found), gpu.start_ns, gpu.end_ns, kernel
-    (line, nearest, far_ns, _), at = max(clear, key=lambda pair: _quality(pair[0]))
-    # The threads of a process with one GPU write files of their own.
+        return _AlignedGpu(clock, bool(matches), gpu.start_ns, gpu.end_ns, kernel)
+    match, place = max(clear_matches, key=lambda pair: _score_match(pair[0]))
+    # The threads of a process with one GPU write separate files, which share the place.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
-        taken.add(at)
-    first = int(np.searchsorted(pool.place, at))
-    kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
-    by = Alignment.KERNELS
-    clock = RecordingClock.measured(gpu.label, by, len(rows), far_ns, line.drift)
-    back_ns = gpu.bridge_ns if use_gpu else 0
-    if back_ns is None:
-        # The host's clock never meets the GPU's: what only the host saw has no time.
-        return clock, False, line.of(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN), kernel
-    start_ns, end_ns = (
-        line.of(np.where(t == UNKNOWN, UNKNOWN, t - back_ns)) for t in (gpu.start_ns, gpu.end_ns)
+        used_places.add(place)
+    first_kernel = int(np.searchsorted(pool.place, place))
+    kernel[rows] = np.where(match.kernel == NONE, NONE, match.kernel + first_kernel)
+    line = match.line
+    clock = RecordingClock.measured(
+        gpu.label, Alignment.KERNELS, len(rows), match.distance_ns, line.drift
     )
-    return clock, False, start_ns, end_ns, kernel
+    bridge_ns = gpu.bridge_ns if use_gpu_clock else 0
+    if bridge_ns is None:
+        # The host's clock cannot be related to the GPU's, so only GPU times are known.
+        unknown_ns = np.full(len(gpu.rows), UNKNOWN)
+        return _AlignedGpu(clock, False, line.convert(gpu.gpu_ns), unknown_ns, kernel)
+    start_ns, end_ns = (
+        line.convert(np.where(time_ns == UNKNOWN, UNKNOWN, time_ns - bridge_ns))
+        for time_ns in (gpu.start_ns, gpu.end_ns)
+    )
+    return _AlignedGpu(clock, False, start_ns, end_ns, kernel)
 
 
-def _quality(found: Match) -> tuple[int, int]:
-    far_ns = found[2]
-    return len(far_ns), -round(float(np.median(far_ns))) if len(far_ns) else 0
+def _score_match(match: Match) -> tuple[int, int]:
+    """Return the key that ranks matches: more matched pairs first, then smaller distances."""
+    n_pairs = len(match.distance_ns)
+    return n_pairs, -round(float(np.median(match.distance_ns))) if n_pairs else 0

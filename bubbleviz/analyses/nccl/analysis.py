@@ -1,4 +1,4 @@
-"""The analysis of communication, from event files and profiles to a report. It never prints."""
+"""The analysis of communication: event files and profiles in, a report out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bubbleviz.analyses.nccl.communications import (
     Split,
 )
 from bubbleviz.analyses.nccl.inputs import find_inputs
-from bubbleviz.analyses.nccl.kernels import Kernels, pooled
+from bubbleviz.analyses.nccl.kernels import Kernels, pool_kernels
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
@@ -42,18 +42,18 @@ from bubbleviz.sources.paths import read_each
 
 @dataclass(frozen=True)
 class Communication:
-    """What ranks did in communication operations.
+    """Communication operations of all ranks.
 
     Attributes:
-        operations: one row each.
-        ranks: number of ranks of each communicator; None unknown.
-        clocks: that ``operations.clock`` refers to; the first is the report's.
-        files: that were read: the path as given; ``nsys``, or the name of a format of event files;
-            and how many events each category has, empty for profiles.
-        limitations: what could not be measured, and why.
-        faults: operations at which the run stands, as flight recorders tell.
-        window: the analysed part of the run, as the user wrote it; None for all.
-        hosts: Names of the profiles' hosts.
+        operations: One row per operation of a rank.
+        ranks: Number of ranks of each communicator, or None if unknown.
+        clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
+        files: For each file its path as given, its format (``nsys``, or the name of a format of
+            event files), and the number of events by category, which is empty for profiles.
+        limitations: What could not be measured, and why.
+        faults: Operations at which the run hangs, from flight recorders.
+        window: The analyzed part of the run as the user wrote it, or None for the complete run.
+        hosts: Host names of the profiles.
     """
 
     operations: Communications
@@ -67,28 +67,28 @@ class Communication:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the files."""
+        """Paths of the files."""
         return tuple(path for path, _, _ in self.files)
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Why operations are missing from the sums, what weighs most first."""
+        """Reasons why operations are missing from the sums, the most severe first."""
         is_damage = LimitationKind.FILE_DAMAGED
         damage = [note for note in self.limitations if note.kind is is_damage]
         return list_restrictions(None, damage, ranks_missing=False)
 
     @property
     def counts(self) -> list[int]:
-        """How many operations each file recorded, those of the window alone."""
+        """Number of operations of each file within the window."""
         source = self.operations.source
         return [int(n) for n in np.bincount(source, minlength=len(self.files))]
 
     @property
     def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
-        """The communicators of the operations, and how many ranks each has; None unknown."""
-        of_all = self.operations.communicators
+        """The communicators that occur, each with its number of ranks, or None if unknown."""
+        communicators = self.operations.communicators
         used = find_distinct(self.operations.communicator)
-        return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
+        return tuple((communicators[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
 def measure_communication(
@@ -100,21 +100,21 @@ def measure_communication(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Communication:
-    """Return the communication operations of all ranks, from NCCL's event files and profiles.
+    """Measure the communication operations of all ranks, from NCCL's event files and profiles.
 
     Args:
-        paths: event files and profiles of one run, recognised by their content; a directory
-            stands for those in it, a pattern for its matches.
-        convention: conventions whose lists of communication kernels add to those of NCCL: names, or
+        paths: Event files and profiles of one run, recognized by their content. A directory stands
+            for the files in it, a pattern for its matches.
+        convention: Conventions whose lists of communication kernels are added to NCCL's: names, or
             paths of TOML files.
-        window: the part of the run to analyse, of iterations as the first profile names them, or
-            of time on its clock; None for all.
-        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        jobs: threads that read a profile.
-        progress: receives how much of each file has been read.
+        window: Part of the run to analyze, by iterations as the first profile names them, or by
+            time on its clock; None for the complete run.
+        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to them.
+        jobs: Number of threads that read a profile.
+        progress: Receives how much of each file has been read.
 
     Raises:
-        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: An input is invalid; see :mod:`bubbleviz.errors`.
     """
     kinds = collect_kinds(find_conventions(convention))
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
@@ -150,104 +150,132 @@ def measure_communication(
     extent_ns = window.times_ns or (profiles[0].window_ns if profiles else None)
     if extent_ns is None:
         raise UsageError(
-            f"--window {window.text}: NCCL's event files hold no iterations; add a profile of the "
-            "run, or give a window of time"
+            f"--window {window.text}: NCCL event files contain no iterations; add a profile of the "
+            "run, or select by time"
         )
-    return _within(communication, window, extent_ns)
+    return _select_window(communication, window, extent_ns)
 
 
 def merge_communication(
     recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
 ) -> Communication:
-    """Return the communication operations of event files and profiles, merged.
+    """Merge the communication operations of event files and profiles.
+
+    Clocks are aligned first by kernels and UTC, and then by the ends of common operations. Members
+    of the same operation are found, and durations split into waiting and moving.
 
     Raises:
-        NothingToAnalyseError: nothing communicated.
+        NothingToAnalyseError: There are no communication operations.
     """
     sources = [profile.source for profile in profiles]
-    clocks, machines = _profile_clocks(sources)
+    profile_clocks, machines = _make_profile_clocks(sources)
     sessions = build_session_clocks(sources, find_machines(sources))
-    pool = pooled([profile.kernels for profile in profiles], sessions)
-    events, event_clocks, ambiguous = align_events(recorded, pool)
-    table = operations_of(recorded, events, profiles, pool)
-    dumped = np.array([*(file.rank != NONE for file in recorded), *(False for _ in profiles)])
-    of_dumps = {*find_distinct(table.clock[dumped[table.source]]).tolist()}
-    added, bases = _clock_bases(event_clocks, table, machines, profiles, of_dumps)
-    # Which of the sends between two ranks are left in one ring buffer, and not in the other?
-    rolled = any(file.rolled_over for file in recorded)
-    epoch = members.epochs_of(table) if rolled else make_constant(NONE, len(table))
-    uncounted = (epoch == NONE) & (table.peer != NONE) & rolled
-    instance = np.where(uncounted, NONE, members.instances_of(table, epoch))
-    table = hangs.with_run_ranks(table, dumped[table.source])
-    table = members.ended_together(table, instance, dumped[table.source])
-    table, all_clocks = members.aligned_by_ends(
-        table, instance, (*clocks, *added), (*machines, *bases)
+    pool = pool_kernels([profile.kernels for profile in profiles], sessions)
+    events, event_clocks, n_ambiguous = align_events(recorded, pool)
+    table = collect_operations(recorded, events, profiles, pool)
+    is_dump_file = [*(file.rank != NONE for file in recorded), *(False for _ in profiles)]
+    is_dumped = np.array(is_dump_file)[table.source]
+    dump_clocks = {*find_distinct(table.clock[is_dumped]).tolist()}
+    event_clocks, event_bases = _find_clock_bases(
+        event_clocks, table, machines, profiles, dump_clocks
     )
-    compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(all_clocks)]
-    family = np.append(pool.family, NONE)[table.kernel]
-    in_order = members.paired_by_order(table, np.append(pool.place, NONE)[table.kernel], family)
-    # How long proxy threads waited, and moved data; 0 for operations of profiles.
-    proxy_ns = np.zeros((2, len(table)), np.int64)
-    for row, name in enumerate(("peer_wait_ns", "transfer_ns")):
-        column = [getattr(file.events, name) for file in recorded]
-        proxy_ns[row, : sum(map(len, column))] = np.concatenate([np.empty(0, np.int64), *column])
-    table = members.split(with_shared(table), instance, in_order, compared, *proxy_ns)
-    table = hangs.with_awaited(table, instance)
-    ranks = _sizes(table, profiles)
+    instance, n_unpaired = _number_instances(table, recorded)
+    table = hangs.add_run_ranks(table, is_dumped)
+    table = members.align_member_ends(table, instance, is_dumped)
+    table, clocks = members.align_clocks_by_ends(
+        table, instance, (*profile_clocks, *event_clocks), (*machines, *event_bases)
+    )
+    table = _split_waiting(table, instance, clocks, pool, recorded)
+    table = hangs.add_awaited_times(table, instance)
     files = (
         *((file.path, file.format, file.category_counts) for file in recorded),
         *((profile.source.path, profile.source.format, ()) for profile in profiles),
     )
-    faults = hangs.faults_of(table, {file.rank for file in recorded})
-    communication = Communication(table, ranks, all_clocks, files, (), faults)
-    counts = ambiguous, instance, int(uncounted.sum())
-    limitations = _limitations(recorded, profiles, communication, *counts)
+    faults = hangs.find_faults(table, {file.rank for file in recorded})
+    communication = Communication(table, _count_ranks(table, profiles), clocks, files, (), faults)
+    limitations = _list_limitations(
+        recorded, profiles, communication, n_ambiguous, instance, n_unpaired
+    )
     return replace(communication, limitations=tuple(limitations))
 
 
-def operations_of(
+def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> tuple[Ints, int]:
+    """Return the instance of each operation, or -1, and the number of unpaired sends and receives.
+
+    If a ring buffer has dropped its oldest entries, sends and receives are counted from the last
+    anchor collective. Those without an anchor cannot be paired.
+    """
+    if not any(file.rolled_over for file in recorded):
+        return members.number_instances(table), 0
+    epoch = members.find_epochs(table)
+    is_unpaired = (epoch == NONE) & (table.peer != NONE)
+    instance = np.where(is_unpaired, NONE, members.number_instances(table, epoch))
+    return instance, int(is_unpaired.sum())
+
+
+def _split_waiting(
+    table: Communications,
+    instance: Ints,
+    clocks: Sequence[RecordingClock],
+    pool: Kernels,
+    recorded: Sequence[EventFile],
+) -> Communications:
+    """Split durations into waiting and moving, see :func:`.members.split_waiting`."""
+    clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
+    place, family = (np.append(column, NONE)[table.kernel] for column in (pool.place, pool.family))
+    order_instance = members.pair_by_order(table, place, family)
+    peer_wait_ns, transfer_ns = np.zeros((2, len(table)), np.int64)
+    # The operations of event files come first.
+    first = 0
+    for file in recorded:
+        rows = slice(first, first + len(file.events))
+        peer_wait_ns[rows], transfer_ns[rows] = file.events.peer_wait_ns, file.events.transfer_ns
+        first = rows.stop
+    return members.split_waiting(
+        count_shared(table), instance, order_instance, clock_group, peer_wait_ns, transfer_ns
+    )
+
+
+def collect_operations(
     recorded: Sequence[EventFile],
     events: Sequence[Communications],
     profiles: Sequence[NcclProfile],
     pool: Kernels,
 ) -> Communications:
-    """Return the operations of event files, then those of profiles that no event file has.
+    """Concatenate the operations of event files and the remaining operations of profiles.
+
+    An operation of a profile is left out if an event file contains the operation of its kernel.
 
     Args:
-        recorded: event files.
-        events: their operations, with clocks of event files from 0.
-        profiles: as read.
-        pool: their kernels.
+        recorded: Event files.
+        events: Operations of each event file, with its clocks numbered from 0.
+        profiles: Profiles.
+        pool: Kernels of all profiles on the report's clock.
 
     Raises:
-        NothingToAnalyseError: there is none.
+        NothingToAnalyseError: There are no operations.
     """
     tables = [replace(table, clock=table.clock + len(profiles)) for table in events]
     matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
-    taken = np.concatenate([np.empty(0, np.int64), *matched])
-    first, place = 0, 0
+    recorded_kernels = np.concatenate([np.empty(0, np.int64), *matched])
+    first_kernel, first_gpu = 0, 0
     for clock, profile in enumerate(profiles):
-        table, kernel = profile.operations, first + profile.operations.kernel
+        table = profile.operations
+        kernel = first_kernel + table.kernel
         table = replace(
             table,
             source=make_constant(len(recorded) + clock, len(table)),
             clock=make_constant(clock, len(table)),
             kernel=kernel,
-            gpu=place + table.gpu,
+            gpu=first_gpu + table.gpu,
             start_ns=pool.start_ns[kernel],
             end_ns=pool.start_ns[kernel] + table.duration_ns,
         )
-        tables.append(table.take(~np.isin(kernel, taken)))
-        first, place = first + len(profile.kernels), place + len(profile.kernels.places)
+        tables.append(table.take(~np.isin(kernel, recorded_kernels)))
+        first_kernel += len(profile.kernels)
+        first_gpu += len(profile.kernels.places)
     if sum(map(len, tables)) == 0:
-        paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
-        others = next((f"; {profile.others}" for profile in profiles if profile.others), "")
-        raise NothingToAnalyseError(
-            f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
-            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
-            "rocprofv3 --runtime-trace; list the kernels of another library under communication "
-            f"in a TOML file, and give it with --convention{others}"
-        )
+        raise _make_nothing_error(recorded, profiles)
     return merge_tables(
         tables,
         names=("name", "datatype", "algorithm", "protocol"),
@@ -255,8 +283,26 @@ def operations_of(
     )
 
 
-def with_shared(table: Communications) -> Communications:
-    """Return the operations with how many have the same kernel, or the same times."""
+def _make_nothing_error(
+    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
+) -> NothingToAnalyseError:
+    """Return the error for inputs without communication operations."""
+    paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
+    clauses = (profile.alternatives for profile in profiles if profile.alternatives)
+    alternatives = next((f"; {clause}" for clause in clauses), "")
+    return NothingToAnalyseError(
+        f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
+        "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
+        "rocprofv3 --runtime-trace; list the kernels of another library under communication "
+        f"in a TOML file, and give it with --convention{alternatives}"
+    )
+
+
+def count_shared(table: Communications) -> Communications:
+    """Fill in ``shared``: the number of operations with the same kernel, clock, start and end.
+
+    It is 1 for operations with an unknown start or end.
+    """
     shared = np.ones(len(table), np.int64)
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
     if len(timed):
@@ -266,108 +312,111 @@ def with_shared(table: Communications) -> Communications:
     return replace(table, shared=shared)
 
 
-def _profile_clocks(
+def _make_profile_clocks(
     sources: Sequence[Source],
 ) -> tuple[list[RecordingClock], list[int]]:
     """Return the clock of each profile, and the index of its machine.
 
-    The clock of the first profile is the clock of the report.
+    The clock of the first profile is the report's clock. Other machines are aligned by UTC if both
+    recorded it.
     """
     machines = find_machines(sources)
     clocks = []
     for source, machine in zip(sources, machines, strict=True):
-        first = sources[machines.index(machine)]
-        timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
+        first_of_machine = sources[machines.index(machine)]
         if machine == machines[0]:
             aligned_by = Alignment.REFERENCE
+        elif None in (first_of_machine.session_utc_ns, sources[0].session_utc_ns):
+            aligned_by = Alignment.UNALIGNED
         else:
-            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
+            aligned_by = Alignment.UTC
         clocks.append(RecordingClock(Path(source.path).name, aligned_by))
-    distinct = tuple(dict.fromkeys(machines))
-    return clocks, [distinct.index(machine) for machine in machines]
+    index = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
+    return clocks, [index[machine] for machine in machines]
 
 
-def _clock_bases(
+def _find_clock_bases(
     event_clocks: Sequence[RecordingClock],
     table: Communications,
     machines: Sequence[int],
     profiles: Sequence[NcclProfile],
-    of_dumps: Collection[int],
+    dump_clocks: Collection[int],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Return the clocks of event files, and the number of the clock that each one ticks with.
+    """Determine for each clock of an event file with which base clock it ticks.
 
-    The first profile's host is 0; without a profile the first file's clock is.
-    Flight recorders (``of_dumps``) have UTC, and their operations are compared by their lengths.
+    A clock that was aligned by kernels ticks with the machine of the profile. Without profiles, the
+    first clock becomes the reference (base 0), and so do the clocks of flight recorders: they
+    record UTC, and their operations are compared by duration. Every other clock is its own base.
+
+    Args:
+        event_clocks: Clocks of the event files.
+        table: Operations; the clocks of profiles come first.
+        machines: Machine of each profile.
+        profiles: The profiles.
+        dump_clocks: Clocks of flight recorders, as indices of all clocks.
+
+    Returns:
+        The clocks, with the reference marked as such, and the base of each.
     """
-    ends = np.cumsum([len(profile.kernels) for profile in profiles])
-    free = itertools.count(max(machines, default=0) + 1)
+    last_kernel = np.cumsum([len(profile.kernels) for profile in profiles])
+    unused_base = itertools.count(max(machines, default=0) + 1)
     clocks, bases = list(event_clocks), []
-    for number, clock in enumerate(event_clocks):
-        own = (table.clock == len(profiles) + number) & (table.kernel != NONE)
-        kernels = table.kernel[own]
+    for index, clock in enumerate(event_clocks):
+        is_matched = (table.clock == len(profiles) + index) & (table.kernel != NONE)
+        kernels = table.kernel[is_matched]
         if len(kernels):
-            bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
-        elif not profiles and (not bases or number in of_dumps):
-            clocks[number] = replace(clock, aligned_by=Alignment.REFERENCE)
+            profile = int(np.searchsorted(last_kernel, kernels[0], side="right"))
+            bases.append(machines[profile])
+        elif not profiles and (not bases or index in dump_clocks):
+            clocks[index] = replace(clock, aligned_by=Alignment.REFERENCE)
             bases.append(0)
         else:
-            bases.append(next(free))
+            bases.append(next(unused_base))
     return clocks, bases
 
 
-def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
-    """Return the ranks of each communicator: as recorded, else as seen; None for a single one."""
+def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
+    """Return the number of ranks of each communicator.
+
+    It is the recorded number, or else the highest rank in the table plus one, or None if that is a
+    single rank.
+    """
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
-    seen = np.zeros(len(table.communicators), np.int64)
-    known = table.communicator != NONE
+    n_ranks = np.zeros(len(table.communicators), np.int64)
+    has_communicator = table.communicator != NONE
+    communicator = table.communicator[has_communicator]
     for column in (table.rank, table.peer):
-        np.maximum.at(seen, table.communicator[known], column[known] + 1)
+        np.maximum.at(n_ranks, communicator, column[has_communicator] + 1)
     return tuple(
         recorded.get(communicator) or (ranks if ranks > 1 else None)
-        for communicator, ranks in zip(table.communicators, seen.tolist(), strict=True)
+        for communicator, ranks in zip(table.communicators, n_ranks.tolist(), strict=True)
     )
 
 
-#: What recordings that begin at different times mean for waiting.
-_SKEW = "{} of its waiting are no fault of that device; leave them out with --window"
+#: Effect of recordings that start at different times, where {} is a duration.
+_SKEW = "{} of its waiting are not that device's fault; leave them out with --window"
 
 
-def _limitations(
+def _list_limitations(
     recorded: Sequence[EventFile],
     profiles: Sequence[NcclProfile],
     communication: Communication,
-    ambiguous: int,
+    n_ambiguous: int,
     instance: Ints,
-    uncounted: int,
+    n_unpaired: int,
 ) -> Iterator[Limitation]:
-    """Yield what event files and profiles do not show of communication, and why.
+    """Yield what event files and profiles do not show about communication, and why.
 
     Args:
-        recorded: event files.
-        profiles: as read.
-        communication: what is known of it.
-        ambiguous: operations whose clock several offsets put onto kernels equally well.
-        instance: a number that the members of each operation share; -1 unknown.
-        uncounted: sends and receives of which nobody knows which is which.
-
+        recorded: Event files.
+        profiles: Profiles.
+        communication: The measured operations and clocks.
+        n_ambiguous: Number of operations that several clock offsets match equally well.
+        instance: Instance of each operation, or -1.
+        n_unpaired: Number of sends and receives that cannot be paired.
     """
     for file in recorded:
-        for what, count, reason in (
-            ("damaged events", file.unreadable, "cut or damaged, and left out"),
-            ("events without an end", file.n_without_end, "the job, or the file, ended before"),
-            ("ends without a begin", file.n_without_begin, "their begin is missing; left out"),
-            ("operations recorded twice", file.n_duplicates, "each counts once"),
-            ("events of unknown categories", file.n_unknown, "they are left out"),
-            (
-                "GPU timestamps far from all others",
-                file.n_clock_conflicts,
-                "the host's times stand for them",
-            ),
-        ):
-            if count:
-                is_damage = what == "damaged events" and file.is_damaged
-                kind = LimitationKind.FILE_DAMAGED if is_damage else LimitationKind.OTHER
-                yield Limitation(what, f"{file.path}: {reason}", count, kind)
+        yield from _list_file_limitations(file)
     for profile in profiles:
         yield from profile.limitations
     recorded_devices = [device for profile in profiles for device in profile.recorded]
@@ -375,30 +424,26 @@ def _limitations(
     if start_ns is not None:
         yield describe_skew(recorded_devices, start_ns, _SKEW)
     yield from find_unclear_waits(recorded_devices)
-    table, clocks = communication.operations, communication.clocks
-    alignments = [clock.aligned_by for clock in clocks]
-    of_files = clocks[len(profiles) :] if profiles else ()
-    loose = [clock.label for clock in of_files if not clock.aligned]
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
-    sizes = np.array([size or 0 for size in communication.ranks], np.int64)
-    operation = group_rows(instance[rows]).of_row
-    few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
-    unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
+    table = communication.operations
+    alignments = [clock.aligned_by for clock in communication.clocks]
+    event_clocks = communication.clocks[len(profiles) :] if profiles else ()
+    unaligned = [clock.label for clock in event_clocks if not clock.aligned]
+    is_unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
     for what, count, reason in (
         (
             "operations of unknown duration",
             (table.duration_ns < 0).sum(),
             "their end was not recorded; record kernel events (NCCL_PROFILE_EVENT_MASK=4095; "
-            "TORCH_NCCL_ENABLE_TIMING=1 of flight recorders), give a profile, and let the job end",
+            "TORCH_NCCL_ENABLE_TIMING=1 for flight recorders), add a profile, and let the job end",
         ),
         (
             "operations that kernels match at several offsets",
-            ambiguous,
+            n_ambiguous,
             "too few or too regular to match; record more of the run",
         ),
         (
             "clocks that could not be aligned",
-            alignments.count(Alignment.UNALIGNED) if len(clocks) > 1 else 0,
+            alignments.count(Alignment.UNALIGNED) if len(alignments) > 1 else 0,
             "they share no kernel or operation with another clock; add profiles of their ranks",
         ),
         (
@@ -413,76 +458,113 @@ def _limitations(
         ),
         (
             "event files that may belong to another run",
-            len(loose),
-            f"{texts.list_first(loose, 3)}: no operation matches a kernel of the profiles, so "
+            len(unaligned),
+            f"{texts.list_first(unaligned, 3)}: no operation matches a kernel of the profiles, so "
             "totals count both; measure them separately",
         ),
         (
             "operations whose waiting is unknown",
-            (unsplit & (table.communicator != NONE)).sum(),
+            (is_unsplit & (table.communicator != NONE)).sum(),
             "no other member was recorded on an aligned clock, and no proxy thread was recorded; "
             "give the files of all ranks",
         ),
         (
             "operations whose members are unknown",
-            (unsplit & (table.communicator == NONE)).sum(),
-            "no communicators were recorded, so what they waited for is unknown; give NCCL's event "
-            "files, too",
+            (is_unsplit & (table.communicator == NONE)).sum(),
+            "no communicators were recorded, so waiting is unknown; add NCCL's event files",
         ),
         (
             "sends and receives that cannot be paired",
-            uncounted,
-            "flight recorders have dropped what comes before; set a larger TORCH_FR_BUFFER_SIZE",
+            n_unpaired,
+            "flight recorders have dropped the entries before them; set a larger "
+            "TORCH_FR_BUFFER_SIZE",
         ),
         (
             "operations paired by their order alone",
             (table.split == Split.ORDER).sum(),
-            "the profiles hold no communicators; all GPUs ran as many kernels one by one, and the "
-            "n-th of each are counted as one operation",
+            "the profiles contain no communicators; all GPUs ran the same number of kernels, and "
+            "the n-th kernels of all GPUs are counted as one operation",
         ),
         (
             "operations of which not all members were recorded",
-            few.sum(),
-            "a missing member may have begun later: they waited at least as long",
+            _count_incomplete(communication, instance),
+            "a missing member may have started later, so they waited at least as long",
         ),
     ):
         if count:
             yield Limitation(what, reason, int(count))
 
 
-def _within(
+def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
+    """Yield the events of a file that are damaged, incomplete or left out."""
+    for what, count, reason in (
+        ("damaged events", file.unreadable, "cut or damaged, and left out"),
+        ("events without an end", file.n_without_end, "the job or the file ended first"),
+        ("ends without a begin", file.n_without_begin, "their begin is missing; left out"),
+        ("operations recorded twice", file.n_duplicates, "each counts once"),
+        ("events of unknown categories", file.n_unknown, "they are left out"),
+        (
+            "GPU timestamps far from all others",
+            file.n_clock_conflicts,
+            "the host's times are used instead",
+        ),
+    ):
+        if count:
+            is_damage = what == "damaged events" and file.is_damaged
+            kind = LimitationKind.FILE_DAMAGED if is_damage else LimitationKind.OTHER
+            yield Limitation(what, f"{file.path}: {reason}", count, kind)
+
+
+def _count_incomplete(communication: Communication, instance: Ints) -> int:
+    """Count the rows of collectives with fewer recorded members than ranks."""
+    table = communication.operations
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    sizes = np.array([size or 0 for size in communication.ranks], np.int64)
+    operation = group_rows(instance[rows]).of_row
+    n_members = np.bincount(operation)[operation]
+    return int((n_members < sizes[table.communicator[rows]]).sum())
+
+
+def _select_window(
     communication: Communication, window: Window, extent_ns: tuple[int, int]
 ) -> Communication:
-    """Return the operations that begin between two instants.
+    """Select the operations that start within a window.
 
     Args:
-        communication: of the whole run, which is needed to split waiting and moving.
-        window: as the user gave it.
-        extent_ns: start and end (exclusive) on the report's clock.
+        communication: The complete run, which is needed to split waiting and moving.
+        window: The window as the user gave it.
+        extent_ns: Start and end (exclusive) on the report's clock.
+
+    Returns:
+        The selected operations. Operations without a start on the report's clock are left out, with
+        a limitation.
 
     Raises:
-        NothingToAnalyseError: no operation begins then.
+        NothingToAnalyseError: No operation starts in the window.
     """
     table = communication.operations
-    aligned = np.array([clock.aligned for clock in communication.clocks], bool)[table.clock]
-    timed = aligned & (table.start_ns != UNKNOWN)
-    inside = timed & (table.start_ns >= extent_ns[0]) & (table.start_ns < extent_ns[1])
-    if not inside.any():
-        starts_ns = table.start_ns[timed]
-        first, last = (
-            int(time_ns) / 1e9
-            for time_ns in ((starts_ns.min(), starts_ns.max()) if len(starts_ns) else (0, 0))
-        )
-        raise NothingToAnalyseError(
-            f"--window {window.text}: no communication operation begins in it; they begin from "
-            f"{first:.6f} s to {last:.6f} s of the report's clock"
-        )
-    lost = int((~timed).sum())
-    reason = "their times are unknown or on an unaligned clock, so the window leaves them out"
-    limitation = Limitation("operations outside the window", reason, lost)
+    is_aligned = np.array([clock.aligned for clock in communication.clocks], bool)[table.clock]
+    has_start = is_aligned & (table.start_ns != UNKNOWN)
+    is_inside = (table.start_ns >= extent_ns[0]) & (table.start_ns < extent_ns[1]) & has_start
+    if not is_inside.any():
+        raise _make_empty_window_error(window, table.start_ns[has_start])
+    limitations = communication.limitations
+    n_left_out = int((~has_start).sum())
+    if n_left_out:
+        reason = "their times are unknown or on an unaligned clock, so the window leaves them out"
+        limitations += (Limitation("operations outside the window", reason, n_left_out),)
     return replace(
         communication,
-        operations=table.take(inside),
-        limitations=(*communication.limitations, *((limitation,) if lost else ())),
+        operations=table.take(is_inside),
+        limitations=limitations,
         window=window.text,
+    )
+
+
+def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyseError:
+    """Return the error for a window without operations, which names the span of all starts."""
+    first_ns, last_ns = (start_ns.min(), start_ns.max()) if len(start_ns) else (0, 0)
+    return NothingToAnalyseError(
+        f"--window {window.text}: no operation begins in this window; operations begin between "
+        f"{int(first_ns) / 1e9:.6f} s and {int(last_ns) / 1e9:.6f} s on the report's clock"
     )

@@ -1,4 +1,4 @@
-"""Communications: the tables of operations, and of the clocks that recorded them."""
+"""Tables of communication operations, and the clocks that recorded them."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
-EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+#: Operations that move n times the counted bytes, since the count is one rank's part of n.
+PER_RANK_OPERATIONS = frozenset(
+    ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
+)
 
 
-def communicator_text(value: Communicator | None) -> str:
-    """Return a communicator's hash as NCCL's log has it, or a group's label; "" unknown."""
+def format_communicator(value: Communicator | None) -> str:
+    """Return a communicator's hash as NCCL logs it, or a group's label, or "" if it is unknown."""
     if isinstance(value, collectives.Group):
         return value.label
     return "" if value is None else f"0x{value:016x}"
 
 
-def bus_factor(name: str, ranks: int | None) -> float | None:
-    """Return the factor that makes bandwidth comparable with that of the hardware.
+def get_bus_factor(name: str, ranks: int | None) -> float | None:
+    """Return the factor from algorithm bandwidth to bus bandwidth, as in nccl-tests.
 
-    From nccl-tests, ``doc/PERFORMANCE.md``: 2(n-1)/n of an all-reduce, (n-1)/n of what each of n
-    ranks has a part in (about that where parts differ, in an AlltoAllv), else 1. None where the
-    number of ranks is unknown and counts.
+    It is 2(n-1)/n for an all-reduce, (n-1)/n for operations in which each of n ranks has a part,
+    and 1 for all others (``doc/PERFORMANCE.md``). For an AlltoAllv, whose parts differ, it is
+    approximate. It is None if it depends on an unknown number of ranks.
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
-    if name in EACH or name == "AlltoAllv":
+    if name in PER_RANK_OPERATIONS or name == "AlltoAllv":
         return None if not ranks else (ranks - 1) / ranks
     return 1.0
 
@@ -74,26 +76,26 @@ class Split(IntEnum):
     """How waiting and moving were separated."""
 
     UNKNOWN = 0
-    #: Until the last member of the operation began, it waited.
+    #: It waited until the last member of the operation started.
     MEMBERS = 1
-    #: By the steps of its proxy thread.
+    #: It waited while its proxy thread waited for the peer.
     PROXY = 2
-    #: As ``MEMBERS``, with members paired by their order alone.
+    #: Like ``MEMBERS``, with members that were paired by their order alone.
     ORDER = 3
 
 
 class Alignment(Enum):
-    """What aligned a clock to the report's; the values stand in JSON."""
+    """How a clock was aligned to the report's clock. The values are written to JSON."""
 
-    #: It is the report's own clock, or ticks with it.
+    #: It is the report's clock, or ticks with it.
     REFERENCE = "reference"
-    #: Its operations were matched with a profile's kernels.
+    #: By matching its operations with the kernels of a profile.
     KERNELS = "kernels"
-    #: UTC, as the profile's host recorded it.
+    #: By UTC, as the profile's host recorded it.
     UTC = "utc"
-    #: The ends of operations in common with aligned clocks.
+    #: By the ends of operations that it has in common with aligned clocks.
     OPERATIONS = "operations"
-    #: Nothing: its times stand alone.
+    #: Not aligned; its times are not comparable.
     UNALIGNED = "unaligned"
 
 
@@ -221,17 +223,24 @@ class Communications(Table):
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 
 
-def communications(
+def make_communications(
     rows: int,
     columns: Mapping[str, Ints | int],
     names: tuple[str, ...],
     communicators: tuple[Communicator, ...],
 ) -> Communications:
-    """Return operations with some columns, or values of whole columns; the others hold none."""
+    """Make a table of operations from some of its columns.
+
+    Args:
+        rows: Number of rows.
+        columns: Columns by name, or single values for all rows. Other columns are unknown.
+        names: Texts that columns refer to.
+        communicators: Communicators that ``communicator`` refers to.
+    """
     values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
     values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}
-    every = {
+    all_columns = {
         name: make_constant(value, rows) if isinstance(value, int) else value
         for name, value in {**values, **columns}.items()
     }
-    return Communications(**every, names=names, communicators=communicators)
+    return Communications(**all_columns, names=names, communicators=communicators)

@@ -1,11 +1,12 @@
-"""Who is missing, and who is late: the ranks that others wait for.
+"""Ranks that are missing or late: for which ranks the others wait.
 
-An operation is open where a member has entered it and not finished. Members that have not entered
-hold it up, and those of them that wait in no other open operation hold up the run::
+An operation is open if a member has entered it but not finished. It is blocked by the members that
+have not entered it. Those among them that do not wait in another open operation themselves block
+the run::
 
     rank 0   ├─ barrier ······      waits for 2 and 3
     rank 2   ├─ all-reduce ···      waits for 3
-    rank 3                          waits in none: all wait for it
+    rank 3                          waits in no operation: all wait for it
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.communications import EACH, Communications, Communicator
+from bubbleviz.analyses.nccl.communications import PER_RANK_OPERATIONS, Communications, Communicator
 from bubbleviz.analyses.nccl.summary import LateRank
 from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model import grouping, intervals
@@ -26,25 +27,29 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.sources.nccl.events import PROGRESS
 
 _STARTED, _COMPLETED = PROGRESS.index("started"), PROGRESS.index("completed")
-#: Operations to which all members hand in as much.
-_ALIKE = (EACH - {"Gather", "Scatter"}) | {"AllReduce", "Broadcast", "Reduce"}
-#: How frameworks describe the process group of a pipeline: ``mesh_pp``,
+#: Operations for which all members must pass the same number of elements.
+_EQUAL_COUNT_OPERATIONS = (PER_RANK_OPERATIONS - {"Gather", "Scatter"}) | {
+    "AllReduce",
+    "Broadcast",
+    "Reduce",
+}
+#: Descriptions that frameworks give to the process group of a pipeline: ``mesh_pp``,
 #: ``PIPELINE_MODEL_PARALLEL_GROUP``.
 _PIPELINE = re.compile(r"(?:mesh_)?pp|pipeline\w*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An operation that its members have not all entered, finished, or called alike.
+    """A collective or send/receive that not all members entered, finished, or called the same way.
 
     Attributes:
-        communicator: whose it is.
-        name: of the operation.
-        sequence: its number; -1 unknown.
-        entered: ranks of the run that have entered it.
-        missing: those that have not.
-        undumped: those that may have, as no dump of theirs was given.
-        calls: where members called it in several ways, each in words, and the ranks that did so.
+        communicator: Communicator of the operation.
+        name: Name of the operation.
+        sequence: Sequence number of the operation, or -1 if unknown.
+        entered: Ranks of the run that have entered the operation.
+        missing: Ranks of the run that have not entered it.
+        undumped: Ranks without a dump, which may have entered it.
+        calls: For a mismatch, each distinct call in words, and the ranks that made it.
     """
 
     communicator: Communicator
@@ -56,50 +61,68 @@ class Fault:
     calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
-def with_run_ranks(table: Communications, dumped: Bools) -> Communications:
-    """Return the operations with the numbers of their ranks in the run; -1 unknown.
+def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
+    """Fill in the rank of the run of each operation, from the members of its process group.
 
     Args:
-        table: operations.
-        dumped: which are of a flight recorder, whose groups of unknown members hold such numbers.
+        table: Operations of all files.
+        dumped: Mask of the rows from flight recorders. Their ranks are ranks of the run if the
+            members of the group are unknown.
+
+    Returns:
+        The operations with ``run_rank``, which is -1 if unknown.
     """
-    members = [own.ranks if isinstance(own, Group) else () for own in table.communicators]
-    size = np.array([*map(len, members), 0])
-    known = np.array([*chain.from_iterable(members), NONE], np.int64)
-    first, of_row = (np.cumsum(size) - size)[table.communicator], size[table.communicator]
-    inside = (table.rank >= 0) & (table.rank < of_row)
-    told = np.where(dumped & (of_row == 0), table.rank, NONE)
-    run_rank = np.where(inside, known[np.where(inside, first + table.rank, NONE)], told)
-    return replace(table, run_rank=run_rank)
+    members = [
+        communicator.ranks if isinstance(communicator, Group) else ()
+        for communicator in table.communicators
+    ]
+    sizes = np.array([*map(len, members), 0])
+    all_members = np.array([*chain.from_iterable(members), NONE], np.int64)
+    first, size = (np.cumsum(sizes) - sizes)[table.communicator], sizes[table.communicator]
+    is_member = (table.rank >= 0) & (table.rank < size)
+    member_rank = all_members[np.where(is_member, first + table.rank, NONE)]
+    dumped_rank = np.where(dumped & (size == 0), table.rank, NONE)
+    return replace(table, run_rank=np.where(is_member, member_rank, dumped_rank))
 
 
-def with_awaited(table: Communications, instance: Ints) -> Communications:
-    """Return the operations with how long other members waited for each; -1 unknown.
+def add_awaited_times(table: Communications, instance: Ints) -> Communications:
+    """Fill in for how long the other members waited for each operation.
 
-    They wait for the last to enter; where several are, each has an equal part.
+    The sum of all waiting in an instance is attributed to its last member; several last members
+    share it equally.
+
+    Args:
+        table: Operations with ``waiting_ns``.
+        instance: Instance of each row, or -1.
+
+    Returns:
+        The operations with ``awaited_ns``, which is -1 if unknown.
     """
     rows = np.flatnonzero((instance != NONE) & (table.waiting_ns >= 0))
-    by = grouping.group_rows(instance[rows])
-    waited_ns = np.bincount(by.of_row, table.waiting_ns[rows], len(by))
-    last = table.waiting_ns[rows] == 0
-    lasts = np.bincount(by.of_row[last], minlength=len(by))
+    groups = grouping.group_rows(instance[rows])
+    total_ns = np.bincount(groups.of_row, table.waiting_ns[rows], len(groups))
+    is_last = table.waiting_ns[rows] == 0
+    n_last = np.bincount(groups.of_row[is_last], minlength=len(groups))
+    share_ns = total_ns[groups.of_row] / np.maximum(n_last[groups.of_row], 1)
     awaited_ns = np.full(len(table), NONE, np.int64)
-    each_ns = waited_ns[by.of_row] / np.maximum(lasts[by.of_row], 1)
-    awaited_ns[rows] = np.where(last, np.rint(each_ns), 0)
+    awaited_ns[rows] = np.where(is_last, np.rint(share_ns), 0)
     return replace(table, awaited_ns=awaited_ns)
 
 
-def stages_of(communicators: Sequence[Communicator]) -> dict[int, int]:
-    """Return the stage of each rank of the run, by the process groups of pipelines."""
-    groups = [own for own in communicators if isinstance(own, Group)]
-    pipelines = [own.ranks for own in groups if _PIPELINE.fullmatch(own.description)]
-    # Pairs of stages may have groups of their own: the longest counts.
+def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
+    """Return the pipeline stage of each rank of the run, from the process groups of pipelines.
+
+    If a rank is in several pipeline groups, the longest counts: pairs of stages may have groups of
+    their own.
+    """
+    groups = [communicator for communicator in communicators if isinstance(communicator, Group)]
+    pipelines = [group.ranks for group in groups if _PIPELINE.fullmatch(group.description)]
     pipelines.sort(key=len)
     return {rank: stage for ranks in pipelines for stage, rank in enumerate(ranks)}
 
 
-def late_ranks(table: Communications) -> list[LateRank]:
-    """Return the ranks that others waited for, the longest awaited first."""
+def list_late_ranks(table: Communications) -> list[LateRank]:
+    """List the ranks for which others waited, by decreasing waiting time."""
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
     operations = np.bincount(of_row, minlength=len(ranks))
@@ -109,72 +132,120 @@ def late_ranks(table: Communications) -> list[LateRank]:
     return sorted(late, key=lambda entry: (-entry.awaited_ns, entry.rank))
 
 
-def faults_of(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:
-    """Return the operations at which the run stands, the first of each communicator or pair.
+def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:
+    """Find where the run hangs: the first unfinished operation of each communicator or pair.
 
-    A rank whose dump ends before an operation has not entered it; nor has one whose GPU has not
-    begun it, where another's has. Sends and receives between two ranks follow one another: open
-    ones are counted.
+    A rank has not entered an operation if its dump ends before it, or if its GPU has not started it
+    although the GPU of another rank has. Collectives are compared by sequence number, the
+    unfinished sends and receives between two ranks by their order.
 
     Args:
-        table: operations, of which those of flight recorders say how far they came.
-        dumped: ranks of the run whose flight recorders were given.
+        table: Operations of all files. Only rows from flight recorders have a ``progress``.
+        dumped: Ranks of the run whose flight recorders were read.
+
+    Returns:
+        Hangs, followed by mismatched calls of collectives.
     """
-    known = (table.progress != NONE) & (table.communicator != NONE) & (table.run_rank != NONE)
-    own = table.take(known)
-    passing, unfinished = own.peer != NONE, own.progress < _COMPLETED
-    sends = np.array([name == "Send" for name in own.names], bool)[own.name]
-    source = np.where(passing, np.where(sends, own.rank, own.peer), NONE)
-    target = np.where(passing, np.where(sends, own.peer, own.rank), NONE)
-    keys = grouping.group_rows(own.communicator, source, target).of_row
-    place = np.where(passing, 0, own.sequence)
-    rows = np.flatnonzero(passing & unfinished)
-    place[rows] = 1 + number_occurrences((keys[rows], own.run_rank[rows]))
-    faults, standing = [], np.flatnonzero(np.isin(keys, keys[unfinished]))
-    for _, of_key in grouping.list_rows_by_value(keys[standing]):
-        rows = standing[of_key]
-        first = int(place[rows[unfinished[rows]]].min())
-        at = rows[place[rows] == first]
-        entered = {*own.run_rank[rows[place[rows] >= first]].tolist()}
-        if (own.progress[at] == _STARTED).any():
-            entered -= {*own.run_rank[at[own.progress[at] < _STARTED]].tolist()}
-        communicator = own.communicators[int(own.communicator[at[0]])]
-        group = communicator.ranks if isinstance(communicator, Group) else ()
-        members = {*group} or {*own.run_rank[rows].tolist()}
-        if passing[at[0]]:
-            ends = int(source[at[0]]), int(target[at[0]])
-            members = {group[end] if end < len(group) else end for end in ends}
-        name, number, missing = own.names[own.name[at[0]]], own.sequence[at[0]], members - entered
-        parts = (entered, missing & {*dumped}, missing - {*dumped})
-        ranks = (tuple(sorted(part)) for part in parts)
-        faults.append(Fault(communicator, name, int(number), *ranks))
-    return (*faults, *_mismatches(own.take(~passing)))
+    has_rank = (table.communicator != NONE) & (table.run_rank != NONE)
+    table = table.take((table.progress != NONE) & has_rank)
+    is_p2p, is_unfinished = table.peer != NONE, table.progress < _COMPLETED
+    source, target = _find_direction(table)
+    queue = grouping.group_rows(table.communicator, source, target).of_row
+    position = np.where(is_p2p, 0, table.sequence)
+    open_p2p = np.flatnonzero(is_p2p & is_unfinished)
+    position[open_p2p] = 1 + number_occurrences((queue[open_p2p], table.run_rank[open_p2p]))
+    hangs = []
+    rows = np.flatnonzero(np.isin(queue, queue[is_unfinished]))
+    for _, indices in grouping.list_rows_by_value(queue[rows]):
+        queue_rows = rows[indices]
+        first = int(position[queue_rows[is_unfinished[queue_rows]]].min())
+        is_first = position[queue_rows] == first
+        has_reached = position[queue_rows] >= first
+        entered = {*table.run_rank[queue_rows[has_reached]].tolist()}
+        operation_rows = queue_rows[is_first]
+        is_started = table.progress[operation_rows] >= _STARTED
+        if (table.progress[operation_rows] == _STARTED).any():
+            entered -= {*table.run_rank[operation_rows[~is_started]].tolist()}
+        row = int(operation_rows[0])
+        pair = (int(source[row]), int(target[row])) if is_p2p[row] else None
+        members = _list_members(table, queue_rows, pair)
+        missing = members - entered
+        hangs.append(
+            Fault(
+                table.communicators[int(table.communicator[row])],
+                table.names[table.name[row]],
+                int(table.sequence[row]),
+                entered=tuple(sorted(entered)),
+                missing=tuple(sorted(missing & {*dumped})),
+                undumped=tuple(sorted(missing - {*dumped})),
+            )
+        )
+    return (*hangs, *_find_mismatches(table.take(~is_p2p)))
 
 
-def culprits(faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks that operations lack, and that wait in none themselves."""
+def _find_direction(table: Communications) -> tuple[Ints, Ints]:
+    """Return the sending and receiving rank in the communicator, or -1 for collectives."""
+    is_p2p = table.peer != NONE
+    is_send = np.array([name == "Send" for name in table.names], bool)[table.name]
+    source = np.where(is_p2p, np.where(is_send, table.rank, table.peer), NONE)
+    target = np.where(is_p2p, np.where(is_send, table.peer, table.rank), NONE)
+    return source, target
+
+
+def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | None) -> set[int]:
+    """Return the ranks of the run that take part in an operation.
+
+    Args:
+        table: Operations.
+        rows: Rows of the communicator or pair.
+        pair: Sender and receiver in the communicator, or None for a collective.
+    """
+    communicator = table.communicators[int(table.communicator[rows[0]])]
+    group = communicator.ranks if isinstance(communicator, Group) else ()
+    if pair is not None:
+        return {group[rank] if rank < len(group) else rank for rank in pair}
+    return {*group} or {*table.run_rank[rows].tolist()}
+
+
+def find_culprits(faults: Sequence[Fault]) -> list[int]:
+    """Return the ranks that are missing in operations and do not wait in another one themselves."""
     waiting = {rank for fault in faults if not fault.calls for rank in fault.entered}
     return sorted({rank for fault in faults for rank in fault.missing} - waiting)
 
 
-def _mismatches(table: Communications) -> Iterator[Fault]:
-    """Yield the first collective of each communicator that its members called in several ways."""
+def _find_mismatches(table: Communications) -> Iterator[Fault]:
+    """Yield the first collective of each communicator that its members called differently.
+
+    Calls differ by name, datatype or, for ``_EQUAL_COUNT_OPERATIONS``, number of elements.
+
+    Args:
+        table: Collectives of flight recorders.
+    """
     nth = number_occurrences((table.communicator, table.sequence, table.run_rank))
-    by = grouping.group_rows(table.communicator, table.sequence, nth)
-    alike = np.array([name in _ALIKE for name in table.names], bool)[table.name]
-    count = np.where(alike, table.count, NONE)
+    collectives = grouping.group_rows(table.communicator, table.sequence, nth)
+    has_equal_count = np.array([name in _EQUAL_COUNT_OPERATIONS for name in table.names], bool)
+    count = np.where(has_equal_count[table.name], table.count, NONE)
     call = grouping.group_rows(table.name, count, table.datatype).of_row
-    low, high = intervals.group_extents(by.of_row, len(by), call, call)
-    rows = np.flatnonzero((low != high)[by.of_row])
-    rows = rows[np.lexsort((table.run_rank[rows], by.of_row[rows], table.sequence[rows]))]
+    low, high = intervals.group_extents(collectives.of_row, len(collectives), call, call)
+    rows = np.flatnonzero((low != high)[collectives.of_row])
+    rows = rows[np.lexsort((table.run_rank[rows], collectives.of_row[rows], table.sequence[rows]))]
     _, first = np.unique(table.communicator[rows], return_index=True)
     for row in np.sort(rows[first]).tolist():
-        calls: dict[str, tuple[int, ...]] = {}
-        for at in rows[by.of_row[rows] == by.of_row[row]].tolist():
-            elements = f"{count[at]:,} elements" if count[at] != NONE else ""
-            parts = table.names[table.name[at]], elements, (*table.names, "")[table.datatype[at]]
-            text = " of ".join(filter(None, parts))
-            calls[text] = (*calls.get(text, ()), int(table.run_rank[at]))
-        name, own = table.names[table.name[row]], table.communicators[table.communicator[row]]
-        ways = sorted(calls.items(), key=lambda call: (-len(call[1]), call[1]))
-        yield Fault(own, name, int(table.sequence[row]), calls=tuple(ways))
+        ranks_of_call: dict[str, tuple[int, ...]] = {}
+        for member in rows[collectives.of_row[rows] == collectives.of_row[row]].tolist():
+            text = _describe_call(table, member, int(count[member]))
+            ranks_of_call[text] = (*ranks_of_call.get(text, ()), int(table.run_rank[member]))
+        calls = sorted(ranks_of_call.items(), key=lambda call: (-len(call[1]), call[1]))
+        yield Fault(
+            table.communicators[table.communicator[row]],
+            table.names[table.name[row]],
+            int(table.sequence[row]),
+            calls=tuple(calls),
+        )
+
+
+def _describe_call(table: Communications, row: int, count: int) -> str:
+    """Describe a call by name, number of elements (-1 to leave it out) and datatype."""
+    name, datatype = table.names[table.name[row]], (*table.names, "")[table.datatype[row]]
+    elements = f"{count:,} elements" if count != NONE else ""
+    return " of ".join(filter(None, (name, elements, datatype)))

@@ -1,18 +1,19 @@
-"""Matching: which kernel of a profile is which recorded operation, and the offset between clocks.
+"""Matching of recorded operations with the kernels of a profile, and the offset between clocks.
 
-Both hold the same kernels in the same order, each on its own clock, and either may lack some. The
-offset is the value at which the most differences kernel start - operation start agree::
+Both tables contain the same kernels in the same order, each on its own clock, and each may lack
+some. The offset is where most of the differences kernel start - operation start agree::
 
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
     kernels        |  |     |  |  |                             └─ densest
 
 Operations are searched in blocks, because the drift of a clock is negligible within a block. The
-block that agrees best gives a line (offset and drift), which is then followed to all others.
+best block gives a line (offset and drift), which is then extended to all operations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,246 +22,344 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.sources.nccl.events import UNKNOWN
 
-#: A GPU's clock has the start of a channel's work: within this of the start of its kernel.
+#: Maximum distance between a kernel's start and the start of a channel's work on the GPU's clock.
 GPU_TOLERANCE_NS = 20_000
-#: A host records it later, by what its thread slept.
+#: The same for start times from the host, whose thread may have slept.
 HOST_TOLERANCE_NS = 1_000_000
-#: Kernels last as long as their work but for this share of their length and this time: the two are
-#: recorded at different points.
-_LENGTH_SHARE, _LENGTH_SLACK_NS = 0.25, 50_000
-#: Operations of a block: so many that chance does not put most onto kernels, few enough that a
-#: drift does not pull them apart. A block may lie where the profile recorded nothing, so several
-#: are tried.
-_BLOCK_OPERATIONS, _MOST_BLOCKS = 64, 8
-#: Differences that are sorted at a time, about: bounds the memory.
+#: Tolerance for the lengths of a kernel and an operation, which are recorded at different points:
+#: a fraction of the length plus a time.
+_LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
+#: Number of operations in a block: enough that chance does not match most of them with kernels, but
+#: few enough that drift does not separate them.
+_BLOCK_OPERATIONS = 64
+#: Maximum number of blocks to try. The profile may have recorded nothing during a block.
+_MAX_BLOCKS = 8
+#: Approximate number of differences that are sorted together, which bounds the memory.
 _DIFFERENCES_AT_ONCE = 1 << 20
-#: An offset is clear if it matches so many times what the next best one does, in a block of which
-#: it matches half. Less is chance, or a run that repeats itself.
+#: An offset is clear if it matches this many times as many operations as the next best offset.
+#: Otherwise it is due to chance, or the run repeats itself.
 _CLEAR_RATIO = 1.5
-#: Fewer pairs, or a shorter time, give a drift of their jitter.
-_DRIFT_PAIRS, _DRIFT_SPAN_NS = 16, 1_000_000_000
-#: A drift must leave at most this share of the distances that remain without one.
-_DRIFT_RESIDUAL = 0.5
+#: Minimum number of pairs, and the minimum time that they span, for fitting a drift.
+_MIN_DRIFT_PAIRS, _MIN_DRIFT_SPAN_NS = 16, 1_000_000_000
+#: Maximum distance that remains with a fitted drift, relative to the distance without drift.
+_MAX_DRIFT_RESIDUAL = 0.5
 
 
 @dataclass(frozen=True)
 class ClockLine:
-    """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
+    """A linear map from one clock to another: t + offset_ns + round((t - middle_ns) drift).
 
     Attributes:
-        offset_ns: what is added.
-        middle_ns: where that is exact.
-        drift: what is added by time.
+        offset_ns: Offset of the other clock at ``middle_ns``.
+        middle_ns: Time at which the drift contributes nothing.
+        drift: Additional offset per unit of time.
     """
 
     offset_ns: int
     middle_ns: int
     drift: float
 
-    def of(self, time_ns: Ints) -> Ints:
-        """Return times on the other clock; unknown ones stay so."""
-        known = time_ns != UNKNOWN
-        since = np.where(known, time_ns - self.middle_ns, 0)
-        moved = since + (self.middle_ns + self.offset_ns) + np.rint(since * self.drift).astype(int)
-        return np.where(known, moved, UNKNOWN)
+    def convert(self, time_ns: Ints) -> Ints:
+        """Convert times to the other clock. ``UNKNOWN`` times stay unknown."""
+        is_known = time_ns != UNKNOWN
+        since_ns = np.where(is_known, time_ns - self.middle_ns, 0)
+        drift_ns = np.rint(since_ns * self.drift).astype(int)
+        converted = since_ns + (self.middle_ns + self.offset_ns) + drift_ns
+        return np.where(is_known, converted, UNKNOWN)
 
 
-#: A line, the kernel of each operation (-1 none), how far apart they are, and whether no other
-#: offset does nearly as well, or none is left over on either side.
-Match = tuple[ClockLine, Ints, Ints, bool]
+class Match(NamedTuple):
+    """The result of matching operations with kernels.
+
+    Attributes:
+        line: Map from the clock of the operations to the clock of the kernels.
+        kernel: Row of the kernel of each operation, or -1 if it has none.
+        distance_ns: Distance of each matched pair after the conversion.
+        is_clear: Whether no other offset matches nearly as many operations, or the match is
+            complete on both sides.
+    """
+
+    line: ClockLine
+    kernel: Ints
+    distance_ns: Ints
+    is_clear: bool
+
+
+class Offset(NamedTuple):
+    """The offset on which most operations of a block agree.
+
+    Attributes:
+        n_agreeing: Number of operations that agree.
+        offset_ns: Median difference of the agreeing operations.
+        n_rival: Number of operations that agree on the next best offset, or 0 if there is none.
+    """
+
+    n_agreeing: int
+    offset_ns: int
+    n_rival: int
+
+
+class _Cluster(NamedTuple):
+    """A set of differences within one tolerance. The best cluster has the smallest tuple.
+
+    Attributes:
+        negative_size: Number of differences, negated.
+        spread_ns: Largest minus smallest difference.
+        start_ns: Smallest difference.
+    """
+
+    negative_size: int
+    spread_ns: int
+    start_ns: int
 
 
 @dataclass(frozen=True)
 class StartPairs:
-    """Recorded operations and the kernels that they may be.
+    """Recorded operations and the kernels with which they may match.
 
     Attributes:
-        operations: as recorded.
-        kernels: as profiled.
-        tolerance_ns: the largest distance of an operation and its kernel on one clock.
+        operations: Starts of the operations.
+        kernels: Starts of the kernels.
+        tolerance_ns: Maximum distance of an operation and its kernel on a common clock.
     """
 
     operations: Starts
     kernels: Starts
     tolerance_ns: int
 
-    def alike(self, row: Ints | int, kernel: Ints | slice) -> Bools:
-        """Whether operations can be kernels: of one family, and about as long."""
+    def mask_compatible(self, row: Ints | int, kernel: Ints | slice) -> Bools:
+        """Return a mask of the pairs with the same family and about the same length.
+
+        An unknown family or length is compatible with any.
+        """
         family, kernel_family = self.operations.family[row], self.kernels.family[kernel]
         length_ns, kernel_ns = self.operations.length_ns[row], self.kernels.length_ns[kernel]
-        slack_ns = _LENGTH_SHARE * kernel_ns + _LENGTH_SLACK_NS
-        fits = (length_ns < 0) | (np.abs(kernel_ns - length_ns) <= slack_ns)
-        same = (family == kernel_family) | (family < 0) | (kernel_family < 0)
-        return np.asarray(fits & same, bool)
+        tolerance_ns = _LENGTH_TOLERANCE * kernel_ns + _LENGTH_TOLERANCE_NS
+        same_length = (length_ns < 0) | (np.abs(kernel_ns - length_ns) <= tolerance_ns)
+        same_family = (family == kernel_family) | (family < 0) | (kernel_family < 0)
+        return np.asarray(same_length & same_family, bool)
 
-    def nearest(self, line: ClockLine, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
-        wanted, kernel_ns = line.of(self.operations.start_ns[rows]), self.kernels.start_ns
-        best = np.full(len(rows), NONE, np.int64)
-        least = np.full(len(rows), self.tolerance_ns + 1, np.int64)
-        after = np.searchsorted(kernel_ns, wanted)
-        # Kernels of other families may lie between.
-        for step in (0, -1, 1, -2, 2, -3):
-            at = after + step
-            inside = (at >= 0) & (at < len(kernel_ns))
-            place = np.clip(at, 0, len(kernel_ns) - 1)
-            far = np.abs(kernel_ns[place] - wanted)
-            nearer = inside & (far < least) & self.alike(rows, place)
-            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
-        return best, np.where(best == NONE, 0, kernel_ns[best] - wanted)
+    def find_nearest(self, line: ClockLine, rows: Ints) -> tuple[Ints, Ints]:
+        """Find the nearest compatible kernel of each operation, within the tolerance.
 
-    def differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
-        """Return the differences, between two bounds, of each operation and its possible kernels.
+        Only the three kernels before and the three after the converted start are considered, which
+        allows for kernels of other families in between.
 
         Args:
-            rows: operations.
-            low_ns: the least difference that counts.
-            high_ns: the largest one.
+            line: Map to the clock of the kernels.
+            rows: Operations.
+
+        Returns:
+            kernel: Row of the kernel, or -1 if there is none.
+            distance_ns: Start of the kernel minus the converted start, or 0 if there is none.
+        """
+        start_ns, kernel_ns = line.convert(self.operations.start_ns[rows]), self.kernels.start_ns
+        nearest = np.full(len(rows), NONE, np.int64)
+        min_distance_ns = np.full(len(rows), self.tolerance_ns + 1, np.int64)
+        insertion = np.searchsorted(kernel_ns, start_ns)
+        for step in (0, -1, 1, -2, 2, -3):
+            candidate = insertion + step
+            exists = (candidate >= 0) & (candidate < len(kernel_ns))
+            candidate = np.clip(candidate, 0, len(kernel_ns) - 1)
+            distance_ns = np.abs(kernel_ns[candidate] - start_ns)
+            is_nearer = exists & (distance_ns < min_distance_ns)
+            is_nearer &= self.mask_compatible(rows, candidate)
+            nearest = np.where(is_nearer, candidate, nearest)
+            min_distance_ns = np.where(is_nearer, distance_ns, min_distance_ns)
+        return nearest, np.where(nearest == NONE, 0, kernel_ns[nearest] - start_ns)
+
+    def list_differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
+        """List for each operation the differences to its compatible kernels.
+
+        Args:
+            rows: Operations.
+            low_ns: Smallest difference that counts.
+            high_ns: Largest difference that counts.
         """
         start_ns, kernel_ns = self.operations.start_ns[rows], self.kernels.start_ns
         first = np.searchsorted(kernel_ns, start_ns + low_ns).tolist()
-        last = np.searchsorted(kernel_ns, start_ns + high_ns, side="right").tolist()
+        stop = np.searchsorted(kernel_ns, start_ns + high_ns, side="right").tolist()
         return [
-            kernel_ns[low:high][self.alike(row, slice(low, high))] - start_ns[at]
-            for at, (row, low, high) in enumerate(zip(rows.tolist(), first, last, strict=True))
+            kernel_ns[low:high][self.mask_compatible(row, slice(low, high))] - start_ns[index]
+            for index, (row, low, high) in enumerate(zip(rows.tolist(), first, stop, strict=True))
         ]
 
 
-def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
-    """Return the line that puts most operations onto kernels; None where none puts any.
+def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
+    """Find the clock line that matches the most operations with kernels.
 
     Args:
-        operations: as recorded.
-        kernels: as profiled.
-        tolerance_ns: the largest distance of an operation and its kernel.
+        operations: Starts of the recorded operations.
+        kernels: Starts of the kernels of a profile.
+        tolerance_ns: Maximum distance of an operation and its kernel.
+
+    Returns:
+        The match, or None if no offset matches an operation with a kernel.
     """
-    count = len(operations.start_ns)
-    if count == 0 or len(kernels.start_ns) == 0:
+    n_operations = len(operations.start_ns)
+    if n_operations == 0 or len(kernels.start_ns) == 0:
         return None
     pairs = StartPairs(operations, kernels, tolerance_ns)
-    begins = [0]
-    if count > _BLOCK_OPERATIONS:
-        # Few, and spread over all.
-        begins = np.linspace(0, count - _BLOCK_OPERATIONS, _MOST_BLOCKS).astype(int).tolist()
-    best: tuple[Ints, int, int, int] | None = None
-    for begin in sorted(set(begins)):
-        rows = np.arange(begin, min(begin + _BLOCK_OPERATIONS, count))
-        found = densest_offset(pairs, rows)
-        if found is not None and (best is None or found[0] > best[1]):
-            best = rows, *found
-            if 2 * found[0] >= len(rows) and found[0] >= _CLEAR_RATIO * found[2]:
+    best_rows, best = None, Offset(0, 0, 0)
+    for first in _choose_blocks(n_operations):
+        rows = np.arange(first, min(first + _BLOCK_OPERATIONS, n_operations))
+        offset = find_densest_offset(pairs, rows)
+        if offset is not None and (best_rows is None or offset.n_agreeing > best.n_agreeing):
+            best_rows, best = rows, offset
+            if 2 * best.n_agreeing >= len(rows) and _is_clear(best):
                 break
-    if best is None:
+    if best_rows is None:
         return None
-    rows, agreed, offset_ns, rival = best
-    line = _line_through(pairs, rows, offset_ns)
-    kernel, distance_ns = pairs.nearest(line, np.arange(count))
-    far_ns = np.abs(distance_ns[kernel != NONE])
-    # Of a few dozen operations chance may put some onto kernels, but not most of all.
-    clear = agreed >= _CLEAR_RATIO * rival and 2 * len(far_ns) >= count
-    return line, kernel, far_ns, clear or _is_complete(pairs, kernel)
+    line = _fit_line(pairs, best_rows, best.offset_ns)
+    kernel, distance_ns = pairs.find_nearest(line, np.arange(n_operations))
+    distance_ns = np.abs(distance_ns[kernel != NONE])
+    # Chance may match some of a few dozen operations, but not most of all operations.
+    is_clear = _is_clear(best) and 2 * len(distance_ns) >= n_operations
+    return Match(line, kernel, distance_ns, is_clear or _is_complete(pairs, kernel))
+
+
+def _choose_blocks(n_operations: int) -> list[int]:
+    """Return the first operation of each block to try, spread over all operations."""
+    if n_operations <= _BLOCK_OPERATIONS:
+        return [0]
+    first = np.linspace(0, n_operations - _BLOCK_OPERATIONS, _MAX_BLOCKS).astype(int)
+    return sorted(set(first.tolist()))
+
+
+def _is_clear(offset: Offset) -> bool:
+    """Return whether an offset matches clearly more operations than the next best one."""
+    return offset.n_agreeing >= _CLEAR_RATIO * offset.n_rival
 
 
 def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
-    """Whether nothing is left over on either side."""
+    """Return whether each operation has a kernel, and each kernel that could match is used."""
     families, kernel_families = pairs.operations.family, pairs.kernels.family
-    able = kernel_families < 0
-    able |= np.isin(kernel_families, families) | bool((families < 0).any())
-    return bool((kernel != NONE).all()) and len(find_distinct(kernel)) == int(able.sum())
+    can_match = kernel_families < 0
+    can_match |= np.isin(kernel_families, families) | bool((families < 0).any())
+    return bool((kernel != NONE).all()) and len(find_distinct(kernel)) == int(can_match.sum())
 
 
-def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int] | None:
-    """Return the offset on which most operations of a block agree, and the next best.
+def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
+    """Find the offset on which most operations of a block agree, and the number for the next best.
 
-    A cluster of differences within one tolerance is (minus its number, its spread, its begin): the
-    least has the most differences, of equal numbers it is the closest one.
-
-    Returns:
-        How many operations agree on it, the offset, and how many agree on the next best one (0 for
-        none); None where no kernel can be an operation.
-    """
-    start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
-    tolerance_ns = pairs.tolerance_ns
-    # Bounds of offsets between which about as many differences lie each.
-    every = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
-    between = (kernel_ns[every::every] - int(start_ns[len(rows) // 2])).tolist()
-    low, high = int(kernel_ns[0] - start_ns[-1]), int(kernel_ns[-1] - start_ns[0])
-    bounds_ns = [low, *(at for at in between if low < at < high), high]
-
-    def best(number: int, without_ns: int | None = None) -> tuple[int, int, int] | None:
-        low_ns, high_ns = bounds_ns[number], bounds_ns[number + 1] + tolerance_ns
-        differences_ns = np.sort(np.concatenate(pairs.differences(rows, low_ns, high_ns)))
-        return _largest_cluster(differences_ns, tolerance_ns, without_ns)
-
-    def agreed(begin_ns: int) -> tuple[int, int]:
-        by_operation = pairs.differences(rows, begin_ns, begin_ns + tolerance_ns)
-        # An operation beside many kernels counts once.
-        agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
-        return agreeing, round(float(np.median(np.concatenate(by_operation))))
-
-    found = [(best(number), number) for number in range(len(bounds_ns) - 1)]
-    clusters = [(cluster, number) for cluster, number in found if cluster is not None]
-    if not clusters:
-        return None
-    begin_ns = min(cluster for cluster, _ in clusters)[2]
-    rivals = (
-        cluster if abs(cluster[2] - begin_ns) > 2 * tolerance_ns else best(number, begin_ns)
-        for cluster, number in clusters
-    )
-    rival = min((cluster for cluster in rivals if cluster is not None), default=None)
-    return (*agreed(begin_ns), 0 if rival is None else agreed(rival[2])[0])
-
-
-def _largest_cluster(
-    differences_ns: Ints, tolerance_ns: int, without_ns: int | None
-) -> tuple[int, int, int] | None:
-    """Return the cluster of most differences; None where there is none.
+    The next best offset is more than two tolerances away.
 
     Args:
-        differences_ns: ascending.
-        tolerance_ns: the longest that a cluster may be.
-        without_ns: clusters that begin within two tolerances of this do not count.
+        pairs: Operations and kernels.
+        rows: Operations of the block, in order.
+
+    Returns:
+        The offset, or None if no kernel is compatible with an operation.
     """
-    beyond = np.searchsorted(differences_ns, differences_ns + tolerance_ns, side="right")
-    count = beyond - np.arange(len(differences_ns))
-    if without_ns is not None:
-        count[np.abs(differences_ns - without_ns) <= 2 * tolerance_ns] = 0
-    most = int(count.max(initial=0))
-    if most == 0:
+    tolerance_ns = pairs.tolerance_ns
+    bounds_ns = _divide_offsets(pairs, rows)
+
+    def find_best(part: int, excluded_ns: int | None = None) -> _Cluster | None:
+        low_ns, high_ns = bounds_ns[part], bounds_ns[part + 1] + tolerance_ns
+        differences_ns = np.sort(np.concatenate(pairs.list_differences(rows, low_ns, high_ns)))
+        return _find_largest_cluster(differences_ns, tolerance_ns, excluded_ns)
+
+    def count_agreeing(start_ns: int) -> tuple[int, int]:
+        """Count the agreeing operations, each once however many kernels are near it."""
+        by_operation = pairs.list_differences(rows, start_ns, start_ns + tolerance_ns)
+        n_agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
+        return n_agreeing, round(float(np.median(np.concatenate(by_operation))))
+
+    cluster_of_part = {
+        part: cluster
+        for part in range(len(bounds_ns) - 1)
+        if (cluster := find_best(part)) is not None
+    }
+    if not cluster_of_part:
         return None
-    begins = np.flatnonzero(count == most)
-    spread_ns = differences_ns[begins + most - 1] - differences_ns[begins]
-    at = int(spread_ns.argmin())
-    return -most, int(spread_ns[at]), int(differences_ns[begins[at]])
+    best_start_ns = min(cluster_of_part.values()).start_ns
+    rivals = [
+        cluster
+        if abs(cluster.start_ns - best_start_ns) > 2 * tolerance_ns
+        else find_best(part, best_start_ns)
+        for part, cluster in cluster_of_part.items()
+    ]
+    rival = min((cluster for cluster in rivals if cluster is not None), default=None)
+    n_rival = 0 if rival is None else count_agreeing(rival.start_ns)[0]
+    return Offset(*count_agreeing(best_start_ns), n_rival)
 
 
-def _line_through(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
-    """Return the line through a block's offset, followed from there to all operations."""
+def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
+    """Divide the range of possible offsets into parts with about the same number of differences."""
+    start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
+    step = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
+    cuts_ns = (kernel_ns[step::step] - int(start_ns[len(rows) // 2])).tolist()
+    low_ns, high_ns = int(kernel_ns[0] - start_ns[-1]), int(kernel_ns[-1] - start_ns[0])
+    return [low_ns, *(cut_ns for cut_ns in cuts_ns if low_ns < cut_ns < high_ns), high_ns]
+
+
+def _find_largest_cluster(
+    differences_ns: Ints, tolerance_ns: int, excluded_ns: int | None
+) -> _Cluster | None:
+    """Find the cluster with the most differences; ties go to the smallest spread.
+
+    Args:
+        differences_ns: Differences in ascending order.
+        tolerance_ns: Maximum spread of a cluster.
+        excluded_ns: Clusters that start within two tolerances of this time are ignored; None to
+            ignore none.
+
+    Returns:
+        The cluster, or None if there are no differences.
+    """
+    stop = np.searchsorted(differences_ns, differences_ns + tolerance_ns, side="right")
+    sizes = stop - np.arange(len(differences_ns))
+    if excluded_ns is not None:
+        sizes[np.abs(differences_ns - excluded_ns) <= 2 * tolerance_ns] = 0
+    max_size = int(sizes.max(initial=0))
+    if max_size == 0:
+        return None
+    first = np.flatnonzero(sizes == max_size)
+    spread_ns = differences_ns[first + max_size - 1] - differences_ns[first]
+    closest = int(spread_ns.argmin())
+    return _Cluster(-max_size, int(spread_ns[closest]), int(differences_ns[first[closest]]))
+
+
+def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
+    """Fit a clock line, starting at the offset of a block.
+
+    The range of operations is extended to both sides, tripling its length, until it covers all of
+    them. After each step, the line is fitted to the pairs within the range.
+    """
     start_ns = pairs.operations.start_ns
     line = ClockLine(offset_ns, int(start_ns[rows[len(rows) // 2]]), 0.0)
     low, high = int(rows[0]), int(rows[-1]) + 1
     while True:
-        nearby = np.arange(low, high)
-        kernel, distance_ns = pairs.nearest(line, nearby)
-        hit = kernel != NONE
-        if hit.any():
-            since_ns = start_ns[nearby[hit]] - line.middle_ns
-            moved_ns, drift = _correction(since_ns, distance_ns[hit], line.drift)
-            line = replace(line, offset_ns=line.offset_ns + moved_ns, drift=drift)
+        in_range = np.arange(low, high)
+        kernel, distance_ns = pairs.find_nearest(line, in_range)
+        is_matched = kernel != NONE
+        if is_matched.any():
+            since_ns = start_ns[in_range[is_matched]] - line.middle_ns
+            shift_ns, drift = _fit_correction(since_ns, distance_ns[is_matched], line.drift)
+            line = replace(line, offset_ns=line.offset_ns + shift_ns, drift=drift)
         if low == 0 and high == len(start_ns):
             return line
-        more = high - low
-        low, high = max(low - more, 0), min(high + more, len(start_ns))
+        length = high - low
+        low, high = max(low - length, 0), min(high + length, len(start_ns))
 
 
-def _correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
-    """Return the correction of an offset, and the drift, that make distances vanish."""
-    flat = float(np.median(distance_ns))
-    span = int(since_ns.max() - since_ns.min())
-    if len(since_ns) < _DRIFT_PAIRS or span < _DRIFT_SPAN_NS:
-        return round(flat), drift
-    slope, begin = np.polyfit(since_ns.astype(float), distance_ns.astype(float), 1)
-    left = np.median(np.abs(distance_ns - (begin + slope * since_ns)))
-    if left > _DRIFT_RESIDUAL * np.median(np.abs(distance_ns - flat)):
-        return round(flat), drift
-    return round(float(begin)), drift + float(slope)
+def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
+    """Fit the correction of an offset, and the drift, that minimize the distances of pairs.
+
+    The drift is only changed if there are enough pairs over a long enough time, and if a linear fit
+    leaves less than half of the median distance.
+
+    Args:
+        since_ns: Time of each pair, relative to the middle of the line.
+        distance_ns: Distance of each pair.
+        drift: Drift of the line so far.
+    """
+    median_ns = float(np.median(distance_ns))
+    span_ns = int(since_ns.max() - since_ns.min())
+    if len(since_ns) < _MIN_DRIFT_PAIRS or span_ns < _MIN_DRIFT_SPAN_NS:
+        return round(median_ns), drift
+    slope, intercept = np.polyfit(since_ns.astype(float), distance_ns.astype(float), 1)
+    residual_ns = np.median(np.abs(distance_ns - (intercept + slope * since_ns)))
+    if residual_ns > _MAX_DRIFT_RESIDUAL * np.median(np.abs(distance_ns - median_ns)):
+        return round(median_ns), drift
+    return round(float(intercept)), drift + float(slope)

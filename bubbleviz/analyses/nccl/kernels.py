@@ -1,4 +1,4 @@
-"""Kernels of NCCL in a profile, and the operations that their names give."""
+"""NCCL kernels of profiles, and the operations that their names identify."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.analyses.nccl.communications import (
     Communications,
     Communicator,
     Timing,
-    communications,
+    make_communications,
 )
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -24,39 +24,41 @@ from bubbleviz.sources.nccl.events import OperationKind
 
 _FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
 #: Operations that kernels named SendRecv carry out.
-_PASSING = frozenset(("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+_SEND_RECV_OPERATIONS = frozenset(
+    ("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter")
+)
 _ALGORITHM = re.compile(r"_(TREE|RING|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)(?=_|\(|$)")
 _PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
 
 
-def family_of(name: str) -> str:
-    """Return the family of an operation's kernels; sends, receives and the like share one."""
+def get_family(name: str) -> str:
+    """Return the kernel family of an operation; Send, Recv and similar ones share a family."""
     name = {"Bcast": "Broadcast"}.get(name, name)
-    return "SendRecv" if name in _PASSING else name
+    return "SendRecv" if name in _SEND_RECV_OPERATIONS else name
 
 
 def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
-    """Return operation, algorithm and protocol from a kernel's name; "" unknown.
+    """Parse the operation, algorithm and protocol from the name of a kernel; "" for unknown parts.
 
-    The operation of a kernel that is none of NCCL's is its plain name.
+    The operation of a kernel that is not NCCL's is its plain name.
     """
     if not naming.is_nccl(kernel):
         return naming.trim_signature(kernel), "", ""
-    found = (
+    matches = (
         part.search(truncate_for_matching(kernel)) for part in (_FAMILY, _ALGORITHM, _PROTOCOL)
     )
-    operation, algorithm, protocol = (match[1] if match else "" for match in found)
+    operation, algorithm, protocol = (match[1] if match else "" for match in matches)
     return "" if operation == "Generic" else operation, algorithm, protocol
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Starts(Table):
-    """Where recorded operations or profiled kernels begin on some clock, ascending.
+    """Start times of recorded operations or profiled kernels on one clock, in ascending order.
 
     Attributes:
-        start_ns: start of each.
-        family: number of what it does; -1 for anything.
-        length_ns: how long it lasts; -1 unknown.
+        start_ns: Start times.
+        family: Kernel family, or -1 if unknown, which matches any.
+        length_ns: Duration, or -1 if unknown.
     """
 
     start_ns: Ints
@@ -66,17 +68,17 @@ class Starts(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
-    """Kernels of NCCL, and added ones: by (place, start).
+    """Communication kernels: NCCL's and those that the user listed. Sorted by (place, start).
 
     Attributes:
-        start_ns: start on the device, or on the report's clock.
-        end_ns: end there.
-        place: row of ``places``.
-        name: row of ``names``.
-        family: row of ``families``: what it does; -1 anything.
-        names: of kernels.
-        families: as :func:`family_of` has them.
-        places: process id, number of the device, and name of the host.
+        start_ns: Start on the profile's clock, or on the report's clock after pooling.
+        end_ns: End on the same clock.
+        place: Index of the GPU in ``places``.
+        name: Index of the name in ``names``.
+        family: Index of the family in ``families``, or -1 if unknown.
+        names: Names of kernels.
+        families: Kernel families, as returned by :func:`get_family`.
+        places: Process id, device number and host name of each GPU.
     """
 
     start_ns: Ints
@@ -88,28 +90,32 @@ class Kernels(Table):
     families: tuple[str, ...] = field(default=(), metadata={"shared": True})
     places: tuple[tuple[int, int, str], ...] = field(default=(), metadata={"shared": True})
 
-    def starts(self, place: int) -> Starts:
-        """Return the kernels of a place."""
-        own = self.take(self.place == place)
-        return Starts(own.start_ns, own.family, own.end_ns - own.start_ns)
+    def select_starts(self, place: int) -> Starts:
+        """Return the starts of the kernels of a GPU, given as an index of ``places``."""
+        kernels = self.take(self.place == place)
+        return Starts(kernels.start_ns, kernels.family, kernels.end_ns - kernels.start_ns)
 
 
-def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[Kernels, Ints]:
-    """Return the kernels of NCCL by place and time, and their rows of the activities.
+def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[Kernels, Ints]:
+    """Select the communication kernels of a profile.
 
     Args:
-        activities: kernels, then copies.
-        kinds: lists of what kernels are; what a user added to them counts as well.
-        host: on which they were recorded.
+        activities: Kernels, followed by copies.
+        kinds: Kernel lists; kernels that the user added as communication are selected as well.
+        host: Name of the host that recorded them.
+
+    Returns:
+        kernels: The kernels, sorted by place and start.
+        rows: Their rows in ``activities``.
     """
-    listed = naming.match_any(activities.names, kinds.added_communication)
-    listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
-    rows = np.flatnonzero(listed[activities.name_id[: activities.kernels]])
+    is_listed = naming.match_any(activities.names, kinds.added_communication)
+    is_listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
+    rows = np.flatnonzero(is_listed[activities.name_id[: activities.kernels]])
     rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
     used, name = np.unique(activities.name_id[rows], return_inverse=True)
     names = tuple(activities.names[number] for number in used.tolist())
     families = Numbering[str]()
-    texts = (family_of(parse_kernel_name(kernel)[0]) for kernel in names)
+    texts = (get_family(parse_kernel_name(kernel)[0]) for kernel in names)
     family = np.array([families.number(text) if text else NONE for text in texts], np.int64)
     kernels = Kernels(
         start_ns=activities.start_ns[rows],
@@ -124,17 +130,17 @@ def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[
     return kernels, rows
 
 
-def pooled(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels:
-    """Return the kernels of all profiles on the clock of the report.
+def pool_kernels(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels:
+    """Concatenate the kernels of all profiles on the report's clock.
 
     Args:
         tables: Kernels of each profile.
         clocks: Clock of each profile.
     """
     places: list[tuple[int, int, str]] = []
-    moved = [Kernels.make_empty()]
+    pooled = [Kernels.make_empty()]
     for table, clock in zip(tables, clocks, strict=True):
-        moved.append(
+        pooled.append(
             replace(
                 table,
                 start_ns=clock.convert(table.start_ns),
@@ -143,8 +149,8 @@ def pooled(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> Kernels
             )
         )
         places += table.places
-    every = merge_tables(moved, names=("name",), families=("family",))
-    return replace(every, places=tuple(places))
+    merged = merge_tables(pooled, names=("name",), families=("family",))
+    return replace(merged, places=tuple(places))
 
 
 def list_operations(
@@ -155,36 +161,39 @@ def list_operations(
     names: Sequence[str],
     communicators: tuple[Communicator, ...] = (),
 ) -> Communications:
-    """Return the operations of a profile, on its clock, then kernels that carry out none.
+    """Build the operations of a profile, on its clock.
+
+    Kernels that are neither the first nor the last kernel of an operation are appended as
+    operations of their own, described by their names alone ("unknown" if the name contains no
+    operation).
 
     Args:
-        kernels: that ran.
-        first: of each operation its first kernel.
-        last: its last kernel.
-        columns: of the operations: ``name``, and what else is known of them.
-        names: of operations and datatypes.
-        communicators: of the operations.
+        kernels: Communication kernels of the profile.
+        first: First kernel of each operation.
+        last: Last kernel of each operation.
+        columns: Other columns of the operations; ``name`` is required.
+        names: Names of operations and datatypes, to which ``columns`` refer by index.
+        communicators: Communicators, to which ``columns`` refer by index.
     """
-    carries = np.zeros(len(kernels), bool)
-    carries[first] = carries[last] = True
-    bare = np.flatnonzero(~carries)
-    none = np.full(len(bare), NONE)
-    fields = [parse_kernel_name(name) for name in kernels.names]
+    is_used = np.zeros(len(kernels), bool)
+    is_used[first] = is_used[last] = True
+    bare = np.flatnonzero(~is_used)
+    unknown = np.full(len(bare), NONE)
+    parsed = [parse_kernel_name(name) for name in kernels.names]
     numbers = Numbering[str]()
-    of_names = np.append(numbers.numbers(names), NONE)
-    # The name of a kernel's operation is "unknown" where it has none, other fields are empty.
-    of_kernel = numbers.numbers(operation or "unknown" for operation, _, _ in fields)
+    number_of_name = np.append(numbers.numbers(names), NONE)
+    operation = numbers.numbers(operation or "unknown" for operation, _, _ in parsed)
     algorithm, protocol = (
-        np.array([numbers.number(f[part]) if f[part] else NONE for f in fields], np.int64)
-        for part in (1, 2)
+        np.array([numbers.number(text) if text else NONE for text in texts], np.int64)
+        for texts in ([text for _, text, _ in parsed], [text for _, _, text in parsed])
     )
-    every = {name: np.append(column, none) for name, column in columns.items()}
-    every["name"] = np.append(of_names[columns["name"]], of_kernel[kernels.name[bare]])
+    all_columns = {name: np.append(column, unknown) for name, column in columns.items()}
+    all_columns["name"] = np.append(number_of_name[columns["name"]], operation[kernels.name[bare]])
     if "datatype" in columns:
-        every["datatype"] = np.append(of_names[columns["datatype"]], none)
+        all_columns["datatype"] = np.append(number_of_name[columns["datatype"]], unknown)
     first, last = np.append(first, bare), np.append(last, bare)
     pids = np.array([pid for pid, *_ in kernels.places], np.int64)
-    every |= {
+    all_columns |= {
         "pid": pids[kernels.place[first]],
         "algorithm": algorithm[kernels.name[first]],
         "protocol": protocol[kernels.name[first]],
@@ -193,4 +202,4 @@ def list_operations(
         "gpu": kernels.place[first],
     }
     codes = {"kind": int(OperationKind.KERNEL), "timing": int(Timing.KERNEL)}
-    return communications(len(first), {**every, **codes}, numbers.values, communicators)
+    return make_communications(len(first), {**all_columns, **codes}, numbers.values, communicators)

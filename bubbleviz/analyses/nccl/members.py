@@ -1,11 +1,23 @@
-"""Members: which operations of several ranks are one, and who waited for whom.
+"""Members: which operations of several ranks belong together, and which rank waited for which.
 
-The members of a collective have one communicator, name and sequence number; where no number is
-recorded they are counted. The k-th send from one rank to another belongs to the k-th receive of it.
-Data moves once the last member has begun::
+A communication operation is recorded once per rank. Its *members* are the rows of all ranks that
+took part in it; they share an *instance* number. Data moves once the last member has started::
 
-    rank 0   ├─ waiting ─┼─ moving ─┤
-    rank 1               ├─ moving ─┤
+    rank 0   ├─ waiting ──┼─ moving ─┤
+    rank 1         ├ wait ┼─ moving ─┤
+    rank 2                ├─ moving ─┤        the last member: the others waited for it
+
+The steps, in the order in which :mod:`.analysis` runs them:
+
+1. :func:`find_epochs`, if a ring buffer lost its oldest entries: number the collectives of the
+   largest group, so that sends and receives can be counted from a common start.
+2. :func:`number_instances`: group the rows into instances. Members of a collective have the same
+   communicator, name and sequence number. The k-th send from one rank to another belongs to the
+   k-th receive on the other rank.
+3. :func:`align_member_ends`: members from flight recorders end together.
+4. :func:`align_clocks_by_ends`: align the remaining clocks by the ends of common operations.
+5. :func:`pair_by_order`: for profiles without communicators, group the k-th kernels of all GPUs.
+6. :func:`split_waiting`: split each duration into waiting and moving, as in the figure.
 """
 
 from __future__ import annotations
@@ -27,229 +39,294 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
 
-#: Of k-th kernels, the share that must run at one time.
-_TOGETHER = 0.95
+#: Minimum fraction of the k-th kernels of a family that must overlap on all GPUs.
+_MIN_OVERLAPPING = 0.95
+#: Upper bound of sequence numbers in a file, which keeps the numbers of different files apart.
+_SEQUENCE_LIMIT = 1 << 40
 
 
-def epochs_of(table: Communications) -> Ints:
-    """Return for each operation the last collective of the largest group that its file has before.
+def find_epochs(table: Communications) -> Ints:
+    """Return the sequence number of the last anchor collective before each row in its file.
 
-    That is its number; -1 for none. Ranks call those in one order, so that sends and receives are
-    counted from there where what a file begins with is lost.
+    Anchors are the collectives of the communicator with the most ranks, which all ranks call in the
+    same order. If a file has lost its oldest entries, sends and receives are counted from an anchor
+    instead of from the start of the file.
+
+    Returns:
+        The sequence number, or -1 if the file contains no anchor before the row.
     """
-    sizes = np.array([*(len(getattr(own, "ranks", ())) for own in table.communicators), 0])
-    size = np.where((table.peer == NONE) & (table.sequence >= 0), sizes[table.communicator], 0)
-    anchors = (size > 0) & (table.communicator == table.communicator[size.argmax()])
-    # Numbers grow within a file, and files follow one another, far apart.
-    begin = table.source << 40
-    last = np.maximum.accumulate(begin + np.where(anchors, table.sequence % (1 << 40) + 1, 0))
-    return np.asarray(last - begin - 1, np.int64)
+    sizes = [len(getattr(communicator, "ranks", ())) for communicator in table.communicators]
+    is_collective = (table.peer == NONE) & (table.sequence >= 0)
+    size = np.where(is_collective, np.array([*sizes, 0])[table.communicator], 0)
+    is_anchor = (size > 0) & (table.communicator == table.communicator[size.argmax()])
+    # Sequence numbers grow within a file. Each file starts at a higher base than the previous
+    # file can reach, so a running maximum never crosses files.
+    file_base = table.source * _SEQUENCE_LIMIT
+    anchor = np.where(is_anchor, table.sequence % _SEQUENCE_LIMIT + 1, 0)
+    last_anchor = np.maximum.accumulate(file_base + anchor)
+    return np.asarray(last_anchor - file_base - 1, np.int64)
 
 
-def instances_of(table: Communications, epoch: Ints | int = NONE) -> Ints:
-    """Return a number for each operation that its members share; -1 where they are unknown.
+def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
+    """Number the instances: all members of an operation get the same number.
+
+    Rows are members of the same operation if they agree on all columns of their key::
+
+        collective        communicator, name, -,      -,        sequence, k
+        send or receive   communicator, -,    sender, receiver, epoch,    k
+
+    Here k counts the earlier rows of the same rank with the same key. It distinguishes repeated
+    sequence numbers, and pairs the k-th send with the k-th receive.
 
     Args:
-        table: operations.
-        epoch: of each, from which sends and receives are counted.
+        table: Operations of all files.
+        epoch: For each row, the anchor from which sends and receives are counted; see
+            :func:`find_epochs`.
+
+    Returns:
+        The instance of each row, or -1 if it is unknown. It is also unknown if a rank occurs more
+        than once in an instance, because its sequence numbers wrapped or it was recorded twice.
     """
-    send, receive = (
-        np.array([name == passing for name in (*table.names, "")], bool)[table.name]
-        for passing in ("Send", "Recv")
-    )
-    passing = (send | receive) & (table.kind != OperationKind.PROXY)
-    known = (table.communicator != NONE) & (table.rank != NONE)
-    rows = np.flatnonzero(known & (~passing | (table.peer != NONE)))
     instance = np.full(len(table), NONE, np.int64)
+    is_send, is_receive = _mask_name(table, "Send"), _mask_name(table, "Recv")
+    is_p2p = (is_send | is_receive) & (table.kind != OperationKind.PROXY)
+    has_member = (table.communicator != NONE) & (table.rank != NONE)
+    rows = np.flatnonzero(has_member & (~is_p2p | (table.peer != NONE)))
     if len(rows) == 0:
         return instance
-    p2p, sends = passing[rows], send[rows]
-    communicator, rank, peer = table.communicator[rows], table.rank[rows], table.peer[rows]
+    p2p, send, rank, peer = is_p2p[rows], is_send[rows], table.rank[rows], table.peer[rows]
     key = (
-        communicator,
+        table.communicator[rows],
         np.where(p2p, NONE, table.name[rows]),
-        np.where(p2p, np.where(sends, rank, peer), NONE),
-        np.where(p2p, np.where(sends, peer, rank), NONE),
-        np.where(passing, epoch, table.sequence)[rows],
+        np.where(p2p, np.where(send, rank, peer), NONE),
+        np.where(p2p, np.where(send, peer, rank), NONE),
+        np.where(is_p2p, epoch, table.sequence)[rows],
     )
-    # The place of each among those of its rank with the same key; where the start is unknown, which
-    # is earlier than all times, the order of the file counts.
-    in_time = np.argsort(table.start_ns[rows], kind="stable")
-    counted = np.empty(len(rows), np.int64)
-    columns = (*key, rank, sends.astype(np.int64))
-    counted[in_time] = number_occurrences(tuple(column[in_time] for column in columns))
-    number = grouping.group_rows(*key, counted).of_row
-    # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
-    members = grouping.group_rows(number, rank, np.where(p2p, sends, 0).astype(np.int64))
-    twice = np.bincount(members.of_row)[members.of_row] > 1
-    instance[rows] = np.where(np.isin(number, grouping.find_distinct(number[twice])), NONE, number)
+    nth = _count_earlier((*key, rank, send.astype(np.int64)), table.start_ns[rows])
+    number = grouping.group_rows(*key, nth).of_row
+    role = np.where(p2p, send, 0).astype(np.int64)
+    members = grouping.group_rows(number, rank, role).of_row
+    is_repeated = np.bincount(members)[members] > 1
+    ambiguous = grouping.find_distinct(number[is_repeated])
+    instance[rows] = np.where(np.isin(number, ambiguous), NONE, number)
     return instance
 
 
-def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
-    """Return a number for each kernel that others share by their order alone; -1 none.
+def _mask_name(table: Communications, name: str) -> Bools:
+    """Return a mask of the rows with this name."""
+    return np.array([text == name for text in (*table.names, "")], bool)[table.name]
 
-    For exports without communicators. The k-th kernels of a family are taken for one
-    operation where all GPUs ran as many of them, and each k-th ran at one time on all.
+
+def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
+    """Count for each row the earlier rows with equal columns.
+
+    Rows are ordered by start time; rows without a start (``UNKNOWN`` sorts first) keep the order of
+    their file.
+    """
+    in_time = np.argsort(start_ns, kind="stable")
+    nth = np.empty(len(start_ns), np.int64)
+    nth[in_time] = number_occurrences(tuple(column[in_time] for column in columns))
+    return nth
+
+
+def pair_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
+    """Pair kernels of different GPUs by their order alone, for profiles without communicators.
+
+    The k-th kernels of a family on all GPUs are one operation if every GPU ran the same number of
+    kernels of the family, and if at least ``_MIN_OVERLAPPING`` of the groups have an instant at
+    which all of their kernels run. Groups without such an instant stay unpaired.
 
     Args:
-        table: operations.
-        place: the GPU of each; -1 unknown.
-        family: number of what its kernel does; -1 unknown.
+        table: Operations of all files.
+        place: GPU of each row, or -1 if unknown.
+        family: Kernel family of each row, or -1 if unknown.
+
+    Returns:
+        An instance number for each row, or -1 if it is not paired.
     """
-    number = np.full(len(table), NONE, np.int64)
-    unpaired = (
+    instance = np.full(len(table), NONE, np.int64)
+    is_bare_kernel = (
         (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == OperationKind.KERNEL)
     )
-    rows = np.flatnonzero(unpaired & (place != NONE) & (family != NONE))
+    rows = np.flatnonzero(is_bare_kernel & (place != NONE) & (family != NONE))
     if len(rows) == 0:
-        return number
+        return instance
     kernels = grouping.group_rows(table.kernel[rows])
-    first = rows[kernels.first]
-    order = np.lexsort((table.start_ns[first], place[first], family[first]))
-    start_ns, end_ns = table.start_ns[first[order]], table.end_ns[first[order]]
-    of_family, of_place = family[first[order]], place[first[order]]
-    nth = number_occurrences((of_family, of_place))
-    paired = np.full(len(first), NONE, np.int64)
-    used = 0
-    for code in grouping.find_distinct(of_family).tolist():
-        alike = np.flatnonzero(of_family == code)
-        counts = np.unique(of_place[alike], return_counts=True)[1]
-        if len(counts) < 2 or len(grouping.find_distinct(counts)) > 1:
+    kernel_row = rows[kernels.first]
+    order = np.lexsort((table.start_ns[kernel_row], place[kernel_row], family[kernel_row]))
+    sorted_row = kernel_row[order]
+    nth = number_occurrences((family[sorted_row], place[sorted_row]))
+    instance_of_kernel = np.full(len(kernel_row), NONE, np.int64)
+    n_instances = 0
+    for code in grouping.find_distinct(family[sorted_row]).tolist():
+        of_family = np.flatnonzero(family[sorted_row] == code)
+        per_gpu = np.unique(place[sorted_row[of_family]], return_counts=True)[1]
+        if len(per_gpu) < 2 or len(grouping.find_distinct(per_gpu)) > 1:
             continue
-        (_, last_start_ns), (first_end_ns, _) = (
-            intervals.group_extents(nth[alike], int(counts[0]), times_ns[alike], times_ns[alike])
-            for times_ns in (start_ns, end_ns)
-        )
-        together = last_start_ns < first_end_ns
-        if together.mean() >= _TOGETHER:
-            paired[order[alike]] = np.where(together[nth[alike]], used + nth[alike], NONE)
-            used += int(counts[0])
-    number[rows] = paired[kernels.of_row]
-    return number
+        n_groups = int(per_gpu[0])
+        is_overlapping = _mask_overlapping(table, sorted_row[of_family], nth[of_family], n_groups)
+        if is_overlapping.mean() >= _MIN_OVERLAPPING:
+            number = np.where(is_overlapping, n_instances + np.arange(n_groups), NONE)
+            instance_of_kernel[order[of_family]] = number[nth[of_family]]
+            n_instances += n_groups
+    instance[rows] = instance_of_kernel[kernels.of_row]
+    return instance
 
 
-def ended_together(table: Communications, instance: Ints, polled: Bools) -> Communications:
-    """Return the operations, those of one instance with one end: that which was seen first.
+def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: int) -> Bools:
+    """Return a mask of the groups of rows that all run at some instant."""
+    start_ns, end_ns = table.start_ns[rows], table.end_ns[rows]
+    _, last_start_ns = intervals.group_extents(group, n_groups, start_ns, start_ns)
+    first_end_ns, _ = intervals.group_extents(group, n_groups, end_ns, end_ns)
+    return np.asarray(last_start_ns < first_end_ns, bool)
+
+
+def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> Communications:
+    """Shift polled operations so that all members of an instance end together.
+
+    Flight recorders poll: they see an end some time after it happened, but durations are exact. The
+    earliest observed end of an instance is used for all of its members.
 
     Args:
-        table: operations.
-        instance: of each.
-        polled: which have exact lengths, and ends that were seen some time after.
+        table: Operations of all files.
+        instance: Instance of each row, or -1.
+        polled: Mask of the rows from flight recorders; other rows keep their times.
     """
-    ended = polled & (instance != NONE) & (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
-    rows = np.flatnonzero(ended)
-    by = grouping.group_rows(instance[rows])
-    end_ns, move_ns = table.end_ns[rows], np.zeros(len(table), np.int64)
-    move_ns[rows] = (
-        intervals.group_extents(by.of_row, len(by), end_ns, end_ns)[0][by.of_row] - end_ns
-    )
-    return replace(table, start_ns=table.start_ns + move_ns, end_ns=table.end_ns + move_ns)
+    is_timed = (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
+    rows = np.flatnonzero(polled & (instance != NONE) & is_timed)
+    groups = grouping.group_rows(instance[rows])
+    end_ns = table.end_ns[rows]
+    first_end_ns, _ = intervals.group_extents(groups.of_row, len(groups), end_ns, end_ns)
+    shift_ns = np.zeros(len(table), np.int64)
+    shift_ns[rows] = first_end_ns[groups.of_row] - end_ns
+    return replace(table, start_ns=table.start_ns + shift_ns, end_ns=table.end_ns + shift_ns)
 
 
-def aligned_by_ends(
+def align_clocks_by_ends(
     table: Communications, instance: Ints, clocks: Sequence[RecordingClock], bases: Sequence[int]
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
     """Align clocks to the reference by the ends of operations that they have in common.
 
-    No member of a collective is done long before another, and no receive before its send: ends
-    of one operation are taken for one instant. Each clock holds the distances that remain.
+    All members of a collective end at about the same time, and a receive ends with its send. So the
+    ends of an instance are treated as one instant. Greedily, the base clock with the most instances
+    in common with aligned clocks is shifted by the median distance, until none is left or the rest
+    has nothing in common.
 
     Args:
-        table: operations, each on its own clock.
-        instance: of each.
-        clocks: that recorded them.
-        bases: the clock that each one ticks with; 0 is the reference.
+        table: Operations of all files, each on its own clock.
+        instance: Instance of each row, or -1.
+        clocks: Clocks of the recordings.
+        bases: For each clock, the base clock with which it ticks; 0 is the reference.
+
+    Returns:
+        The operations with shifted times, and the clocks with the distances that remain.
     """
     rows = np.flatnonzero((instance != NONE) & (table.end_ns != UNKNOWN))
-    number, of_clock = instance[rows], np.array(bases, np.int64)
-    group = of_clock[table.clock[rows]] if len(rows) else rows
-    start_ns, end_ns = table.start_ns.copy(), table.end_ns.copy()
-    result = list(clocks)
-    rest = set(of_clock.tolist()) - {0}
-    while rest:
-        # The end of each operation on the reference, by any member.
-        ended_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
-        aligned = ~np.isin(group, sorted(rest))
-        ended_ns[number[aligned]] = end_ns[rows[aligned]]
-        common = np.flatnonzero(~aligned & (ended_ns[number] != UNKNOWN))
+    number, base_of_clock = instance[rows], np.array(bases, np.int64)
+    base = base_of_clock[table.clock[rows]] if len(rows) else rows
+    aligned_clocks = list(clocks)
+    unaligned = set(base_of_clock.tolist()) - {0}
+    while unaligned:
+        end_ns = table.end_ns[rows]
+        # The end of each instance on the reference clock, as any aligned member recorded it.
+        is_aligned = ~np.isin(base, sorted(unaligned))
+        reference_end_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
+        reference_end_ns[number[is_aligned]] = end_ns[is_aligned]
+        common = np.flatnonzero(~is_aligned & (reference_end_ns[number] != UNKNOWN))
         if len(common) == 0:
             break
-        # That with most operations in common goes first.
-        nearest = int(np.bincount(group[common]).argmax())
-        ours = common[group[common] == nearest]
-        apart = ended_ns[number[ours]] - end_ns[rows[ours]]
-        move = round(float(np.median(apart)))
-        mine = of_clock[table.clock] == nearest
-        start_ns = np.where(mine & (start_ns != UNKNOWN), start_ns + move, start_ns)
-        end_ns = np.where(mine & (end_ns != UNKNOWN), end_ns + move, end_ns)
-        for place in np.flatnonzero(of_clock == nearest).tolist():
-            if clocks[place].aligned_by in {Alignment.UNALIGNED, Alignment.UTC}:
-                result[place] = RecordingClock.measured(
-                    clocks[place].label,
+        next_base = int(np.bincount(base[common]).argmax())
+        common = common[base[common] == next_base]
+        distance_ns = reference_end_ns[number[common]] - end_ns[common]
+        shift_ns = round(float(np.median(distance_ns)))
+        table = _shift(table, base_of_clock[table.clock] == next_base, shift_ns)
+        for clock in np.flatnonzero(base_of_clock == next_base).tolist():
+            if clocks[clock].aligned_by in {Alignment.UNALIGNED, Alignment.UTC}:
+                aligned_clocks[clock] = RecordingClock.measured(
+                    clocks[clock].label,
                     Alignment.OPERATIONS,
-                    int((group == nearest).sum()),
-                    np.abs(apart - move),
+                    int((base == next_base).sum()),
+                    np.abs(distance_ns - shift_ns),
                 )
-        rest.remove(nearest)
-    return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)
+        unaligned.remove(next_base)
+    return table, tuple(aligned_clocks)
 
 
-def split(
+def _shift(table: Communications, mask: Bools, shift_ns: int) -> Communications:
+    """Shift the known times of the masked rows."""
+    start_ns, end_ns = (
+        np.where(mask & (time_ns != UNKNOWN), time_ns + shift_ns, time_ns)
+        for time_ns in (table.start_ns, table.end_ns)
+    )
+    return replace(table, start_ns=start_ns, end_ns=end_ns)
+
+
+def split_waiting(
     table: Communications,
     instance: Ints,
-    in_order: Ints,
+    order_instance: Ints,
     compared: Sequence[int],
     peer_wait_ns: Ints,
     transfer_ns: Ints,
 ) -> Communications:
-    """Return the operations with their time split into waiting and moving.
+    """Split the duration of each operation into waiting and moving.
+
+    An operation waits until its last member starts. Members come from ``instance``, or else from
+    ``order_instance``. Without other members, waiting is the time for which the proxy thread waited
+    for the peer.
 
     Args:
-        table: operations.
-        instance: of each.
-        in_order: instance of each that is paired by its order alone; -1 none.
-        compared: a number for each clock, equal for those whose times compare.
-        peer_wait_ns: how long the proxy thread of each waited for its peer; -1 unknown.
-        transfer_ns: how long it moved data; -1 unknown.
+        table: Operations of all files.
+        instance: Instance of each row, or -1.
+        order_instance: Instance of rows that are paired by their order alone, or -1.
+        compared: A group id for each clock; times of clocks in the same group are comparable.
+        peer_wait_ns: Time that the proxy thread of each operation waited for the peer.
+        transfer_ns: Time that the proxy thread moved data; 0 in both columns if there is no proxy.
+
+    Returns:
+        The operations with ``waiting_ns``, ``moving_ns`` and ``split``.
     """
-    waiting = np.full(len(table), NONE, np.int64)
-    split_by = np.full(len(table), Split.UNKNOWN, np.int64)
-    together = np.array(compared, np.int64)[table.clock] if len(table) else table.clock
-    for number, kind in ((instance, Split.MEMBERS), (in_order, Split.ORDER)):
-        wait_ns = _until_the_last(table, number, together)
-        new = (wait_ns >= 0) & (split_by == Split.UNKNOWN)
-        waiting[new], split_by[new] = wait_ns[new], kind
-    alone = (
-        (split_by == Split.UNKNOWN) & (table.duration_ns >= 0) & (peer_wait_ns + transfer_ns > 0)
-    )
-    waiting = np.where(alone, np.minimum(peer_wait_ns, table.duration_ns), waiting)
-    split_by = np.where(alone, Split.PROXY, split_by)
-    whole = (waiting >= 0) & (table.duration_ns >= 0)
-    moving = np.where(whole, table.duration_ns - waiting, NONE)
-    return replace(table, waiting_ns=waiting, moving_ns=moving, split=split_by.astype(np.int64))
+    waiting_ns = np.full(len(table), NONE, np.int64)
+    split = np.full(len(table), Split.UNKNOWN, np.int64)
+    clock_group = np.array(compared, np.int64)[table.clock] if len(table) else table.clock
+    for number, kind in ((instance, Split.MEMBERS), (order_instance, Split.ORDER)):
+        wait_ns = _measure_waiting(table, number, clock_group)
+        is_new = (wait_ns >= 0) & (split == Split.UNKNOWN)
+        waiting_ns[is_new], split[is_new] = wait_ns[is_new], kind
+    is_timed = table.duration_ns >= 0
+    has_proxy = (split == Split.UNKNOWN) & is_timed & (peer_wait_ns + transfer_ns > 0)
+    waiting_ns = np.where(has_proxy, np.minimum(peer_wait_ns, table.duration_ns), waiting_ns)
+    split = np.where(has_proxy, Split.PROXY, split).astype(np.int64)
+    moving_ns = np.where((waiting_ns >= 0) & is_timed, table.duration_ns - waiting_ns, NONE)
+    return replace(table, waiting_ns=waiting_ns, moving_ns=moving_ns, split=split)
 
 
-def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints:
-    """Return the time of each operation before its last member began; -1 unknown.
+def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> Ints:
+    """Return the time from the start of each operation to the start of its last member.
 
-    It can be known where the end is not.
+    The time is at most the duration, if that is known. Rows that share a kernel are one member.
+
+    Args:
+        table: Operations of all files.
+        number: Instance of each row, or -1.
+        clock_group: Group of comparable clocks of each row; members in other groups are ignored.
+
+    Returns:
+        The waiting time, or -1 without another member, or if only the launch was recorded, whose
+        time is not the start of the kernel.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
-    # The time of an operation's launch is not that of its kernel's start.
-    ran = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)
-    rows = np.flatnonzero((number != NONE) & ran)
+    has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)
+    rows = np.flatnonzero((number != NONE) & has_start)
     if len(rows) == 0:
         return wait_ns
-    by = grouping.group_rows(number[rows], together[rows])
-    start_ns = table.start_ns[rows]
-    _, latest = intervals.group_extents(by.of_row, len(by), start_ns, start_ns)
-    # Rows of one kernel are one member.
+    groups = grouping.group_rows(number[rows], clock_group[rows])
+    start_ns, duration_ns = table.start_ns[rows], table.duration_ns[rows]
+    _, last_start_ns = intervals.group_extents(groups.of_row, len(groups), start_ns, start_ns)
     member = np.where(table.kernel[rows] < 0, -rows, table.kernel[rows])
-    low, high = intervals.group_extents(by.of_row, len(by), member, member)
-    several = (high > low)[by.of_row]
-    length_ns = table.duration_ns[rows]
-    late_ns = latest[by.of_row] - start_ns
-    late_ns = np.where(length_ns < 0, late_ns, np.minimum(late_ns, length_ns))
-    wait_ns[rows[several]] = np.maximum(late_ns[several], 0)
+    first_member, last_member = intervals.group_extents(groups.of_row, len(groups), member, member)
+    has_others = (last_member > first_member)[groups.of_row]
+    late_ns = last_start_ns[groups.of_row] - start_ns
+    late_ns = np.where(duration_ns < 0, late_ns, np.minimum(late_ns, duration_ns))
+    wait_ns[rows[has_others]] = np.maximum(late_ns[has_others], 0)
     return wait_ns

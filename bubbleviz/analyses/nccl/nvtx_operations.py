@@ -1,10 +1,10 @@
-"""Operations of NVTX: the ranges that NCCL opens, and the kernels that carry them out.
+"""Operations from NCCL's NVTX ranges, and the kernels that carry them out.
 
-An operation is a call of NCCL's interface that has an NVTX range. Outside of groups it launches its
-kernel itself. Inside a group the outermost ``ncclGroupEnd`` launches the kernels of all of them::
+An operation is a call of NCCL's API with an NVTX range. Outside of groups, a call launches its own
+kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of all calls::
 
     ncclGroupStart  ncclSend  ncclRecv  ncclGroupEnd
-                                        └─ one kernel: SendRecv, of both
+                                        └─ one kernel for both: SendRecv
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import numpy as np
 
 from bubbleviz.analyses.nccl.communications import Communications
-from bubbleviz.analyses.nccl.kernels import Kernels, family_of, list_operations
+from bubbleviz.analyses.nccl.kernels import Kernels, get_family, list_operations
 from bubbleviz.interpret import iterations
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
@@ -23,7 +23,7 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.profile import Ranges, process_of
 
-#: Ranges that NCCL's interface opens.
+#: Patterns of the ranges that NCCL's API opens.
 GLOBS = ("nccl[A-Z]*",)
 _OPERATION = re.compile(
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Bcast|Reduce|Send|Recv|All[Tt]oAllv?|Gather|"
@@ -32,115 +32,199 @@ _OPERATION = re.compile(
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
 
-def operations_of_ranges(
+def collect_range_operations(
     ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
 ) -> tuple[Communications, int]:
-    """Return the operations that have kernels, and how many have none.
+    """Collect the operations of NCCL's ranges and match them with kernels.
+
+    The operations and kernels of a group are matched in order, by family; kernels without a known
+    family are matched by the group alone.
 
     Args:
-        ranges: of NCCL.
-        kernels: that ran.
-        range_of_kernel: row of the ranges; -1 none.
-        payloads: of ranges.
+        ranges: Ranges of NCCL.
+        kernels: Communication kernels of the profile.
+        range_of_kernel: Range that launched each kernel, or -1.
+        payloads: Payloads of the ranges, or None if they were not recorded.
+
+    Returns:
+        operations: Operations that have a kernel, and kernels without an operation.
+        n_without: Number of operations without a kernel.
     """
     matches = [_OPERATION.fullmatch(name) for name in ranges.names]
     names = Numbering(match[1] for match in matches if match)
-    of_name = np.array([names.number(m[1]) if m else NONE for m in matches], np.int64)
-    name = of_name[ranges.name_id]
-    group = _groups(ranges)
+    name_of_text = np.array([names.number(m[1]) if m else NONE for m in matches], np.int64)
+    name = name_of_text[ranges.name_id]
     rows = np.flatnonzero(name != NONE)
     rows = rows[np.lexsort((ranges.start_ns[rows], ranges.thread[rows]))]
-    inside = np.flatnonzero(range_of_kernel != NONE)
-    kernel_group = group[range_of_kernel[inside]]
-    families = Numbering(kernels.families)
-    of_operation = families.numbers(map(family_of, names.values))
-    first, last = distribute(
-        (group[rows], of_operation[name[rows]]), (kernel_group, kernels.family[inside])
-    )
-    # A kernel whose name has no operation is distributed by its group alone.
-    rest = np.flatnonzero(first == NONE)
-    first[rest], last[rest] = distribute((group[rows[rest]],), (kernel_group,))
-    found = first != NONE
-    rows, first, last = rows[found], inside[first[found]], inside[last[found]]
+    first, last = _match_kernels(ranges, kernels, range_of_kernel, rows, name[rows], names)
+    has_kernel = first != NONE
+    rows, first, last = rows[has_kernel], first[has_kernel], last[has_kernel]
     columns = {"name": name[rows]}
     communicators: tuple[int, ...] = ()
     if payloads is not None:
-        keys = payloads.start_ns, payloads.thread
-        wanted = ranges.start_ns[rows], ranges.thread[rows]
-        at = lookup_values(keys, np.arange(len(payloads)), wanted)
-        for column in ("communicator", "bytes", "peer", "root"):
-            columns[column] = np.where(at == NONE, NONE, getattr(payloads, column)[at])
-        device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.place[first]]
-        process = process_of(ranges.thread[rows])
-        columns["rank"] = _ranks(payloads, process, columns["communicator"], device)
         communicators = payloads.communicators
+        columns |= _lookup_payloads(payloads, ranges, kernels, rows, first)
     operations = list_operations(kernels, first, last, columns, names.values, communicators)
-    return operations, int((~found).sum())
+    return operations, int((~has_kernel).sum())
 
 
-def _ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
-    """Return the rank of some operations, from the payload of their communicator's begin."""
-    begun = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
-    keys = (process_of(payloads.thread), payloads.communicator, payloads.device)
-    wanted = (process, communicator, device)
+def _match_kernels(
+    ranges: Ranges,
+    kernels: Kernels,
+    range_of_kernel: Ints,
+    rows: Ints,
+    name: Ints,
+    names: Numbering[str],
+) -> tuple[Ints, Ints]:
+    """Return the first and last kernel of each operation, or -1.
+
+    Args:
+        ranges: Ranges of NCCL.
+        kernels: Communication kernels.
+        range_of_kernel: Range that launched each kernel, or -1.
+        rows: Ranges of the operations.
+        name: Index of the operation's name in ``names``.
+        names: Names of operations.
+    """
+    group = _number_groups(ranges)
+    launched = np.flatnonzero(range_of_kernel != NONE)
+    kernel_group = group[range_of_kernel[launched]]
+    families = Numbering(kernels.families)
+    family_of_name = families.numbers(map(get_family, names.values))
+    first, last = distribute(
+        (group[rows], family_of_name[name]), (kernel_group, kernels.family[launched])
+    )
+    # A kernel whose name contains no operation is distributed by its group alone.
+    unmatched = np.flatnonzero(first == NONE)
+    first[unmatched], last[unmatched] = distribute((group[rows[unmatched]],), (kernel_group,))
+    launched = np.append(launched, NONE)
+    return launched[first], launched[last]
+
+
+def _lookup_payloads(
+    payloads: Payloads, ranges: Ranges, kernels: Kernels, rows: Ints, kernel: Ints
+) -> dict[str, Ints]:
+    """Return the columns of operations that payloads contain: communicator, bytes, ranks.
+
+    Args:
+        payloads: Payloads of the ranges.
+        ranges: Ranges of NCCL.
+        kernels: Communication kernels.
+        rows: Ranges of the operations.
+        kernel: First kernel of each operation.
+    """
+    payload = lookup_values(
+        (payloads.start_ns, payloads.thread),
+        np.arange(len(payloads)),
+        (ranges.start_ns[rows], ranges.thread[rows]),
+    )
+    columns = {
+        column: np.where(payload == NONE, NONE, getattr(payloads, column)[payload])
+        for column in ("communicator", "bytes", "peer", "root")
+    }
+    device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.place[kernel]]
+    process = process_of(ranges.thread[rows])
+    columns["rank"] = _find_ranks(payloads, process, columns["communicator"], device)
+    return columns
+
+
+def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
+    """Return the rank of operations in their communicator, from payloads that contain a rank.
+
+    The rank is looked up by (process, communicator), and then by (process, communicator, device) if
+    that is unique; the second lookup takes precedence.
+
+    Args:
+        payloads: Payloads of NCCL's ranges.
+        process: Process of each operation.
+        communicator: Communicator of each operation, or -1.
+        device: Device of each operation.
+
+    Returns:
+        The rank, or -1 if it is unknown or ambiguous.
+    """
+    with_rank = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
+    payload_keys = (process_of(payloads.thread), payloads.communicator, payloads.device)
+    operation_keys = (process, communicator, device)
     ranks = np.full(len(process), NONE, np.int64)
-    # By process and communicator, then by the device, too: where there is one rank alone.
-    for columns in (2, 3):
-        key = [column[begun] for column in keys[:columns]]
+    payload_rank = payloads.rank[with_rank]
+    for n_columns in (2, 3):
+        key = [column[with_rank] for column in payload_keys[:n_columns]]
         groups = group_rows(*key)
-        values = payloads.rank[begun]
-        low, high = intervals.group_extents(groups.of_row, len(groups), values, values)
-        only = np.where(low == high, high, NONE)
-        rank = lookup_values([column[groups.first] for column in key], only, wanted[:columns])
+        low, high = intervals.group_extents(groups.of_row, len(groups), payload_rank, payload_rank)
+        unique_rank = np.where(low == high, high, NONE)
+        group_keys = [column[groups.first] for column in key]
+        rank = lookup_values(group_keys, unique_rank, operation_keys[:n_columns])
         ranks = np.where(rank != NONE, rank, ranks)
     return np.where(communicator == NONE, NONE, ranks)
 
 
-def _groups(ranges: Ranges) -> Ints:
-    """Return the group of each range; each range outside of all has one for itself."""
-    kinds = {_GROUP_START: 1, _GROUP_END: -1}
-    of_name = np.array([kinds.get(name, 0) for name in ranges.names], np.int64)
+def _number_groups(ranges: Ranges) -> Ints:
+    """Return the group of each range: the row of its outermost ``ncclGroupStart``.
+
+    A range outside of groups is a group of its own.
+    """
+    change_of_name = {_GROUP_START: 1, _GROUP_END: -1}
+    changes = np.array([change_of_name.get(name, 0) for name in ranges.names], np.int64)
     group = np.arange(len(ranges))
-    if len(ranges) == 0 or not of_name.any():
+    if len(ranges) == 0 or not changes.any():
         return group
     order = np.lexsort((ranges.start_ns, ranges.thread))
-    step = of_name[ranges.name_id[order]]
-    thread = ranges.thread[order]
-    depth = np.zeros(len(order), np.int64)
-    for number in find_distinct(thread).tolist():
-        rows = np.flatnonzero(thread == number)
-        total = np.cumsum(step[rows])
-        # A capture may begin inside a group.
-        depth[rows] = total - np.minimum(np.minimum.accumulate(total), 0)
-    before = depth - step
-    opens = (step > 0) & (before == 0)
-    inside = (depth > 0) | ((step < 0) & (before > 0))
-    place = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))
-    group[order[inside]] = order[place[inside]]
+    change = changes[ranges.name_id[order]]
+    depth = _measure_depth(change, ranges.thread[order])
+    depth_before = depth - change
+    is_outermost_start = (change > 0) & (depth_before == 0)
+    is_grouped = (depth > 0) | ((change < 0) & (depth_before > 0))
+    position = np.where(is_outermost_start, np.arange(len(order)), 0)
+    group_start = np.maximum.accumulate(position)
+    group[order[is_grouped]] = order[group_start[is_grouped]]
     return group
 
 
-def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints, Ints]:
-    """Return the first and last given row for each wanted row, of those with the same key.
+def _measure_depth(change: Ints, thread: Ints) -> Ints:
+    """Return the number of open groups after each range, per thread.
 
-    The rows of one key are distributed in order: one each, or several, or several to one.
+    A capture may start inside a group; unmatched ends are then ignored.
     """
-    count = len(wanted[0])
-    first, last = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
-    if count == 0 or len(given[0]) == 0:
+    depth = np.zeros(len(change), np.int64)
+    for number in find_distinct(thread).tolist():
+        rows = np.flatnonzero(thread == number)
+        total = np.cumsum(change[rows])
+        depth[rows] = total - np.minimum(np.minimum.accumulate(total), 0)
+    return depth
+
+
+def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
+    """Distribute the kernels with the same key over the operations with this key, in order.
+
+    The j-th of n operations gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1 out of
+    k kernels, but at least one. So several operations may share a kernel, or one may get several.
+
+    Args:
+        operations: Key columns of the operations.
+        kernels: Key columns of the kernels.
+
+    Returns:
+        The first and last kernel of each operation, or -1 if no kernel has its key.
+    """
+    n_operations = len(operations[0])
+    first, last = np.full((2, n_operations), NONE, np.int64)
+    if n_operations == 0 or len(kernels[0]) == 0:
         return first, last
-    key = group_rows(*(np.concatenate(pair) for pair in zip(wanted, given, strict=True))).of_row
-    wanted_key, given_key = key[:count], key[count:]
-    size = int(key.max()) + 1
-    wanted_count = np.bincount(wanted_key, minlength=size)
-    given_count = np.bincount(given_key, minlength=size)
-    place = iterations.number_occurrences((wanted_key,))
-    has = np.flatnonzero(given_count[wanted_key] > 0)
-    keys = wanted_key[has]
-    n, k, j = wanted_count[keys], given_count[keys], place[has]
-    sorted_given = np.argsort(given_key, kind="stable")
-    offset = (np.cumsum(given_count) - given_count)[keys]
+    key_columns = (np.concatenate(pair) for pair in zip(operations, kernels, strict=True))
+    key = group_rows(*key_columns).of_row
+    operation_key, kernel_key = key[:n_operations], key[n_operations:]
+    n_keys = int(key.max()) + 1
+    kernel_count = np.bincount(kernel_key, minlength=n_keys)
+    has_kernel = np.flatnonzero(kernel_count[operation_key] > 0)
+    matched_key = operation_key[has_kernel]
+    n = np.bincount(operation_key, minlength=n_keys)[matched_key]
+    k = kernel_count[matched_key]
+    j = iterations.number_occurrences((operation_key,))[has_kernel]
+    sorted_kernels = np.argsort(kernel_key, kind="stable")
+    offset = (np.cumsum(kernel_count) - kernel_count)[matched_key]
     low = j * k // n
     high = np.maximum(low, (j + 1) * k // n - 1)
-    first[has], last[has] = sorted_given[offset + low], sorted_given[offset + high]
+    first[has_kernel] = sorted_kernels[offset + low]
+    last[has_kernel] = sorted_kernels[offset + high]
     return first, last

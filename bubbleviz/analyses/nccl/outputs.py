@@ -1,4 +1,4 @@
-"""Outputs of communication as data: JSON, and operations as CSV."""
+"""Communication as JSON, and its operations as CSV."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.analyses.nccl import hangs
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.communications import Communicator, Split, Timing, communicator_text
+from bubbleviz.analyses.nccl.communications import Communicator, Split, Timing, format_communicator
 from bubbleviz.analyses.nccl.summary import (
     NCCL_SCHEMA,
     CommunicatorEntry,
@@ -23,7 +23,7 @@ from bubbleviz.model.texts import format_csv, format_json, quote_formula
 from bubbleviz.report.summary import LimitationEntry, RestrictionEntry, to_values
 from bubbleviz.sources.nccl.events import PROGRESS, STATES, UNKNOWN, OperationKind
 
-#: The terms of the report; below the table and in the JSON.
+#: Definitions of the terms in the report, printed below the table and written to the JSON.
 DEFINITIONS = (
     "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
     "seen plus one",
@@ -43,7 +43,7 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-#: Columns of rates, after those of the table of operations.
+#: Columns of rates, which follow the columns of the table of operations.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
@@ -55,12 +55,12 @@ COLUMNS = (
 
 
 def as_json(communication: Communication) -> str:
-    """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
-    return format_json(to_values(summary_of(communication)))
+    """Return totals, clocks, files and limitations as JSON; unknown values are null."""
+    return format_json(to_values(build_summary(communication)))
 
 
-def summary_of(communication: Communication) -> NcclSummary:
-    """Return the summary of what ranks did in communication operations."""
+def build_summary(communication: Communication) -> NcclSummary:
+    """Build the summary that is written as JSON."""
     sums = sum_operations(communication.operations)
     return NcclSummary(
         schema=NCCL_SCHEMA,
@@ -72,7 +72,7 @@ def summary_of(communication: Communication) -> NcclSummary:
             )
         ],
         clocks=communication.clocks,
-        communicators=[_communicator(*entry) for entry in communication.communicators],
+        communicators=[_make_communicator_entry(*entry) for entry in communication.communicators],
         window=communication.window,
         operations=sums.operations,
         bytes=sums.bytes,
@@ -84,19 +84,24 @@ def summary_of(communication: Communication) -> NcclSummary:
         waiting_operations=sums.waiting_operations,
         moving_ns=sums.moving_ns,
         moving_operations=sums.moving_operations,
-        missing_ranks=hangs.culprits(communication.faults),
-        faults=[_fault(fault) for fault in communication.faults],
-        waited_for=hangs.late_ranks(communication.operations),
-        totals=[_total(total) for total in find_totals(communication)],
+        missing_ranks=hangs.find_culprits(communication.faults),
+        faults=[_make_fault_entry(fault) for fault in communication.faults],
+        waited_for=hangs.list_late_ranks(communication.operations),
+        totals=[_make_total_entry(total) for total in find_totals(communication)],
         definitions=DEFINITIONS,
         restrictions=RestrictionEntry.list_of(communication.restrictions),
         limitations=LimitationEntry.list_of(communication.limitations),
     )
 
 
-def _communicator(communicator: Communicator, ranks: int | None) -> CommunicatorEntry:
-    """Return the entry of a communicator with this number of ranks, or None if it is unknown."""
-    text = communicator_text(communicator)
+def _make_communicator_entry(communicator: Communicator, ranks: int | None) -> CommunicatorEntry:
+    """Return the entry of a communicator.
+
+    Args:
+        communicator: The communicator.
+        ranks: Number of its ranks, or None if unknown.
+    """
+    text = format_communicator(communicator)
     if isinstance(communicator, int):
         return CommunicatorEntry(text, ranks)
     members = list(communicator.ranks) or None
@@ -104,10 +109,10 @@ def _communicator(communicator: Communicator, ranks: int | None) -> Communicator
     return CommunicatorEntry(text, ranks, group)
 
 
-def _fault(fault: hangs.Fault) -> FaultEntry:
+def _make_fault_entry(fault: hangs.Fault) -> FaultEntry:
     """Return the entry of an operation at which the run hangs, or that was called differently."""
     return FaultEntry(
-        communicator=communicator_text(fault.communicator),
+        communicator=format_communicator(fault.communicator),
         name=fault.name,
         sequence=None if fault.sequence == NONE else fault.sequence,
         entered=fault.entered,
@@ -117,10 +122,10 @@ def _fault(fault: hangs.Fault) -> FaultEntry:
     )
 
 
-def _total(total: Total) -> TotalEntry:
+def _make_total_entry(total: Total) -> TotalEntry:
     """Return the entry of a total."""
     return TotalEntry(
-        communicator=communicator_text(total.communicator) or None,
+        communicator=format_communicator(total.communicator) or None,
         ranks=total.ranks,
         name=total.name or None,
         peers=total.peers,
@@ -142,28 +147,28 @@ def _total(total: Total) -> TotalEntry:
     )
 
 
-def csv_of_operations(communication: Communication) -> str:
-    """Return communication as CSV, one row per operation; empty cells for what is unknown.
+def format_operations_csv(communication: Communication) -> str:
+    """Return all operations as CSV, one row per operation; cells of unknown values are empty.
 
     Times are on the report's clock, or on the clock that the column ``clock`` names.
     """
     table = communication.operations
-    texts = _column_texts(communication)
+    texts = _list_column_texts(communication)
     columns: list[list[object]] = []
     for name in COLUMNS[: -len(_RATES)]:
         values = getattr(table, "source" if name == "file" else name)
         unknown = UNKNOWN if name in {"start_ns", "end_ns"} else NONE
-        columns.append(_cells(values, unknown, texts.get(name)))
+        columns.append(_format_cells(values, unknown, texts.get(name)))
     size, bus_factor = measure_sizes(communication)
-    bytes_per_ns = size / _positive(table.duration_ns)
-    moving_bytes_per_ns = size / _positive(table.moving_ns)
+    bytes_per_ns = size / _mask_nonpositive(table.duration_ns)
+    moving_bytes_per_ns = size / _mask_nonpositive(table.moving_ns)
     for rate in (bytes_per_ns, bytes_per_ns * bus_factor, moving_bytes_per_ns * bus_factor):
         columns.append(["" if np.isnan(value) else round(value, 6) for value in rate.tolist()])
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
     return format_csv(header, zip(*columns, *table.state_ns.T.tolist(), strict=True))
 
 
-def _column_texts(communication: Communication) -> dict[str, list[str]]:
+def _list_column_texts(communication: Communication) -> dict[str, list[str]]:
     """Return the texts of columns that refer to texts by index, keyed by the column's name."""
     table = communication.operations
     names = [quote_formula(name) for name in table.names]
@@ -172,7 +177,9 @@ def _column_texts(communication: Communication) -> dict[str, list[str]]:
     return {
         "file": [quote_formula(path) for path, *_ in communication.files],
         "kind": kinds,
-        "communicator": [quote_formula(communicator_text(value)) for value in table.communicators],
+        "communicator": [
+            quote_formula(format_communicator(value)) for value in table.communicators
+        ],
         "clock": [
             "" if clock.aligned else quote_formula(clock.label) for clock in communication.clocks
         ],
@@ -183,7 +190,7 @@ def _column_texts(communication: Communication) -> dict[str, list[str]]:
     }
 
 
-def _cells(values: Ints, unknown: int, texts: list[str] | None) -> list[object]:
+def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[object]:
     """Return the cells of a column.
 
     Args:
@@ -196,6 +203,6 @@ def _cells(values: Ints, unknown: int, texts: list[str] | None) -> list[object]:
     return ["" if value == unknown else texts[value] for value in values.tolist()]
 
 
-def _positive(values: Ints) -> Floats:
+def _mask_nonpositive(values: Ints) -> Floats:
     """Return the values, with NaN for those that are not positive."""
     return np.where(values > 0, values, np.nan)

@@ -1,52 +1,59 @@
-"""Profiles: NCCL's kernels in each, and the operations that they carry out."""
+"""NCCL's kernels in a profile, and the operations that they carry out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from bubbleviz.analyses.idle.evidence import IdleOptions, window_extent
+from bubbleviz.analyses.idle.evidence import IdleOptions, find_window_extent
 from bubbleviz.analyses.nccl.communications import Communications, Communicator
-from bubbleviz.analyses.nccl.kernels import Kernels, kernels_of
-from bubbleviz.analyses.nccl.nvtx_operations import GLOBS, operations_of_ranges
-from bubbleviz.analyses.nccl.pytorch_operations import operations_of_pytorch
+from bubbleviz.analyses.nccl.kernels import Kernels, select_kernels
+from bubbleviz.analyses.nccl.nvtx_operations import GLOBS, collect_range_operations
+from bubbleviz.analyses.nccl.pytorch_operations import collect_pytorch_operations
 from bubbleviz.conventions import host_activities
 from bubbleviz.conventions import kinds as naming
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret import communication, linking, record
 from bubbleviz.interpret.start_skew import RecordedDevice, find_recorded_devices
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.collectives import Collectives
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Profile, Source
+from bubbleviz.model.payloads import Payloads
+from bubbleviz.model.profile import Profile, Ranges, Source
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
-_OF_XLA = "XLA tells no more; give NCCL's event files, too, or a profile of nsys"
-#: What records what kernels carry out, by the format, else by the API of the launching calls.
+_XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
+#: Hints on how to record what kernels carry out, by format, or else by the API of the launching
+#: calls.
 _RECORD_RANGES = {
-    "xplane": _OF_XLA,
-    "xla-trace": _OF_XLA,
-    "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node where CUDA graphs are used",
-    "HIP": "record RCCL's calls with rocprofv3 --rccl-trace beside HIP's",
+    "xplane": _XLA_HINT,
+    "xla-trace": _XLA_HINT,
+    "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node if CUDA graphs are used",
+    "HIP": "record RCCL's calls with rocprofv3 --rccl-trace as well as HIP's",
 }
 
 
 @dataclass(frozen=True)
 class NcclProfile:
-    """The kernels and operations of NCCL in a profile.
+    """The communication kernels and operations of a profile.
 
     Attributes:
-        source: the profile.
-        kernels: that ran.
-        operations: that they carry out; their kernels and places are rows of ``kernels``.
-        sizes: number of ranks of each communicator.
-        limitations: what could not be read, and why.
-        others: a clause on the commands that tell something of it without communication.
-        window_ns: start and end (exclusive) of the window of iterations to analyse; None for none.
-        recorded: When the recording of each device began.
+        source: The profile.
+        kernels: Communication kernels.
+        operations: Operations; their kernels and GPUs are rows of ``kernels`` and
+            ``kernels.places``.
+        sizes: Number of ranks of each communicator.
+        limitations: What could not be read, and why.
+        alternatives: For a profile without communication, a clause naming other commands that can
+            read it, or "".
+        window_ns: Start and end (exclusive) of the iterations to analyze, or None for the complete
+            profile.
+        recorded: Devices, with the time at which their recordings start.
     """
 
     source: Source
@@ -54,7 +61,7 @@ class NcclProfile:
     operations: Communications
     sizes: Mapping[Communicator, int]
     limitations: tuple[Limitation, ...]
-    others: str
+    alternatives: str
     window_ns: tuple[int, int] | None = None
     recorded: tuple[RecordedDevice, ...] = ()
 
@@ -68,34 +75,34 @@ def read_profile(
     keep_export: bool = False,
     window: Window | None = None,
 ) -> NcclProfile:
-    """Return NCCL's kernels of a profile, with the operations of its ranges.
+    """Read the communication kernels and operations of a profile.
 
     Args:
-        path: of the profile.
-        jobs: threads that read it.
-        watch: receives how much of it has been read.
-        kinds: lists of what kernels are, with the user's additions.
-        keep_export: leave an export made of a ``.nsys-rep`` report beside it.
-        window: of iterations, to find on the profile's clock.
+        path: Path of the profile.
+        jobs: Number of threads that read it.
+        watch: Receives how much of it has been read.
+        kinds: Kernel lists, with the user's additions.
+        keep_export: Whether to keep the export of a ``.nsys-rep`` report next to it.
+        window: Iterations whose extent on the profile's clock is determined, or None.
 
     Raises:
-        ProfileError: it cannot be read.
-        InputError: it holds no iteration of the window.
+        ProfileError: The profile cannot be read.
+        InputError: The profile contains no iteration of the window.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         whole = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
-        profile = _nccl_profile(whole, kinds)
+        profile = _make_nccl_profile(whole, kinds)
         if len(profile.kernels) == 0:
-            others = record.suggest_other_commands(whole, path, file.sample(("*hlo_op=*",)))
-            profile = replace(profile, others=others)
+            alternatives = record.suggest_other_commands(whole, path, file.sample(("*hlo_op=*",)))
+            profile = replace(profile, alternatives=alternatives)
         if window is not None:
             options = IdleOptions(0, None, host_activities.default_activities(), kinds)
             try:
-                profile = replace(profile, window_ns=window_extent(whole, window, options))
+                profile = replace(profile, window_ns=find_window_extent(whole, window, options))
             except ProfileError as error:
-                # Without this profile's iterations another one's would be taken.
+                # Skipping this profile would silently use the iterations of another one.
                 raise InputError(str(error)) from error
-    # A temporary export goes by its report's name.
+    # A temporary export is listed under the name of its report.
     return replace(
         profile,
         source=replace(profile.source, path=path),
@@ -103,64 +110,133 @@ def read_profile(
     )
 
 
-def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
-    payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
+def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
+    """Select the communication kernels of a profile, and find the operations they carry out.
+
+    Operations come from the collectives that PyTorch recorded, or else from NCCL's own ranges.
+    """
+    payloads, payload_notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
     profile = communication.add_communication(profile, kinds)
-    path = profile.source.path
-    ranges = profile.ranges
-    own = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
-    ranges = ranges.take(own[ranges.name_id])
+    is_from_api = [not name.startswith("nccl:") for name in profile.ranges.names]
+    ranges = profile.ranges.take(np.array(is_from_api, bool)[profile.ranges.name_id])
     linked = linking.link(profile, ranges)
     activities = linked.profile.activities
-    kernels, rows = kernels_of(activities, kinds, profile.source.host)
-    of_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
-    sizes: dict[Communicator, int] = {}
-    without = 0
+    kernels, rows = select_kernels(activities, kinds, profile.source.host)
     if profile.collectives is not None:
-        collectives = interpreted.select_collectives(profile.collectives, linked.sound)
-        known = interpreted.add_collectives(
-            collectives, *interpreted.find_operations_of_kernels(collectives, linked)
-        )
-        operations = operations_of_pytorch(known, kernels, rows)
-        sizes = {group: group.size for group in collectives.groups if group.size}
-        notes = ()
-        bare = int((~np.isin(rows, collectives.kernel) & of_nccl).sum())
-        where = "without a recorded collective"
-        why = (
-            "PyTorch records collectives that it launches itself, not those in CUDA graphs or in "
-            "batches other than of sends"
-        )
+        found = _find_pytorch_operations(profile, profile.collectives, linked, kernels, rows)
+        payload_notes = ()
     else:
-        range_of_kernel = linked.work.range[rows].astype(np.int64)
-        operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
-        if payloads is not None:
-            sized = payloads.take((payloads.communicator >= 0) & (payloads.ranks > 0))
-            known_as = (payloads.communicators[row] for row in sized.communicator.tolist())
-            sizes.update(zip(known_as, sized.ranks.tolist(), strict=True))
-        bare = int(((range_of_kernel == NONE) & of_nccl).sum())
-        source, where = profile.source, "outside its ranges"
-        why = _RECORD_RANGES.get(source.format) or _RECORD_RANGES[source.api]
-    unknown = (
-        Limitation(f"kernels of NCCL {where}", f"{path}: only their names are known; {why}", bare),
-        Limitation(
-            "calls of NCCL without kernels",
-            f"{path}: in CUDA graphs, or outside the capture",
-            without,
-        ),
-    )
+        found = _find_range_operations(profile, ranges, linked, kernels, rows, payloads)
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
-        operations=operations,
-        sizes=sizes,
+        operations=found.operations,
+        sizes=found.sizes,
         limitations=(
             *profile.limitations,
             *linked.limitations,
-            *(notes if len(rows) else ()),
-            *(note for note in unknown if note.count),
+            *(payload_notes if len(rows) else ()),
+            *(note for note in found.limitations if note.count),
         ),
-        others="",
+        alternatives="",
         recorded=find_recorded_devices(linked, activities, kinds),
+    )
+
+
+class _FoundOperations(NamedTuple):
+    """The operations of a profile.
+
+    Attributes:
+        operations: Operations, and kernels without an operation.
+        sizes: Number of ranks of each communicator.
+        limitations: Kernels without an operation, and operations without a kernel.
+    """
+
+    operations: Communications
+    sizes: dict[Communicator, int]
+    limitations: tuple[Limitation, ...]
+
+
+def _find_pytorch_operations(
+    profile: Profile,
+    recorded: Collectives,
+    linked: linking.LinkedProfile,
+    kernels: Kernels,
+    rows: Ints,
+) -> _FoundOperations:
+    """Find the operations of the collectives that PyTorch recorded.
+
+    Args:
+        profile: The profile.
+        recorded: Its collectives.
+        linked: The profile with calls linked to kernels.
+        kernels: Communication kernels.
+        rows: Activity of each kernel.
+    """
+    collectives = interpreted.select_collectives(recorded, linked.sound)
+    added = interpreted.find_operations_of_kernels(collectives, linked)
+    operations = collect_pytorch_operations(
+        interpreted.add_collectives(collectives, *added), kernels, rows
+    )
+    has_collective = np.isin(rows, collectives.kernel)
+    reason = (
+        "PyTorch records collectives that it launches itself, not those in CUDA graphs or in "
+        "batches other than of sends"
+    )
+    bare = _make_bare_note(
+        profile, kernels, ~has_collective, "without a recorded collective", reason
+    )
+    sizes: dict[Communicator, int] = {
+        group: group.size for group in collectives.groups if group.size
+    }
+    return _FoundOperations(operations, sizes, (bare,))
+
+
+def _find_range_operations(
+    profile: Profile,
+    ranges: Ranges,
+    linked: linking.LinkedProfile,
+    kernels: Kernels,
+    rows: Ints,
+    payloads: Payloads | None,
+) -> _FoundOperations:
+    """Find the operations of NCCL's ranges.
+
+    Args:
+        profile: The profile.
+        ranges: NCCL's ranges.
+        linked: The profile with calls linked to kernels and ranges.
+        kernels: Communication kernels.
+        rows: Activity of each kernel.
+        payloads: Payloads of the ranges, or None.
+    """
+    range_of_kernel = linked.work.range[rows].astype(np.int64)
+    operations, n_without = collect_range_operations(ranges, kernels, range_of_kernel, payloads)
+    sizes: dict[Communicator, int] = {}
+    if payloads is not None:
+        sized = payloads.take((payloads.communicator >= 0) & (payloads.ranks > 0))
+        communicators = (payloads.communicators[row] for row in sized.communicator.tolist())
+        sizes.update(zip(communicators, sized.ranks.tolist(), strict=True))
+    source = profile.source
+    hint = _RECORD_RANGES.get(source.format) or _RECORD_RANGES[source.api]
+    bare = _make_bare_note(profile, kernels, range_of_kernel == NONE, "outside its ranges", hint)
+    without_kernel = Limitation(
+        "calls of NCCL without kernels",
+        f"{source.path}: they are in CUDA graphs, or outside the capture",
+        n_without,
+    )
+    return _FoundOperations(operations, sizes, (bare, without_kernel))
+
+
+def _make_bare_note(
+    profile: Profile, kernels: Kernels, is_bare: Bools, where: str, reason: str
+) -> Limitation:
+    """Return the limitation that counts NCCL's kernels of which only the name is known."""
+    is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
+    return Limitation(
+        f"kernels of NCCL {where}",
+        f"{profile.source.path}: only their names are known; {reason}",
+        int((is_bare & is_nccl).sum()),
     )

@@ -1,4 +1,4 @@
-"""Collectives of PyTorch in the terms of NCCL: names, bytes, communicators."""
+"""PyTorch's collectives as operations of NCCL: names, bytes and communicators."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import group_rows
 
-#: Operations whose count is of what a rank takes, not of what it hands in.
-_TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
+#: Operations whose count refers to the output of a rank, not to its input.
+_OUTPUT_COUNTED = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
 
-def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints) -> Communications:
-    """Return the operations that kernels of NCCL carry out.
+def collect_pytorch_operations(
+    collectives: Collectives, kernels: Kernels, rows: Ints
+) -> Communications:
+    """Return the operations that PyTorch's collectives describe, one per operation.
 
     Args:
-        collectives: that kernels carry out.
-        kernels: of NCCL.
-        rows: activity of each.
+        collectives: Recorded collectives, one row per kernel.
+        kernels: Communication kernels of the profile.
+        rows: Activity of each of ``kernels``.
+
+    Returns:
+        Operations sorted by their first kernel, and the kernels without a collective.
     """
-    names = [parse_kernel_name(name)[0] for name in kernels.names]
     order = np.argsort(rows)
-    place = np.searchsorted(rows[order], collectives.kernel)
-    of_nccl = np.flatnonzero(np.isin(collectives.kernel, rows))
-    collectives, kernel = collectives.take(of_nccl), order[place[of_nccl]]
+    is_listed = np.isin(collectives.kernel, rows)
+    collectives = collectives.take(np.flatnonzero(is_listed))
+    kernel = order[np.searchsorted(rows[order], collectives.kernel)]
     operations = group_rows(collectives.operation)
     first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
     np.minimum.at(first, operations.of_row, kernel)
@@ -35,48 +39,77 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     in_time = np.argsort(first, kind="stable")
     first, last = first[in_time], last[in_time]
     collectives = collectives.take(operations.first[in_time])
-    texts = [naming.get_nccl_operation(name) for name in collectives.names]
-    plain = np.array([name == "AlltoAll" for name in texts], bool)
-    known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
-    number = {name: place for place, name in enumerate(known)}
-    of_text = np.array([number.get(name, NONE) for name in texts], np.int64)
-    of_kernel = np.array([number.get(name, NONE) for name in names], np.int64)
-    name = of_text[collectives.name]
-    name = np.where(
-        plain[collectives.name] & (collectives.is_uneven > 0), number["AlltoAllv"], name
-    )
-    counted = _counted(collectives, name, known)
-    size = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
-        collectives.datatype
-    ]
-    of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
-    name = np.where(name == NONE, of_kernel[kernels.name[first]], name)
-    datatypes = len(known)
+    name, names = _name_operations(collectives, kernels, first)
+    n_names = len(names)
+    count = _count_elements(collectives, name, names)
+    sizes = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)
+    element_size = sizes[collectives.datatype]
+    has_size = (count >= 0) & (element_size > 0)
+    # Names of datatypes, and of unknown operations, follow the names of operations.
     columns = {
-        "name": np.where(name == NONE, datatypes + collectives.name, name),
+        "name": np.where(name == NONE, n_names + collectives.name, name),
         "communicator": collectives.group,
-        "bytes": of_bytes,
+        "bytes": np.where(has_size, count * element_size, NONE),
         "peer": collectives.peer,
         "root": collectives.root,
         "rank": collectives.rank,
         "sequence": collectives.sequence,
-        "count": counted,
-        "datatype": np.where(collectives.datatype == NONE, NONE, datatypes + collectives.datatype),
+        "count": count,
+        "datatype": np.where(collectives.datatype == NONE, NONE, n_names + collectives.datatype),
     }
-    texts = [*known, *collectives.names]
+    texts = [*names, *collectives.names]
     return list_operations(kernels, first, last, columns, texts, collectives.groups)
 
 
-def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
-    """Return the elements of each operation, as NCCL counts them; -1 unknown.
+def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]) -> Ints:
+    """Return the number of elements of each operation as NCCL counts them, or -1 if unknown.
 
-    NCCL counts one rank's part: a share of what goes to all of them.
+    NCCL counts the part of one rank. PyTorch records the input and output of a rank, and for an
+    AlltoAll these contain the parts of all ranks.
+
+    Args:
+        collectives: One row per operation.
+        name: Index of each operation's name in ``names``, or -1.
+        names: Names of operations.
     """
-    taken = np.array([*(text in _TAKING for text in known), False], bool)[name]
-    shared = np.array([*(text == "AlltoAll" for text in known), False], bool)[name]
-    counted = np.where(taken, collectives.elements_out, collectives.elements_in)
-    ranks = np.array([*(group.size for group in collectives.groups), 0], np.int64)[
-        collectives.group
-    ]
-    share = np.where((ranks > 0) & (counted >= 0), counted // np.maximum(ranks, 1), NONE)
-    return np.where(name == NONE, NONE, np.where(shared, share, counted))
+    counts_output = np.array([*(text in _OUTPUT_COUNTED for text in names), False], bool)[name]
+    is_all_to_all = np.array([*(text == "AlltoAll" for text in names), False], bool)[name]
+    count = np.where(counts_output, collectives.elements_out, collectives.elements_in)
+    sizes = np.array([*(group.size for group in collectives.groups), 0], np.int64)
+    n_ranks = sizes[collectives.group]
+    is_known = (n_ranks > 0) & (count >= 0)
+    part = np.where(is_known, count // np.maximum(n_ranks, 1), NONE)
+    return np.where(name == NONE, NONE, np.where(is_all_to_all, part, count))
+
+
+def _name_operations(
+    collectives: Collectives, kernels: Kernels, kernel: Ints
+) -> tuple[Ints, tuple[str, ...]]:
+    """Name each operation by its collective, or else by its kernel.
+
+    An AlltoAll whose parts differ is called AlltoAllv.
+
+    Args:
+        collectives: One row per operation.
+        kernels: Communication kernels.
+        kernel: First kernel of each operation.
+
+    Returns:
+        name: Index of each name in ``names``, or -1 if unknown.
+        names: Names of operations.
+    """
+    kernel_names = [parse_kernel_name(name)[0] for name in kernels.names]
+    collective_names = [naming.get_nccl_operation(name) for name in collectives.names]
+    names = tuple(
+        dict.fromkeys((*filter(None, collective_names), "AlltoAllv", *filter(None, kernel_names)))
+    )
+    index = {name: number for number, name in enumerate(names)}
+    name_of_collective, name_of_kernel = (
+        np.array([index.get(name, NONE) for name in texts], np.int64)
+        for texts in (collective_names, kernel_names)
+    )
+    name = name_of_collective[collectives.name]
+    is_all_to_all = np.array([name == "AlltoAll" for name in collective_names], bool)
+    is_uneven = is_all_to_all[collectives.name] & (collectives.is_uneven > 0)
+    name = np.where(is_uneven, index["AlltoAllv"], name)
+    return np.where(name == NONE, name_of_kernel[kernels.name[kernel]], name), names

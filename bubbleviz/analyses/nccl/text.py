@@ -1,4 +1,4 @@
-"""Text on communication: what ``bubbleviz nccl`` prints."""
+"""The text that ``bubbleviz nccl`` prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.analyses.nccl import hangs
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, communicator_text
+from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, format_communicator
 from bubbleviz.analyses.nccl.outputs import DEFINITIONS
 from bubbleviz.analyses.nccl.totals import Total, find_totals, sum_operations
 from bubbleviz.model import collectives
@@ -18,7 +18,7 @@ from bubbleviz.render import document as blocks
 
 #: Files and rows of one screen.
 _FILES, _FEW = 4, 10
-#: Columns that go first where a terminal is narrow.
+#: Columns to drop in a narrow terminal, in this order.
 _DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
@@ -36,40 +36,46 @@ _ALIGNMENTS = {
 
 
 def sections(communication: Communication) -> Iterator[blocks.Block]:
-    """Yield what to print."""
+    """Yield all blocks of the detailed report."""
     yield blocks.Sentence(summary(communication))
-    yield from who_is_waited_for(communication, _ROWS)
-    yield _table(communication, _ROWS)
-    yield from _clock_table(communication.clocks)
+    yield from list_late_and_hanging(communication, _ROWS)
+    yield _make_table(communication, _ROWS)
+    yield from _make_clock_table(communication.clocks)
     yield blocks.Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
 
 def first_screen(communication: Communication) -> Iterator[blocks.Block]:
-    """Yield what fits one screen."""
+    """Yield a shortened report that fits on one screen."""
     *files, sums = summary(communication).splitlines()
     more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
     yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
-    yield from who_is_waited_for(communication, _FILES)
-    yield _table(communication, _FEW)
+    yield from list_late_and_hanging(communication, _FILES)
+    yield _make_table(communication, _FEW)
     yield blocks.Sentence(
         "\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim"
     )
 
 
-def who_is_waited_for(communication: Communication, most: int) -> Iterator[blocks.Block]:
-    """Yield who hangs, by the operations at which the run stands, and who was late."""
-    stages = hangs.stages_of(communication.operations.communicators)
+def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterator[blocks.Block]:
+    """Yield the ranks that block the run, and a table of the ranks that others waited for.
 
-    def named(ranks: Sequence[int]) -> str:
+    Args:
+        communication: The measured operations.
+        max_rows: Maximum number of rows of the table, and half the maximum number of lines on
+            hangs.
+    """
+    stages = hangs.find_stages(communication.operations.communicators)
+
+    def describe_ranks(ranks: Sequence[int]) -> str:
         of_stages = sorted({stages.get(rank, NONE) for rank in ranks})
         text = f"rank{'s' * (len(ranks) > 1)} {collectives.format_number_ranges(ranks)}"
         word = f" (stage{'s' * (len(of_stages) > 1)} {collectives.format_number_ranges(of_stages)})"
         return text if NONE in of_stages else text + word
 
-    if lines := [*_hang_lines(communication.faults, named)][: 2 * most]:
+    if lines := [*_list_hang_lines(communication.faults, describe_ranks)][: 2 * max_rows]:
         yield blocks.HangingLines([("", ""), *lines])
-    late = hangs.late_ranks(communication.operations)
-    if late:
+    late_ranks = hangs.list_late_ranks(communication.operations)
+    if late_ranks:
         rows = [
             {
                 "rank": str(entry.rank),
@@ -77,42 +83,53 @@ def who_is_waited_for(communication: Communication, most: int) -> Iterator[block
                 "operations": f"{entry.operations:,}",
                 "others waited ms": blocks.format_ms(entry.awaited_ns),
             }
-            for entry in late[:most]
+            for entry in late_ranks[:max_rows]
         ]
-        yield blocks.Table("Waited for, longest first", rows, n_omitted=len(late) - most)
+        yield blocks.Table("Waited for, longest first", rows, n_omitted=len(late_ranks) - max_rows)
 
 
-def _hang_lines(
-    faults: Sequence[hangs.Fault], named: Callable[[Sequence[int]], str]
+def _list_hang_lines(
+    faults: Sequence[hangs.Fault], describe_ranks: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what holds up the run, operations that are not finished, and calls that differ."""
+    """Yield lines, each with its label, on hangs, unfinished operations and mismatched calls.
+
+    Args:
+        faults: Operations at which the run hangs, or that were called differently.
+        describe_ranks: Function that describes ranks in words.
+    """
 
     def operation(fault: hangs.Fault) -> str:
-        communicator = blocks.truncate_name(communicator_text(fault.communicator))
+        communicator = blocks.truncate_name(format_communicator(fault.communicator))
         return f"{blocks.truncate_name(fault.name)} {fault.sequence} of {communicator}"
 
     waits = [fault for fault in faults if not fault.calls]
-    if missing := hangs.culprits(waits):
-        yield "Hang: ", f"all wait for {named(missing)}; see what ran there then (py-spy dump)"
+    if missing := hangs.find_culprits(waits):
+        yield (
+            "Hang: ",
+            f"all wait for {describe_ranks(missing)}; see what ran there then (py-spy dump)",
+        )
     elif any(fault.undumped for fault in waits):
-        yield "Hang: ", "the missing may be those without a dump; give the dumps of all ranks"
+        yield "Hang: ", "missing ranks may be those without a dump; give the dumps of all ranks"
     elif any(fault.missing for fault in waits):
         text = "each rank that is missing in an operation waits in another; compare their order"
         yield "Deadlock: ", text
     elif waits:
-        text = "all have entered what is unfinished; if the job hangs, look at the network"
-        yield "Unfinished: ", f"{text} (NCCL_DEBUG=INFO)"
+        text = "all ranks have entered the unfinished operations; if the job hangs, check the"
+        yield "Unfinished: ", f"{text} network (NCCL_DEBUG=INFO)"
     for fault in faults:
-        if calls := [f"{named(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
+        if calls := [f"{describe_ranks(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
             yield "Mismatch: ", f"{operation(fault)} differs: {'; '.join(calls)}"
     for fault in waits:
         lacks = ((fault.missing, "missing"), (fault.undumped, "without a dump"))
-        texts = (f"{named(ranks)} {how}" for ranks, how in lacks if ranks)
-        yield "  - ", "; ".join((f"{operation(fault)}: {named(fault.entered)} waiting", *texts))
+        texts = (f"{describe_ranks(ranks)} {how}" for ranks, how in lacks if ranks)
+        yield (
+            "  - ",
+            "; ".join((f"{operation(fault)}: {describe_ranks(fault.entered)} waiting", *texts)),
+        )
 
 
 def summary(communication: Communication) -> str:
-    """Return the files and the sums, in lines."""
+    """Return a line for each file, followed by a line with the sums over all operations."""
     lines = []
     files = zip(communication.files, communication.counts, strict=True)
     for (path, kind, categories), operations in files:
@@ -122,11 +139,13 @@ def summary(communication: Communication) -> str:
         lines.append(f"{name}: {kind}, {format_count(operations, 'operation')}{of}\n")
     sums = sum_operations(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
-    named = communication.communicators
+    communicators = communication.communicators
     of_communicators = (
-        format_count(len(named), "communicator") if named else "communicators of unknown names"
+        format_count(len(communicators), "communicator")
+        if communicators
+        else "communicators of unknown names"
     )
-    cells = _sum_cells(sums)
+    cells = _format_sums(sums)
     size = "size unknown" if sums.bytes is None else f"{cells['MB']} MB"
     time = "times unknown"
     if sums.duration_ns is not None:
@@ -136,15 +155,19 @@ def summary(communication: Communication) -> str:
     return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}{marks}\n"
 
 
-def _table(communication: Communication, most: int) -> blocks.Table:
-    """Return the table of totals, those that are not listed in one row, and all of them in one."""
+def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
+    """Make the table of totals.
+
+    The totals after the first ``max_rows`` are summed in one row. The last row is the sum of all.
+    """
     totals, operations = find_totals(communication), communication.operations
     rows = []
-    for total in totals[:most]:
+    for total in totals[:max_rows]:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": blocks.truncate_name(communicator_text(total.communicator)) or "-",
+                "communicator": blocks.truncate_name(format_communicator(total.communicator))
+                or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
                 "operation": blocks.truncate_name(total.name),
                 "peers": blocks.truncate_middle(
@@ -153,36 +176,39 @@ def _table(communication: Communication, most: int) -> blocks.Table:
                 or "-",
                 "algorithm": blocks.truncate_middle(to_one_line(algorithm, None), _NAME // 2)
                 or "-",
-                **_sum_cells(total),
-                "alg GB/s": _rate(total.algorithm_gbps),
-                "bus GB/s": _rate(total.bus_gbps),
-                "moving GB/s": _rate(total.moving_gbps),
+                **_format_sums(total),
+                "alg GB/s": _format_rate(total.algorithm_gbps),
+                "bus GB/s": _format_rate(total.bus_gbps),
+                "moving GB/s": _format_rate(total.moving_gbps),
             }
         )
-    if rest := totals[most:]:
+    if rest := totals[max_rows:]:
         summed = sum_operations(operations.take(np.concatenate([total.rows for total in rest])))
         words = f"{format_count(len(rest), 'more row')}, summed"
-        rows.append({"communicator": words, **_sum_cells(summed)})
+        rows.append({"communicator": words, **_format_sums(summed)})
     if len(totals) > 1:
-        rows += [{}, {"communicator": "all", **_sum_cells(sum_operations(operations))}]
+        rows += [{}, {"communicator": "all", **_format_sums(sum_operations(operations))}]
     left = ("communicator", "operation", "peers", "algorithm")
     return blocks.Table("Communication, longest first", rows, left, drop_order=_DROP_ORDER)
 
 
-def _rate(value: float | None, unit: float = 1) -> str:
+def _format_rate(value: float | None, unit: float = 1) -> str:
     return "-" if value is None else f"{value / unit:,.3f}"
 
 
-def _sum_cells(sums: Total) -> dict[str, str]:
-    """Return count, MB, ms, busy, waiting and moving; ``(k)`` where a sum is over k operations."""
+def _format_sums(sums: Total) -> dict[str, str]:
+    """Return the cells count, MB, ms, busy, waiting and moving.
 
-    def partial(text: str, known: int) -> str:
-        return text if known in {0, sums.operations} else f"{text} ({known:,})"
+    A cell ends in ``(k)`` if its value is known for k of the operations only.
+    """
+
+    def partial(text: str, n_known: int) -> str:
+        return text if n_known in {0, sums.operations} else f"{text} ({n_known:,})"
 
     return {
         "count": f"{sums.operations:,}",
         "MB": partial(
-            _rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
+            _format_rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
         ),
         "ms": partial(blocks.format_ms(sums.duration_ns), sums.timed_operations),
         "busy": partial(blocks.format_ms(sums.busy_ns), sums.timed_operations),
@@ -191,7 +217,7 @@ def _sum_cells(sums: Total) -> dict[str, str]:
     }
 
 
-def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
+def _make_clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     rows = [
@@ -200,9 +226,9 @@ def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
             "aligned by": _ALIGNMENTS[clock.aligned_by],
             "matched": f"{clock.matched:,}" if clock.of else "-",
             "of": f"{clock.of:,}" if clock.of else "-",
-            "median us": _rate(clock.median_ns, 1e3),
-            "largest us": _rate(clock.largest_ns, 1e3),
-            "drift ppm": _rate(clock.drift_ppm),
+            "median us": _format_rate(clock.median_ns, 1e3),
+            "largest us": _format_rate(clock.largest_ns, 1e3),
+            "drift ppm": _format_rate(clock.drift_ppm),
         }
         for clock in clocks[:_ROWS]
     ]

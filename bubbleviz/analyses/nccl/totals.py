@@ -1,4 +1,4 @@
-"""Totals: communication operations summed by communicator, name, algorithm and protocol."""
+"""Sums over communication operations, by communicator, name, algorithm and protocol."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.communications import (
-    EACH,
+    PER_RANK_OPERATIONS,
     Communications,
     Communicator,
-    bus_factor,
-    communicator_text,
+    format_communicator,
+    get_bus_factor,
 )
 from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -23,7 +23,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 @dataclass(frozen=True)
 class Total:
-    """Operations summed: all, or those of one communicator, name, algorithm and protocol.
+    """Sums over all operations, or over one communicator, name, algorithm and protocol.
 
     Each sum is over the operations whose value is known, and None if no value is known.
 
@@ -31,26 +31,26 @@ class Total:
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations with known bytes.
-        duration_ns: Sum of the times from start to end; operations that share a kernel each have
-            all of its time.
+        duration_ns: Sum of the times from start to end. Operations that share a kernel each count
+            its full time.
         timed_operations: Number of operations with a known duration.
-        busy_ns: Time in which any of them runs; each instant of a GPU counts once, and operations
-            with an unknown start add their duration.
+        busy_ns: Time in which any of the operations runs. Each instant of a GPU counts once, and
+            operations with an unknown start add their duration.
         waiting_ns: Time before the last member entered.
         waiting_operations: Number of operations with a known waiting time.
         moving_ns: The rest of the duration.
         moving_operations: Number of operations with a known moving time.
         rows: Rows of the operations, or empty for the sum of all.
-        communicator: NCCL's hash, or PyTorch's group, or None if it is unknown.
-        ranks: Number of ranks of the communicator, or None if it is unknown.
+        communicator: NCCL's hash, or PyTorch's group, or None if unknown.
+        ranks: Number of ranks of the communicator, or None if unknown.
         name: Name of the operations.
         peers: Ranks that sent to or received from the recorded ranks, or roots.
-        algorithm: Algorithm of NCCL, or "" if it is unknown.
-        protocol: Protocol of NCCL, or "" if it is unknown.
-        algorithm_gbps: Gigabytes per second over the duration, of the operations with known bytes
-            and duration, or None if there are none.
-        bus_gbps: The same for the bus bandwidth.
-        moving_gbps: Bus bandwidth over the moving time.
+        algorithm: Algorithm of NCCL, or "" if unknown.
+        protocol: Protocol of NCCL, or "" if unknown.
+        algorithm_gbps: Algorithm bandwidth in GB/s: bytes over duration, of the operations for
+            which both are known, or None.
+        bus_gbps: Bus bandwidth in GB/s, or None.
+        moving_gbps: Bus bandwidth over the moving time in GB/s, or None.
     """
 
     operations: int
@@ -76,7 +76,7 @@ class Total:
 
 
 def sum_operations(table: Communications) -> Total:
-    """Return the sums over operations."""
+    """Sum the bytes and times of operations."""
     size, n_sized = _sum_known(table.bytes)
     duration_ns, n_timed = _sum_known(table.duration_ns)
     waiting_ns, n_waiting = _sum_known(table.waiting_ns)
@@ -100,12 +100,12 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 
     The sum is exact, as damaged files can hold numbers whose sum exceeds 64 bits.
     """
-    known = values[values >= 0]
-    return int(known.sum(dtype=object)) if len(known) else None, len(known)
+    known_values = values[values >= 0]
+    return int(known_values.sum(dtype=object)) if len(known_values) else None, len(known_values)
 
 
 def _measure_busy(table: Communications) -> int:
-    """Return the time in which any operation runs; each instant of a GPU counts once."""
+    """Measure the time in which any operation runs. Each instant of a GPU counts once."""
     is_timed = table.duration_ns >= 0
     has_start = is_timed & (table.start_ns != UNKNOWN)
     without_start_ns = table.duration_ns[is_timed & ~has_start].sum()
@@ -119,21 +119,21 @@ def _measure_busy(table: Communications) -> int:
 
 
 def find_totals(communication: Communication) -> tuple[Total, ...]:
-    """Return the totals, the longest first.
+    """Return the totals of a run, longest total duration first.
 
-    Sends and receives of one communicator are one total each, whatever their peers.
+    The sends and receives of a communicator are one total each, regardless of their peers.
     """
-    return tuple(sorted(_totals(communication), key=_longest_first))
+    return tuple(sorted(_compute_totals(communication), key=_longest_first))
 
 
 def _longest_first(total: Total) -> tuple[object, ...]:
     """Return the sort key that puts the longest total first, and breaks ties by name."""
-    communicator = communicator_text(total.communicator)
+    communicator = format_communicator(total.communicator)
     return -(total.duration_ns or 0), communicator, total.name, total.algorithm, total.protocol
 
 
-def _totals(communication: Communication) -> Iterator[Total]:
-    """Yield the totals of a run."""
+def _compute_totals(communication: Communication) -> Iterator[Total]:
+    """Yield the totals, one per communicator, name, algorithm and protocol, unsorted."""
     table = communication.operations
     sizes, bus_factors = measure_sizes(communication)
     names = (*table.names, "")
@@ -146,8 +146,8 @@ def _totals(communication: Communication) -> Iterator[Total]:
         first = int(rows[0])
         communicator = int(table.communicator[first])
         peers = np.where(operations.peer != NONE, operations.peer, operations.root)
-        bytes_per_ns = _rate(sizes[rows], operations.duration_ns)
-        moving_bytes_per_ns = _rate(sizes[rows], operations.moving_ns)
+        bytes_per_ns = _compute_rate(sizes[rows], operations.duration_ns)
+        moving_bytes_per_ns = _compute_rate(sizes[rows], operations.moving_ns)
         yield replace(
             sum_operations(operations),
             rows=rows,
@@ -157,9 +157,9 @@ def _totals(communication: Communication) -> Iterator[Total]:
             peers=tuple(grouping.find_distinct(peers[peers != NONE]).tolist()),
             algorithm=names[table.algorithm[first]],
             protocol=names[table.protocol[first]],
-            algorithm_gbps=_number(bytes_per_ns),
-            bus_gbps=_number(bytes_per_ns * bus_factors[first]),
-            moving_gbps=_number(moving_bytes_per_ns * bus_factors[first]),
+            algorithm_gbps=_to_number(bytes_per_ns),
+            bus_gbps=_to_number(bytes_per_ns * bus_factors[first]),
+            moving_gbps=_to_number(moving_bytes_per_ns * bus_factors[first]),
         )
 
 
@@ -177,15 +177,16 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     kind_ranks = [rank_counts[row] for row in table.communicator[kinds.first].tolist()]
     # None becomes NaN.
     parts = [
-        ranks if name in EACH else 1 for name, ranks in zip(kind_names, kind_ranks, strict=True)
+        ranks if name in PER_RANK_OPERATIONS else 1
+        for name, ranks in zip(kind_names, kind_ranks, strict=True)
     ]
-    factors = [*map(bus_factor, kind_names, kind_ranks)]
+    factors = [*map(get_bus_factor, kind_names, kind_ranks)]
     part_bytes = np.where(table.bytes >= 0, table.bytes, np.nan)
     size = part_bytes * np.array(parts, float)[kinds.of_row]
     return size, np.array(factors, float)[kinds.of_row]
 
 
-def _rate(size: Floats, length_ns: Ints) -> float:
+def _compute_rate(size: Floats, length_ns: Ints) -> float:
     """Return bytes per nanosecond over the operations with known size and time, or NaN."""
     is_known = ~np.isnan(size) & (length_ns > 0)
     if not is_known.any():
@@ -193,6 +194,6 @@ def _rate(size: Floats, length_ns: Ints) -> float:
     return float(size[is_known].sum() / length_ns[is_known].sum(dtype=float))
 
 
-def _number(value: float) -> float | None:
+def _to_number(value: float) -> float | None:
     """Return a number, or None for NaN."""
     return None if np.isnan(value) else float(value)

@@ -61,9 +61,9 @@ def idle(
     rows = top or _TOP
 
     def content(shown: IdleMeasurement, name: str, _: str) -> str:
-        from bubbleviz.analyses.idle.page import written
+        from bubbleviz.analyses.idle.page import format_output
 
-        return written(shown, name, rows)
+        return format_output(shown, name, rows)
 
     outputs.deliver(
         report,

@@ -95,13 +95,13 @@ def _looked_over(
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
     """Measure a run, and write what reproduces its numbers."""
-    from bubbleviz.analyses.bundle import bundle
+    from bubbleviz.analyses.bundle import make_bundle
     from bubbleviz.api import analyze
 
     outputs.check(own.path for own in find_profiles(profiles))
     report = analyze(profiles, convention=convention)
     # A bundle never contains private names; messages do, without --anonymous.
-    made = bundle(PrivateNames(hidden=True).replaced(report), analyze)
+    made = make_bundle(PrivateNames(hidden=True).replaced(report), analyze)
     file = next(iter(outputs.formats))
     outputs.deliver(
         (made, file), lambda shown, *_: shown[0].content, lambda shown: _say(*shown, outputs.names)

@@ -31,14 +31,14 @@ def nccl(
     everything = bool(tables_of(details))
     settings = reading.settings()
     outputs.check([*(file.path for file in find_inputs(files)), *(convention or ())])
-    from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
+    from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
     from bubbleviz.analyses.nccl.text import first_screen, sections
 
     with progress_bars() as bars:
         report = measure_communication(
             files, convention=convention or (), progress=bars, **settings
         )
-    written = {"csv": csv_of_operations, "json": as_json}
+    written = {"csv": format_operations_csv, "json": as_json}
     outputs.deliver(
         report,
         lambda shown, name, _: written[name](shown),

@@ -65,7 +65,7 @@ class Replay:
         """
         if not placed:
             own_ns, delay_ns = own_ns[self.rows], delay_ns[self.rows]
-        return self.timing.ends(own_ns, delay_ns)
+        return self.timing.compute_ends(own_ns, delay_ns)
 
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
@@ -93,7 +93,7 @@ class Replay:
         # group along all edges.
         extremes = np.stack((group_at, -group_at), axis=1)
         nothing = np.zeros_like(extremes)
-        largest, negative_smallest = self.timing.ends(nothing, nothing, earliest=extremes).T
+        largest, negative_smallest = self.timing.compute_ends(nothing, nothing, earliest=extremes).T
         mixed = np.zeros(len(group), bool)
         mixed[self.rows] = largest != -negative_smallest
         return mixed

@@ -41,7 +41,7 @@ def compute_slack(
     iteration = find_positions(replay.iterations, work.iteration)
     latest_ns = -np.maximum(iteration_end_ns[iteration], ends_ns)
     backwards = build_timing(order.before, order.after, work.meeting, work.iteration)
-    starts_ns = backwards.ends(
+    starts_ns = backwards.compute_ends(
         delay_ns[backwards.rows, None],
         own_ns[backwards.rows],
         earliest=latest_ns[backwards.rows, None],
