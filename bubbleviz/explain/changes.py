@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.tokens import all_token_waits
+from bubbleviz.explain.causes.tokens import list_token_waits
 from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
 from bubbleviz.explain.path import Graph, build_work
 from bubbleviz.explain.recognition.deviations import Deviation
@@ -239,7 +239,7 @@ def replay_planned_order(
     turns = _assign_turns(operations, rows, deviations, iterations)
     if (turns == np.arange(len(rows))).all():
         return None
-    tokens = all_token_waits(operations, run.explained().tokens)
+    tokens = list_token_waits(operations, run.explained().tokens)
     lengths = []
     for order_turns in (None, turns):
         work, order = build_work(run, run.averaged, tokens, run.collectives, order_turns)

@@ -17,7 +17,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.count.busy_times import measure_within_windows
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import idle_by_cause
+from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.stretch import Stretch
@@ -100,7 +100,7 @@ def receives_of(
     start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
     end_ns, ready_ns = known.exact_ns[rows], inputs.ready_ns[rows]
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
-    idle_ns = idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
+    idle_ns = sum_idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
     exposed_ns = idle_ns.sum(axis=1) - idle_ns[:, Cause.COLLECTIVE]
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 

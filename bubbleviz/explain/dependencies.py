@@ -7,6 +7,18 @@ a W takes the result of its B::
     virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
     virtual stage 1        └─> F3 ──> B3 ──> W3 │
                                       └─────────┘
+
+:func:`find_dependencies` follows this picture in three steps:
+
+1. Split operations that contain a forward and a backward (:func:`_split_halves`).
+2. Give each result an id, and compute the ids of the inputs (:func:`_number_results`). With S
+   stages, the ids of a microbatch are consecutive::
+
+       result of     B 0    B 1   ...  B S-1    F 0    F 1   ...  F S-1
+       id             0      1    ...   S-1      S     S+1   ...  2S-1    (+ 2S x microbatch)
+
+3. Look up the producer of each input by its id. If replicas have the same names, several operations
+   have the same id, and the nearest one in time is used (:func:`_find_nearest`).
 """
 
 from __future__ import annotations
@@ -17,7 +29,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, join_tables
 from bubbleviz.model.grouping import (
     find_distinct,
     find_positions,
@@ -68,43 +80,38 @@ class Inputs(Table):
     unknown: Bools
 
 
-def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
-    """Return the dependencies of operations on each other.
+def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
+    """Find the dependencies between operations.
 
     Args:
         operations: Operations of all ranks, with iterations numbered over all of them.
         ranks: The ranks, by index.
     """
-    row, phase, number, stage = _halves(operations)
-    known = (number >= 0) & (stage >= 0)
-    known &= (operations.has_span[row] == 1) & (operations.iteration[row] >= 0)
-    if not known.all():
-        row, phase, number, stage = row[known], phase[known], number[known], stage[known]
+    halves = _split_halves(operations)
+    is_known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
+    is_known &= operations.has_span[halves.row] == 1
+    is_known &= operations.iteration[halves.row] >= 0
+    if not is_known.all():
+        halves = halves.take(is_known)
+    row, is_backward = halves.row, halves.phase == Phase.B
     pipeline = list_stages_and_pipelines(ranks)[1]
-    microbatch = group_rows(
-        pipeline[operations.rank[row]], operations.iteration[row], operations.sequence[row], number
-    ).of_row
-    stages = int(stage.max(initial=NONE)) + 1
-    forward, backward = phase == Phase.F, phase == Phase.B
-    own = np.flatnonzero(backward)
-    gives = np.flatnonzero((phase != Phase.W) & (operations.occurrence[row] == 0))
-    # A number of the result of each; those of a microbatch's backwards are followed by those of
-    # its forwards.
-    result = (2 * microbatch + forward) * stages + stage
-    # Forwards take from the stage before, backwards from that behind, a W from its own backward;
-    # and each backward from its own forward.
-    beside = result + backward - forward
-    beside[(forward & (stage == 0)) | (backward & (stage == stages - 1))] = NONE
-    second = np.full(len(row), NONE, np.int64)
-    before = _producers(
+    result_id, input_id, forward_id = _number_results(operations, halves, pipeline)
+    produces = (halves.phase != Phase.W) & (operations.occurrence[row] == 0)
+    producer_of = _find_producers(
         operations,
-        (row[gives], result[gives]),
-        (np.concatenate((row, row[own])), np.concatenate((beside, result[own] + stages))),
+        (row[produces], result_id[produces]),
+        (
+            np.concatenate((row, row[is_backward])),
+            np.concatenate((input_id, forward_id[is_backward])),
+        ),
     )
-    first, second[own] = before[: len(row)], before[len(row) :]
-    # In order of the rows that take something.
-    taken = np.stack((np.minimum(first, second), np.maximum(first, second)), axis=1)
-    after, before = np.repeat(row, 2), taken.reshape(-1)
+    first_producer = producer_of[: len(row)]
+    second_producer = np.full(len(row), NONE, np.int64)
+    second_producer[is_backward] = producer_of[len(row) :]
+
+    # Two pairs per half, in the order of the rows that take something.
+    producers = np.sort(np.stack((first_producer, second_producer), axis=1), axis=1)
+    after, before = np.repeat(row, 2), producers.reshape(-1)
     pairs = np.flatnonzero((before != NONE) & (before != after))
     after, before = after[pairs], before[pairs]
     if (row[1:] <= row[:-1]).any():
@@ -113,38 +120,82 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     return Dependencies(after, before)
 
 
-def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
-    """Split operations into forwards and backwards.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Halves(Table):
+    """Forwards and backwards, one row each.
 
-    An ``FB`` is one of each, and a fused backward counts as a backward.
+    Attributes:
+        row: Row of the operation.
+        phase: ``F``, ``B`` or ``W``.
+        microbatch: Number of the microbatch.
+        virtual_stage: Virtual stage, or -1 if unknown.
+    """
+
+    row: Ints
+    phase: Ints
+    microbatch: Ints
+    virtual_stage: Ints
+
+
+def _number_results(
+    operations: Operations, halves: _Halves, pipeline: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Return the id of the result of each half, of its input, and of its forward's result.
+
+    Args:
+        operations: Operations of all ranks.
+        halves: Forwards and backwards of known stages and microbatches.
+        pipeline: Pipeline of each rank, or -1 if unknown.
 
     Returns:
-        The row of the operation, phase, microbatch and virtual stage of each half.
+        result_id: Id of the result; see the module's description.
+        input_id: Id of the result that a forward takes from the stage before, a backward from the
+            stage after, and a W from its own backward; -1 if there is no such stage.
+        forward_id: For a backward, the id of its own forward's result.
+    """
+    row, stage = halves.row, halves.virtual_stage
+    microbatch = group_rows(
+        pipeline[operations.rank[row]],
+        operations.iteration[row],
+        operations.sequence[row],
+        halves.microbatch,
+    ).of_row
+    n_stages = int(stage.max(initial=NONE)) + 1
+    is_forward, is_backward = halves.phase == Phase.F, halves.phase == Phase.B
+    result_id = (2 * microbatch + is_forward) * n_stages + stage
+    input_id = result_id + is_backward - is_forward
+    input_id[(is_forward & (stage == 0)) | (is_backward & (stage == n_stages - 1))] = NONE
+    return result_id, input_id, result_id + n_stages
+
+
+def _split_halves(operations: Operations) -> _Halves:
+    """Split operations into forwards and backwards.
+
+    An ``FB`` becomes one of each, and a fused backward counts as a backward. The halves of ``FB``
+    operations come last, the backwards after the forwards.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
-    alone = phase[single].astype(np.int64)
-    alone[alone == Phase.BW] = Phase.B
-    halves = single, alone, microbatch[single], stage[single]
-    both = np.flatnonzero(phase == Phase.FB)
-    if not len(both):
+    single_phase = phase[single].astype(np.int64)
+    single_phase[single_phase == Phase.BW] = Phase.B
+    halves = _Halves(single, single_phase, microbatch[single], stage[single])
+    pairs = np.flatnonzero(phase == Phase.FB)
+    if not len(pairs):
         return halves
-    placed = np.flatnonzero(stage >= 0)
-    behind = lookup_values(
-        (operations.rank[placed], operations.chunk[placed]),
-        stage[placed],
-        (operations.rank[both], operations.second_chunk[both]),
+    # The stage of the backward follows from its chunk, which other operations of the rank have.
+    has_stage = np.flatnonzero(stage >= 0)
+    backward_stage = lookup_values(
+        (operations.rank[has_stage], operations.chunk[has_stage]),
+        stage[has_stage],
+        (operations.rank[pairs], operations.second_chunk[pairs]),
     )
-    forward, backward = (np.full(len(both), half, np.int64) for half in (Phase.F, Phase.B))
-    return (
-        np.concatenate((single, both, both)),
-        np.concatenate((alone, forward, backward)),
-        np.concatenate((halves[2], microbatch[both], operations.second_microbatch[both])),
-        np.concatenate((halves[3], stage[both], behind)),
-    )
+    forward, backward = (np.full(len(pairs), half, np.int64) for half in (Phase.F, Phase.B))
+    forwards = _Halves(pairs, forward, microbatch[pairs], stage[pairs])
+    backwards = _Halves(pairs, backward, operations.second_microbatch[pairs], backward_stage)
+    return join_tables((halves, forwards, backwards))
 
 
-def _producers(
+def _find_producers(
     operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
 ) -> Ints:
     """Return the producer of each consumer's input, or -1 if there is none.
@@ -189,27 +240,28 @@ def _find_nearest(
         consumed: Rows of the consumers, and the ids of their inputs.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
-    producer_of = np.full(len(consumer), NONE, np.int64)
     result_id = np.concatenate((produced_id, required_id))
     # An operation that receives inside itself may begin before its input is ready.
     needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
     time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
     is_consumer = np.arange(len(result_id)) >= len(producer)
     order = sort_rows(result_id, time_ns, is_consumer)
-    count, place = len(order), np.arange(len(order))
-    is_producer = ~is_consumer[order]
-    last = np.maximum.accumulate(np.where(is_producer, place, NONE))
-    following = np.minimum.accumulate(np.where(is_producer, place, count)[::-1])[::-1]
+    position, is_producer = np.arange(len(order)), ~is_consumer[order]
+    last = np.maximum.accumulate(np.where(is_producer, position, NONE))
+    following = np.where(is_producer, position, len(order))
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    producer_of = np.full(len(consumer), NONE, np.int64)
     # The last one before a consumer overrides the first one after it.
     for nearest in (following, last):
-        consumers = np.flatnonzero((nearest >= 0) & (nearest < count) & ~is_producer)
+        exists = (nearest >= 0) & (nearest < len(order))
+        consumers = np.flatnonzero(exists & ~is_producer)
         has_same_id = result_id[order[nearest[consumers]]] == result_id[order[consumers]]
         consumers = consumers[has_same_id]
         producer_of[order[consumers] - len(producer)] = producer[order[nearest[consumers]]]
     return producer_of
 
 
-def inputs_of(
+def find_inputs(
     operations: Operations,
     dependencies: Dependencies,
     *,
@@ -217,7 +269,7 @@ def inputs_of(
     passing: bool = True,
     ends_early: bool = False,
 ) -> Inputs:
-    """Return when the inputs that operations take from other ranks were ready.
+    """Find when the inputs that operations take from other ranks were ready.
 
     Args:
         operations: Operations of all ranks.

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import idle_by_cause
+from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_delays
@@ -136,7 +136,7 @@ def _divide_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleInterval
     end_ns = work.end_ns[delayed]
     since_ns = np.minimum(work.start_ns[delayed] - delay_ns[delayed], end_ns)
     divided_ns = np.zeros((len(work), len(Cause)), np.int64)
-    divided_ns[delayed] = idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
+    divided_ns[delayed] = sum_idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
     # An operation that begins with work that needs no input has idle time after its start. The
     # causes take no more than the delay, in their order.
     taken_before_ns = np.cumsum(divided_ns, axis=1) - divided_ns
@@ -442,7 +442,7 @@ def _delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
     """Yield the ranks and times of the delays of each cause, then of those without a cause."""
-    cause_ns = idle_by_cause(idle, rank, since_ns, since_ns + delay_ns)
+    cause_ns = sum_idle_by_cause(idle, rank, since_ns, since_ns + delay_ns)
     other_ns = delay_ns - cause_ns.sum(axis=1)
     labels = [*(cause.label for cause in Cause), "other work"]
     for label, label_ns in zip(labels, (*cause_ns.T, other_ns), strict=True):

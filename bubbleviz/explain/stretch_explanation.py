@@ -14,11 +14,11 @@ import numpy as np
 from bubbleviz.align.arrivals import find_arrivals
 from bubbleviz.explain import communication_times, phase_times
 from bubbleviz.explain import stretch as stretches
-from bubbleviz.explain.causes.bubbles import with_host_activity
+from bubbleviz.explain.causes.bubbles import add_host_activity
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import causes_of
+from bubbleviz.explain.causes.cause_times import measure_causes
 from bubbleviz.explain.communication_times import CommunicationTimes
-from bubbleviz.explain.dependencies import dependencies_of, inputs_of
+from bubbleviz.explain.dependencies import find_dependencies, find_inputs
 from bubbleviz.explain.phase_times import Samples
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, make_row_converter
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -52,10 +52,10 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         stretch: Whole pipelines of a run.
     """
     operations = stretch.operations
-    dependencies = dependencies_of(operations, stretch.ranks)
+    dependencies = find_dependencies(operations, stretch.ranks)
     if not stretch.stages_known:
         dependencies = dependencies.take(slice(0))
-    inputs = inputs_of(
+    inputs = find_inputs(
         operations,
         dependencies,
         stages_known=stretch.stages_known,
@@ -63,8 +63,8 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         ends_early=stretch.ends_early,
     )
     known = find_arrivals(operations)
-    causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
-    bubbles = with_host_activity(bubbles, stretch.hosts)
+    causes, bubbles, idle, tokens = measure_causes(stretch, inputs, known)
+    bubbles = add_host_activity(bubbles, stretch.hosts)
     receives = communication_times.receives_of(operations, inputs, known, idle)
     iterations = len(stretch.averaged)
     received = operations.iteration[receives.operation]

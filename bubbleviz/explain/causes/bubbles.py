@@ -116,43 +116,65 @@ class Bubbles(IdleIntervals, ArrowTable):
         return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
-def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
-    """Return bubbles with the call and the range that the host was in, where it is the cause.
+def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
+    """Return bubbles with the call and the range that the host was in, if the host is their cause.
 
-    A call is named where calls of its name take half of the bubble or more, a range where it is
-    the shortest that does.
+    A call is named if calls of its name take at least half of the bubble. Among the ranges that
+    take at least half of it, the shortest is named.
 
     Args:
-        bubbles: idle intervals, by cause.
-        hosts: what launching threads did, in order of the operation that was launched late.
+        bubbles: Idle intervals, by cause.
+        hosts: What launching threads did, in order of the operation that was launched late.
     """
     hosts = hosts.take(hosts.operation != NONE)
-    late = np.flatnonzero(
-        (bubbles.cause == Cause.HOST) & (find_positions(hosts.operation, bubbles.after) != NONE)
-    )
+    is_host = bubbles.cause == Cause.HOST
+    late = np.flatnonzero(is_host & (find_positions(hosts.operation, bubbles.after) != NONE))
     if not len(late):
         return bubbles
-    # Pairs of a bubble and an activity of the host before the operation that ends it.
+    # Pair each bubble with the activities of the host before the operation that ends it.
     low = np.searchsorted(hosts.operation, bubbles.after[late])
     high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
     pair, row = expand_ranges(low, high)
-    bubble, name_id, is_call = late[pair], hosts.name_id[row], hosts.call[row] == 1
+    bubble, activity = late[pair], hosts.take(row)
     start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
-    shared_ns = np.minimum(hosts.end_ns[row], end_ns) - np.maximum(hosts.start_ns[row], start_ns)
-    idle_ns, length_ns = end_ns - start_ns, hosts.end_ns[row] - hosts.start_ns[row]
+    overlap_ns = np.minimum(activity.end_ns, end_ns) - np.maximum(activity.start_ns, start_ns)
+    is_call = activity.call == 1
     call_id, range_id = bubbles.host_call.copy(), bubbles.host_range.copy()
     call_id[late] = NONE
-    calls = np.flatnonzero(is_call & (shared_ns > 0))
-    names = group_rows(bubble[calls], name_id[calls])
-    total_ns = group_sum(names.of_row, len(names), shared_ns[calls])
-    first = calls[names.first]
-    most = find_first_rows(bubble[first], -total_ns, name_id[first])
-    most = most[2 * total_ns[most] >= idle_ns[first[most]]]
-    call_id[bubble[first[most]]] = name_id[first[most]]
-    ranges = np.flatnonzero(~is_call & (2 * shared_ns >= idle_ns))
+
+    calls = np.flatnonzero(is_call & (overlap_ns > 0))
+    named = calls[
+        _find_dominant_calls(bubble, activity.name_id, overlap_ns, end_ns - start_ns, calls)
+    ]
+    call_id[bubble[named]] = activity.name_id[named]
+    ranges = np.flatnonzero(~is_call & (2 * overlap_ns >= end_ns - start_ns))
+    length_ns = activity.end_ns - activity.start_ns
     ranges = ranges[find_first_rows(bubble[ranges], length_ns[ranges])]
-    range_id[bubble[ranges]] = name_id[ranges]
+    range_id[bubble[ranges]] = activity.name_id[ranges]
     return replace(bubbles, host_call=call_id, host_range=range_id)
+
+
+def _find_dominant_calls(
+    bubble: Ints, name_id: Ints, overlap_ns: Ints, idle_ns: Ints, calls: Ints
+) -> Ints:
+    """Find a call of the name that takes most of each bubble, if it takes at least half of it.
+
+    Args:
+        bubble: Bubble of each pair of a bubble and an activity.
+        name_id: Name of the activity of each pair.
+        overlap_ns: Time that both have in common.
+        idle_ns: Length of the bubble of each pair.
+        calls: Pairs whose activity is a call.
+
+    Returns:
+        Indices in ``calls``, at most one per bubble.
+    """
+    names = group_rows(bubble[calls], name_id[calls])
+    total_ns = group_sum(names.of_row, len(names), overlap_ns[calls])
+    first = calls[names.first]
+    longest = find_first_rows(bubble[first], -total_ns, name_id[first])
+    longest = longest[2 * total_ns[longest] >= idle_ns[first[longest]]]
+    return names.first[longest]
 
 
 def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -19,13 +18,13 @@ from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, list_ratios
 from bubbleviz.explain.causes.bubbles import Bubbles, merge_bubbles
 from bubbleviz.explain.causes.cause import ALWAYS, Cause
-from bubbleviz.explain.causes.forward_waits import forward_waits
+from bubbleviz.explain.causes.forward_waits import explain_forward_waits
 from bubbleviz.explain.causes.idle_ranks import find_idle
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.intervals import group_sum
 
@@ -39,45 +38,65 @@ class CauseTimes:
     """How long ranks were idle for each cause.
 
     Attributes:
-        idle_ns: by name of the ratio whose window it is, shape (iterations, ranks, causes).
+        idle_ns: Idle time in the window of each ratio, by name, shape (iterations, ranks, causes).
     """
 
     idle_ns: Mapping[str, Ints]
 
     def columns(self, ratio: str, iteration: int, rank: Ints) -> dict[str, list[int]]:
-        """Return nanoseconds of some ranks in an iteration's window, as a column for each cause."""
+        """Return the times of ranks in an iteration's window in ns, one column per cause."""
         return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
         """Return nanoseconds by cause, summed over the ranks."""
-        return _by_label(self.idle_ns[ratio][iteration].sum(axis=0).tolist())
+        return _label_times(self.idle_ns[ratio][iteration].sum(axis=0).tolist())
 
     def of_iterations(self, ratio: str, iterations: Ints) -> dict[str, int]:
-        """Return nanoseconds by cause, summed over ranks and some iterations."""
-        return _by_label(self.idle_ns[ratio][iterations].sum(axis=(0, 1)).tolist())
+        """Return nanoseconds by cause, summed over ranks and iterations."""
+        return _label_times(self.idle_ns[ratio][iterations].sum(axis=(0, 1)).tolist())
 
 
-def _by_label(idle_ns: list[int]) -> dict[str, int]:
+def _label_times(idle_ns: list[int]) -> dict[str, int]:
+    """Return times by the label of their cause."""
     return dict(zip(_LABELS, idle_ns, strict=True))
 
 
-def causes_of(
+@dataclass(frozen=True, eq=False, repr=False)
+class _Regions(Table):
+    """Parts of the windows of ranks, one row each.
+
+    Attributes:
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        start_ns: Start of the region.
+        end_ns: End of the region.
+        cause: Cause of all idle time in the region, or -1 if idle time keeps its own cause.
+    """
+
+    rank: Ints
+    iteration: Ints
+    start_ns: Ints
+    end_ns: Ints
+    cause: Ints
+
+
+def measure_causes(
     stretch: Stretch, inputs: Inputs, arrivals: Arrivals
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, Dependencies]:
-    """Return why ranks were idle.
+    """Find why the ranks of a stretch were idle, and for how long.
 
     Args:
         stretch: Some pipelines of a run.
-        inputs: What their operations waited for on other ranks.
-        arrivals: When receives show that it was there.
+        inputs: Inputs that operations waited for on other ranks.
+        arrivals: Arrivals of these inputs, as shown by receives.
 
     Returns:
-        Idle times by cause, the bubbles of the kept ranks, all idle time, and in a run that only
-        goes forward, which steps waited for the token of another one.
+        The idle times by cause, the bubbles of the kept ranks, all idle time, and for inference,
+        the operations that waited for the token of another one.
     """
     idle, tokens = find_idle(stretch, inputs, arrivals), Dependencies.make_empty()
     if stretch.forward:
-        idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
+        idle, tokens = explain_forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     n_iterations, n_ranks = stretch.extents.present.shape
     shape = n_iterations, n_ranks, len(Cause)
     bubbles = Bubbles.empty(stretch.listed, stretch.operations, stretch.collectives.kinds)
@@ -85,111 +104,127 @@ def causes_of(
     for ratio in list_ratios():
         if ratio.name not in stretch.windows:
             continue
-        regions = _regions(stretch, ratio)
-        rank, iteration, *cut = regions
-        windows = rank, iteration * n_ranks + rank, *cut
-        idle_ns[ratio.name] = _time_by_cause(idle, windows, prod(shape[:2])).reshape(shape)
+        regions = _list_regions(stretch, ratio)
+        cell = regions.iteration * n_ranks + regions.rank
+        times_ns = _sum_by_cause(idle, regions, cell, n_iterations * n_ranks)
+        idle_ns[ratio.name] = times_ns.reshape(shape)
         if ratio.name == stretch.listed:
-            is_kept = np.flatnonzero(stretch.kept[rank])
-            kept = tuple(column[is_kept] for column in regions)
+            kept = regions.take(np.flatnonzero(stretch.kept[regions.rank]))
             bubbles = merge_bubbles(_list_bubbles(stretch, idle, kept), inputs.producer)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: tuple[Ints, ...]) -> Bubbles:
+def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> Bubbles:
     """Return the idle time in the windows of the listed ratio, one row per piece and region.
 
     Args:
         stretch: Some pipelines of a run.
         idle: Idle time of all ranks.
-        regions: Regions of the windows, as returned by :func:`_regions`.
+        regions: Regions of the windows.
     """
-    _, iteration, *_ = regions
-    region, row, start_ns, end_ns, cause = _pieces(idle, regions)
+    region, row, cause = _intersect(idle, regions)
     pieces = idle.take(row)
-    # Where a rank warms up or drains, that alone is the cause.
+    # Under the cause WARMUP or DRAIN, the transfer that an input is queued behind is not named.
     keeps_peer = (pieces.cause == cause) | (pieces.cause != Cause.QUEUED)
-    peer_operation = np.where(keeps_peer, pieces.peer_operation, NONE)
     return Bubbles.of(
         replace(
-            pieces, start_ns=start_ns, end_ns=end_ns, cause=cause, peer_operation=peer_operation
+            pieces,
+            start_ns=np.maximum(pieces.start_ns, regions.start_ns[region]),
+            end_ns=np.minimum(pieces.end_ns, regions.end_ns[region]),
+            cause=cause,
+            peer_operation=np.where(keeps_peer, pieces.peer_operation, NONE),
         ),
-        iteration[region],
+        regions.iteration[region],
         ratio=stretch.listed,
         operations=stretch.operations,
         kinds=stretch.collectives.kinds,
     )
 
 
-def idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how long ranks were idle in windows [low, high] of theirs, shape (windows, causes)."""
-    count = len(rank)
-    windows = rank, np.arange(count), low_ns, high_ns, np.full(count, NONE, np.int64)
-    return _time_by_cause(idle, windows, count)
-
-
-def _time_by_cause(idle: IdleIntervals, windows: tuple[Ints, ...], cells: int) -> Ints:
-    """Return how long ranks were idle in windows, shape (cells, causes).
+def sum_idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how long ranks were idle in windows, by cause, in ns, shape (windows, causes).
 
     Args:
-        idle: of all ranks.
-        windows: the rank, the cell, start and end of each, and the cause of all idle time in it; -1
-            where this keeps its own.
-        cells: how many there are.
+        idle: Idle time of all ranks.
+        rank: Rank of each window.
+        low_ns: Start of each window.
+        high_ns: End of each window.
     """
-    _, cell, *_ = windows
-    first, shape = cell * len(Cause), (cells, len(Cause))
-    region, _, start_ns, end_ns, cause = _pieces(idle, windows)
-    return group_sum(first[region] + cause, prod(shape), end_ns - start_ns).reshape(shape)
+    unset = np.full(len(rank), NONE, np.int64)
+    windows = _Regions(rank, unset, low_ns, high_ns, unset)
+    return _sum_by_cause(idle, windows, np.arange(len(rank)), len(rank))
 
 
-def _pieces(idle: IdleIntervals, regions: tuple[Ints, ...]) -> tuple[Ints, ...]:
-    """Return the region and row of each idle interval in a region, start and end there, and cause.
+def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: int) -> Ints:
+    """Return the idle time by cause, summed over the regions of each cell, shape (cells, causes).
 
     Args:
-        idle: of all ranks.
-        regions: as of :func:`_time_by_cause`.
+        idle: Idle time of all ranks.
+        regions: The regions.
+        cell: Cell of each region, from 0.
+        n_cells: Number of cells.
     """
-    rank, _, low, high, given = regions
-    # The last that ended by then, and the last that begins before the end.
-    over = intervals.find_last_before(idle.rank, idle.end_ns, rank, low, or_at=True)
-    last = intervals.find_last_before(idle.rank, idle.start_ns, rank, high)
-    first = np.where(over == NONE, np.searchsorted(idle.rank, rank), over + 1)
+    region, row, cause = _intersect(idle, regions)
+    start_ns = np.maximum(idle.start_ns[row], regions.start_ns[region])
+    end_ns = np.minimum(idle.end_ns[row], regions.end_ns[region])
+    group = cell[region] * len(Cause) + cause
+    return group_sum(group, n_cells * len(Cause), end_ns - start_ns).reshape(n_cells, len(Cause))
+
+
+def _intersect(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
+    """Find the idle intervals that overlap each region, and their cause there.
+
+    Args:
+        idle: Idle time of all ranks.
+        regions: The regions.
+
+    Returns:
+        region: Region of each overlap.
+        row: Row of its idle interval.
+        cause: The region's cause, or the interval's if the region has none, if the interval may
+            have run unrecorded work, or if its cause counts everywhere.
+    """
+    # The idle intervals between the last that ended by the start and the last that begins before
+    # the end.
+    ended = intervals.find_last_before(
+        idle.rank, idle.end_ns, regions.rank, regions.start_ns, or_at=True
+    )
+    last = intervals.find_last_before(idle.rank, idle.start_ns, regions.rank, regions.end_ns)
+    first = np.where(ended == NONE, np.searchsorted(idle.rank, regions.rank), ended + 1)
     region, row = expand_ranges(first, np.maximum(first, last + 1))
-    own, of_region = idle.cause[row], given[region]
-    keeps_cause = _COUNTS_ALWAYS[own] | (idle.unrecorded[row] == 1)
-    cause = np.where((of_region == NONE) | keeps_cause, own, of_region)
-    start_ns = np.maximum(idle.start_ns[row], low[region])
-    return region, row, start_ns, np.minimum(idle.end_ns[row], high[region]), cause
+    cause, region_cause = idle.cause[row], regions.cause[region]
+    keeps_cause = _COUNTS_ALWAYS[cause] | (idle.unrecorded[row] == 1)
+    return region, row, np.where((region_cause == NONE) | keeps_cause, cause, region_cause)
 
 
-def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, ...]:
-    """Return where the windows of a ratio are cut.
+def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
+    """List the regions of the windows of a ratio; empty ones are left out.
 
     ::
 
         low    first         last    drained        filling     high
          ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤
-                                                     of the next iteration, in ``period`` alone
-
-    Returns:
-        Rank, iteration, start and end of each region, and the cause of idle time in it; -1 where
-        this keeps its own.
+                                                     of the next iteration, only in ``period``
     """
     window, extents = stretch.windows[ratio.name], stretch.extents
-    known = (window.is_known[:, None] & extents.present).T
-    low = np.where(known, window.start_ns.T, 0)
-    high = np.maximum(np.where(known, window.end_ns.T, 0), low)
-    last = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns
-    first_ns = np.clip(extents.first_ns.T, low, high)
-    last_ns = np.clip(last.T, first_ns, high)
-    drained = filling = high
+    is_known = (window.is_known[:, None] & extents.present).T
+    low_ns = np.where(is_known, window.start_ns.T, 0)
+    high_ns = np.maximum(np.where(is_known, window.end_ns.T, 0), low_ns)
+    last_ns = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns
+    first_ns = np.clip(extents.first_ns.T, low_ns, high_ns)
+    last_ns = np.clip(last_ns.T, first_ns, high_ns)
+    drained_ns = filling_ns = high_ns
     if ratio.work is CountedWork.EVERYTHING:
-        # Between its iterations a run that only goes forward does not drain.
-        drained = last_ns if stretch.forward else np.clip(stretch.ended_ns, last_ns, high)
-        filling = high if stretch.forward else np.clip(stretch.begun_ns, drained, high)
-    cuts = np.stack((low, first_ns, last_ns, drained, filling, high), axis=2)
-    rank, iteration, region = np.nonzero(cuts[:, :, :-1] < cuts[:, :, 1:])
+        # Inference does not drain between its iterations.
+        drained_ns = last_ns if stretch.forward else np.clip(stretch.ended_ns, last_ns, high_ns)
+        filling_ns = high_ns if stretch.forward else np.clip(stretch.begun_ns, drained_ns, high_ns)
+    cuts_ns = np.stack((low_ns, first_ns, last_ns, drained_ns, filling_ns, high_ns), axis=2)
+    rank, iteration, number = np.nonzero(cuts_ns[:, :, :-1] < cuts_ns[:, :, 1:])
     causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
-    since, until = cuts[rank, iteration, region], cuts[rank, iteration, region + 1]
-    return rank, iteration, since, until, causes[region]
+    return _Regions(
+        rank,
+        iteration,
+        cuts_ns[rank, iteration, number],
+        cuts_ns[rank, iteration, number + 1],
+        causes[number],
+    )

@@ -17,7 +17,7 @@ this one (stages), and this chunk longer than the last one (chunks).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -37,159 +37,243 @@ from bubbleviz.model.phases import Phase
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
-def forward_waits(
+def explain_forward_waits(
     operations: Operations, ranks: Sequence[Rank], inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
-    """Return idle intervals with the causes of forward pipelines.
+    """Return idle intervals with the causes of forward pipelines, and the waits for tokens.
 
-    Every interval is only divided further, so that all parts still add up.
+    Intervals are only divided further, so the total time stays the same.
 
     Args:
-        operations: of all ranks, of a run that only goes forward.
-        ranks: in the order of their numbers.
-        inputs: what operations took from other ranks.
-        idle: idle intervals of all ranks, with the causes of any run.
+        operations: Operations of all ranks of an inference run.
+        ranks: The ranks, by index.
+        inputs: Inputs that operations took from other ranks.
+        idle: Idle intervals of all ranks, with the causes that any run can have.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
-    of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
+    idle_of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
     tokens = []
     stages, pipelines = list_stages_and_pipelines(ranks)
     for rank in sort_rows(stages).tolist():
-        own = of_rank[rank]
         if stages[rank] == 0:
-            # Where pipelines are unknown, chunks of any rank may be those of this one.
-            same = pipelines == pipelines[rank]
-            in_pipeline = same | (pipelines[rank] == NONE)
-            own, waits = _first_stage(operations, in_pipeline, inputs, own)
-            tokens.append(waits)
-        of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
-    return join_tables(of_rank), join_tables(tokens) if tokens else Dependencies.make_empty()
+            # If the pipeline is unknown, the chunks of any rank may belong to it.
+            in_pipeline = (pipelines == pipelines[rank]) | (pipelines[rank] == NONE)
+            idle_of_rank[rank], token_waits = _explain_first_stage(
+                operations, in_pipeline, inputs, idle_of_rank[rank]
+            )
+            tokens.append(token_waits)
+        idle_of_rank[rank] = _explain_later_stage(
+            operations, inputs, idle_of_rank[rank], idle_of_rank
+        )
+    token_table = join_tables(tokens) if tokens else Dependencies.make_empty()
+    return join_tables(idle_of_rank), token_table
 
 
-def _first_stage(
-    operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
-) -> tuple[IdleIntervals, Dependencies]:
-    """Return the idle intervals of a rank of the first stage, and which tokens it waited for.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Chunks:
+    """The chunks of a pipeline.
+
+    Attributes:
+        rows: Rows of its forwards on all stages, in the order of their starts.
+        ended: Rows of its forwards on the last stage, in the order of their ends.
+        length_ns: Time of each chunk of ``ended`` from its start on the first stage, or 0 if
+            unknown.
+    """
+
+    rows: Ints
+    ended: Ints
+    length_ns: Ints
+
+
+def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
+    """List the chunks of a pipeline, or return None if it has none.
 
     Args:
-        operations: of all ranks.
-        in_pipeline: of each rank, whether it is of the same pipeline.
-        inputs: what operations took from other ranks.
-        idle: idle intervals of the rank.
+        operations: Operations of all ranks.
+        in_pipeline: Mask of the ranks of the pipeline.
     """
-    own = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
-    own &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
-    waits, rest = idle.take(own), idle.take(~own)
-    rows = np.flatnonzero(
-        (operations.phase == Phase.F)
-        & (operations.has_span == 1)
-        & (operations.virtual_stage >= 0)
-        & in_pipeline[operations.rank]
-    )
-    if len(waits) == 0 or len(rows) == 0:
-        return idle, Dependencies.make_empty()
-    # The chunks of the pipeline by their ends on the last stage, and how long each took from the
-    # first stage on; 0 unknown.
+    is_forward = (operations.phase == Phase.F) & (operations.has_span == 1)
+    is_forward &= operations.virtual_stage >= 0
+    rows = np.flatnonzero(is_forward & in_pipeline[operations.rank])
+    if not len(rows):
+        return None
     stage = operations.virtual_stage[rows]
-    first, ended = rows[stage == 0], rows[stage == stage.max()]
+    started, ended = rows[stage == 0], rows[stage == stage.max()]
     ended = ended[sort_rows(operations.end_ns[ended])]
     keys = operations.iteration, operations.microbatch, operations.sequence
-    begun = lookup_values(
-        tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys)
+    start_of = lookup_values(
+        tuple(key[started] for key in keys), started, tuple(key[ended] for key in keys)
     )
-    length_ns = operations.end_ns[ended] - operations.start_ns[begun]
-    length_ns = np.where(begun == NONE, 0, length_ns)
-    # The latest end of those that began up to each, on any stage.
-    rows = rows[sort_rows(operations.start_ns[rows])]
-    latest_ns = np.maximum.accumulate(operations.end_ns[rows])
+    length_ns = operations.end_ns[ended] - operations.start_ns[start_of]
+    length_ns = np.where(start_of == NONE, 0, length_ns)
+    return _Chunks(rows[sort_rows(operations.start_ns[rows])], ended, length_ns)
+
+
+def _explain_first_stage(
+    operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
+) -> tuple[IdleIntervals, Dependencies]:
+    """Divide the waits of a rank of the first stage into tokens, requests and the launch.
+
+    Args:
+        operations: Operations of all ranks.
+        in_pipeline: Mask of the ranks of the same pipeline.
+        inputs: Inputs that operations took from other ranks.
+        idle: Idle intervals of the rank.
+
+    Returns:
+        The idle intervals, and the waits for tokens.
+    """
+    is_wait = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
+    is_wait &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
+    chunks = _list_chunks(operations, in_pipeline)
+    if chunks is None or not is_wait.any():
+        return idle, Dependencies.make_empty()
+    waits = idle.take(is_wait)
     number = find_distinct(waits.interval)
-    of_row = np.searchsorted(number, waits.interval)
-    low_ns, high_ns = intervals.group_extents(of_row, len(number), waits.start_ns, waits.end_ns)
+    row_of_wait = np.searchsorted(number, waits.interval)
+    low_ns, high_ns = intervals.group_extents(
+        row_of_wait, len(number), waits.start_ns, waits.end_ns
+    )
     after = np.empty(len(number), np.int64)
-    after[of_row] = waits.after
+    after[row_of_wait] = waits.after
     launched_ns = operations.launched_ns[after]
     limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
-    end_ns = operations.end_ns[ended]
-    place = np.searchsorted(end_ns, limit_ns, side="right") - 1
-    # The token of the chunk that this rank ran last cannot have come before it ran.
-    came = (place >= 0) & (end_ns[place] >= low_ns)
-    token_ns = np.where(came, end_ns[place], low_ns)
-    before_ns = np.append(latest_ns, 0)[np.searchsorted(operations.start_ns[rows], high_ns) - 1]
-    empty = came & (before_ns <= token_ns)
-    idle_for_none = empty & (limit_ns - token_ns > np.maximum(length_ns[place], 1))
+
+    token, has_token = _find_tokens(operations, chunks, low_ns, limit_ns)
+    token_ns = np.where(has_token, operations.end_ns[chunks.ended[token]], low_ns)
+    is_empty = has_token & (_find_latest_ends(operations, chunks, high_ns) <= token_ns)
+    has_no_request = is_empty & (limit_ns - token_ns > np.maximum(chunks.length_ns[token], 1))
     pieces = cut_idle(waits, token_ns, limit_ns)
-    of_piece = np.searchsorted(number, pieces.interval)
-    before_launch = pieces.start_ns < limit_ns[of_piece]
-    waiting = came[of_piece] & (pieces.start_ns < token_ns[of_piece])
-    cause = np.where(waiting, Cause.TOKEN, pieces.cause)
-    cause = np.where(idle_for_none[of_piece] & before_launch, Cause.REQUESTS, cause)
-    waited = came & ~idle_for_none & (token_ns > low_ns)
+    row = np.searchsorted(number, pieces.interval)
+    is_before_launch = pieces.start_ns < limit_ns[row]
+    is_before_token = has_token[row] & (pieces.start_ns < token_ns[row])
+    cause = np.where(is_before_token, Cause.TOKEN, pieces.cause)
+    cause = np.where(has_no_request[row] & is_before_launch, Cause.REQUESTS, cause)
+    has_waited = has_token & ~has_no_request & (token_ns > low_ns)
     return (
-        _in_order(rest, replace(pieces, cause=cause)),
-        Dependencies(after[waited], ended[place[waited]]),
+        _sort_by_start(idle.take(~is_wait), replace(pieces, cause=cause)),
+        Dependencies(after[has_waited], chunks.ended[token[has_waited]]),
     )
 
 
-def _later_stage(
+def _find_tokens(
+    operations: Operations, chunks: _Chunks, low_ns: Ints, limit_ns: Ints
+) -> tuple[Ints, Bools]:
+    """Find the token that came last in each interval.
+
+    The token of the chunk that the rank ran last cannot have come before the interval.
+
+    Args:
+        operations: Operations of all ranks.
+        chunks: Chunks of the pipeline.
+        low_ns: Start of each interval.
+        limit_ns: Time by which the token must have come.
+
+    Returns:
+        token: Index in ``chunks.ended``; arbitrary without a token.
+        has_token: Mask of the intervals in which a token came.
+    """
+    end_ns = operations.end_ns[chunks.ended]
+    token = np.searchsorted(end_ns, limit_ns, side="right") - 1
+    return token, (token >= 0) & (end_ns[token] >= low_ns)
+
+
+def _find_latest_ends(operations: Operations, chunks: _Chunks, time_ns: Ints) -> Ints:
+    """Return the latest end of a forward on any stage that started before each time, or 0."""
+    latest_ns = np.maximum.accumulate(operations.end_ns[chunks.rows])
+    n_started = np.searchsorted(operations.start_ns[chunks.rows], time_ns)
+    return np.append(latest_ns, 0)[n_started - 1]
+
+
+def _explain_later_stage(
     operations: Operations,
     inputs: Inputs,
     idle: IdleIntervals,
-    idle_of_ranks: Sequence[IdleIntervals],
+    idle_of_rank: Sequence[IdleIntervals],
 ) -> IdleIntervals:
-    """Return the idle intervals of a rank, waits for another one divided by where they began.
-
-    A chunk comes as late as the rank before got it, and by as much as it took longer there than the
-    chunk before it took here::
-
-        wait for F7 here = idle before F7 there + F7 there - F6 here - launch, transfer of F6 here
-    """
-    producer = np.append(inputs.producer, NONE)[idle.after]
-    waits = (idle.cause == Cause.DEPENDENCY) & (idle.peer_operation == NONE)
-    waits &= (idle.collective == NONE) & (producer >= 0) & (idle.before >= 0)
-    pieces = idle.take(waits)
-    if len(pieces) == 0:
-        return idle
-    number, first, of_piece = np.unique(pieces.interval, return_index=True, return_inverse=True)
-    after, before, source = pieces.after[first], pieces.before[first], producer[waits][first]
-    parts_ns = np.zeros((len(number), len(Cause)), np.int64)
-    upstream = operations.rank[source]
-    for rank in find_distinct(upstream).tolist():
-        rows = upstream == rank
-        parts_ns[rows] = _idle_before(idle_of_ranks[rank], source[rows])
-    parts_ns -= _idle_before(idle.take(idle.cause != Cause.DEPENDENCY), before)
-    here_ns = operations.busy_ns[after]
-    parts_ns[:, Cause.STAGES] += operations.busy_ns[source] - here_ns
-    parts_ns[:, Cause.CHUNKS] += here_ns - operations.busy_ns[before]
-    parts_ns = np.maximum(parts_ns, 0)
-    length_ns = intervals.group_sum(of_piece, len(number), pieces.end_ns - pieces.start_ns)
-    unexplained_ns = np.maximum(length_ns - parts_ns.sum(axis=1), 0)
-    parts_ns[:, Cause.DEPENDENCY] += unexplained_ns
-    until_ns = np.cumsum(parts_ns, axis=1)
-    until_ns = np.rint(length_ns[:, None] * (until_ns / until_ns[:, -1:])).astype(np.int64)
-    return _in_order(idle.take(~waits), _cut(pieces, of_piece, until_ns))
-
-
-def _idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
-    """Return how long a rank was idle before each operation, shape (operations, causes)."""
-    held = find_distinct(idle.after)
-    time_ns = np.zeros((len(held) + 1, len(Cause)), np.int64)
-    place = np.searchsorted(held, idle.after)
-    np.add.at(time_ns, (place, idle.cause), idle.end_ns - idle.start_ns)
-    return time_ns[find_positions(held, operation)]
-
-
-def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals:
-    """Return pieces of idle intervals, each of which is cut where its causes end.
+    """Divide the waits of a rank for the previous stage by where they began.
 
     Args:
-        pieces: in the order of their intervals, and of time.
-        of_piece: place of the interval of each.
-        until_ns: where each cause ends within each interval, shape (intervals, causes).
+        operations: Operations of all ranks.
+        inputs: Inputs that operations took from other ranks.
+        idle: Idle intervals of the rank.
+        idle_of_rank: Idle intervals of each rank; earlier stages are already divided.
+    """
+    producer = np.append(inputs.producer, NONE)[idle.after]
+    is_wait = (idle.cause == Cause.DEPENDENCY) & (idle.peer_operation == NONE)
+    is_wait &= (idle.collective == NONE) & (producer >= 0) & (idle.before >= 0)
+    pieces = idle.take(is_wait)
+    if len(pieces) == 0:
+        return idle
+    _, first, interval_row = np.unique(pieces.interval, return_index=True, return_inverse=True)
+    parts_ns = _divide_waits(
+        operations, pieces.take(first), producer[is_wait][first], idle, idle_of_rank
+    )
+    length_ns = intervals.group_sum(interval_row, len(first), pieces.end_ns - pieces.start_ns)
+    unexplained_ns = np.maximum(length_ns - parts_ns.sum(axis=1), 0)
+    parts_ns[:, Cause.DEPENDENCY] += unexplained_ns
+    # Scale the parts to the length of the wait.
+    until_ns = np.cumsum(parts_ns, axis=1)
+    until_ns = np.rint(length_ns[:, None] * (until_ns / until_ns[:, -1:])).astype(np.int64)
+    return _sort_by_start(idle.take(~is_wait), _cut_by_cause(pieces, interval_row, until_ns))
+
+
+def _divide_waits(
+    operations: Operations,
+    waits: IdleIntervals,
+    source: Ints,
+    idle: IdleIntervals,
+    idle_of_rank: Sequence[IdleIntervals],
+) -> Ints:
+    """Return how long each wait is due to each cause, shape (waits, causes).
+
+    A chunk comes as late as the previous rank got it, and later by as much as it took longer there
+    than the previous chunk took here::
+
+        wait for F7 here = idle before F7 there + F7 there - F6 here - launch, transfer of F6 here
+
+    Args:
+        operations: Operations of all ranks.
+        waits: One piece of each wait.
+        source: Operation of the previous stage that each wait is for.
+        idle: Idle intervals of the rank.
+        idle_of_rank: Idle intervals of each rank.
+    """
+    parts_ns = np.zeros((len(waits), len(Cause)), np.int64)
+    upstream = operations.rank[source]
+    for rank in find_distinct(upstream).tolist():
+        is_rank = upstream == rank
+        parts_ns[is_rank] = _sum_idle_before(idle_of_rank[rank], source[is_rank])
+    parts_ns -= _sum_idle_before(idle.take(idle.cause != Cause.DEPENDENCY), waits.before)
+    here_ns = operations.busy_ns[waits.after]
+    parts_ns[:, Cause.STAGES] += operations.busy_ns[source] - here_ns
+    parts_ns[:, Cause.CHUNKS] += here_ns - operations.busy_ns[waits.before]
+    return np.maximum(parts_ns, 0)
+
+
+def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
+    """Return how long a rank was idle before each operation, shape (operations, causes)."""
+    operations = find_distinct(idle.after)
+    # The last row, for operations without idle time before them, stays 0.
+    time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)
+    row = np.searchsorted(operations, idle.after)
+    np.add.at(time_ns, (row, idle.cause), idle.end_ns - idle.start_ns)
+    return time_ns[find_positions(operations, operation)]
+
+
+def _cut_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
+    """Cut the pieces of idle intervals where their causes end.
+
+    Args:
+        pieces: Pieces, sorted by interval and time.
+        interval_row: Row of ``until_ns`` of each piece.
+        until_ns: End of each cause, measured from the start of the interval without other pieces,
+            shape (intervals, causes).
     """
     length_ns = pieces.end_ns - pieces.start_ns
     done_ns = np.cumsum(length_ns) - length_ns
-    done_ns -= done_ns[np.searchsorted(of_piece, of_piece)]
-    ends_ns = np.clip(until_ns[of_piece] - done_ns[:, None], 0, length_ns[:, None])
+    done_ns -= done_ns[np.searchsorted(interval_row, interval_row)]
+    ends_ns = np.clip(until_ns[interval_row] - done_ns[:, None], 0, length_ns[:, None])
     starts_ns = np.concatenate((np.zeros((len(pieces), 1), np.int64), ends_ns[:, :-1]), axis=1)
     row, cause = np.nonzero(ends_ns > starts_ns)
     parts = pieces.take(row)
@@ -201,7 +285,7 @@ def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals
     )
 
 
-def _in_order(*parts: IdleIntervals) -> IdleIntervals:
-    """Return all pieces in the order of their starts."""
+def _sort_by_start(*parts: IdleIntervals) -> IdleIntervals:
+    """Concatenate pieces of one rank, and sort them by their starts."""
     pieces = join_tables(parts)
     return pieces.take(sort_rows(pieces.start_ns))

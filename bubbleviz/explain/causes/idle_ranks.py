@@ -172,7 +172,7 @@ def _waits_before(
     if not is_constant(arrivals.receive):
         receive_launched_ns = _receives_launched(operations, arrivals)
         yield wait(_time_of_next(receive_launched_ns, after, none=NONE), Cause.HOST)
-        front = np.append(queued_behind(operations, inputs, arrivals), NONE)[after]
+        front = np.append(find_transfers_ahead(operations, inputs, arrivals), NONE)[after]
         front_ended_ns = np.append(operations.end_ns, NEVER)[front]
         yield wait(np.minimum(front_ended_ns, received_ns), Cause.QUEUED, front)
     yield wait(received_ns, Cause.COMMUNICATION)
@@ -253,7 +253,7 @@ def _receives_launched(operations: Operations, arrivals: Arrivals) -> Ints:
 _QUEUED_NS = 50_000
 
 
-def queued_behind(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
+def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
     """Find the transfer that the transfer of each operation's input was queued behind.
 
     Transfers of a stream run in the order in which they were posted. The one in front waited for

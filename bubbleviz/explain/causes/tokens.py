@@ -22,44 +22,56 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
 
-def all_token_waits(operations: Operations, tokens: Dependencies, more: int = 0) -> Dependencies:
-    """Return for which tokens steps wait with some more chunks in flight than there were.
+def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int = 0) -> Dependencies:
+    """List the tokens that steps would wait for with more chunks in flight than there were.
 
     Args:
-        operations: of all ranks.
-        tokens: which operations waited for which; without any, no number of chunks is a limit.
-        more: chunks in flight beyond those that there were.
+        operations: Operations of all ranks.
+        tokens: Operations that waited for a token, and the operations that produced it. If there
+            are none, the number of chunks in flight has no limit.
+        n_more: Number of chunks in flight beyond the largest number that was observed.
+
+    Returns:
+        Pairs of a step on the first stage, and the step on the last stage whose token it needs.
     """
     waits = []
-    for first, last in _pairs_of_ranks(operations, tokens):
-        begun, ended = _chunks(operations, first), _chunks(operations, last)
-        number = np.arange(len(begun))
-        done = np.searchsorted(operations.end_ns[ended], operations.start_ns[begun], side="right")
-        most = int((number + 1 - done).max())
-        token = number - most - more
-        some = (token >= 0) & (token < len(ended))
-        waits.append(Dependencies(begun[some], ended[token[some]]))
-        own = tokens.take(operations.rank[tokens.after] == first)
-        at = np.searchsorted(ended, own.before) - more
-        waits.append(Dependencies(own.after[at >= 0], ended[at[at >= 0]]))
+    for first_rank, last_rank in _pair_ranks(operations, tokens):
+        started, ended = _list_chunks(operations, first_rank), _list_chunks(operations, last_rank)
+        number = np.arange(len(started))
+        n_ended = np.searchsorted(
+            operations.end_ns[ended], operations.start_ns[started], side="right"
+        )
+        max_in_flight = int((number + 1 - n_ended).max())
+        token = number - max_in_flight - n_more
+        is_needed = (token >= 0) & (token < len(ended))
+        waits.append(Dependencies(started[is_needed], ended[token[is_needed]]))
+        observed = tokens.take(operations.rank[tokens.after] == first_rank)
+        token = np.searchsorted(ended, observed.before) - n_more
+        waits.append(Dependencies(observed.after[token >= 0], ended[token[token >= 0]]))
     return join_tables(waits) if waits else tokens
 
 
-def usual_depth(operations: Operations, tokens: Dependencies) -> int:
-    """Return how many chunks were in flight where steps waited for tokens (median); 0 for none."""
+def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
+    """Return the lower median of the chunks in flight when steps waited for tokens; 0 without any.
+
+    Args:
+        operations: Operations of all ranks.
+        tokens: Operations that waited for a token, and the operations that produced it.
+    """
     if not len(tokens):
         return 0
     depths = []
-    for first, last in _pairs_of_ranks(operations, tokens):
-        own = tokens.take(operations.rank[tokens.after] == first)
-        begun = np.searchsorted(_chunks(operations, first), own.after)
-        depths.append(begun - np.searchsorted(_chunks(operations, last), own.before))
+    for first_rank, last_rank in _pair_ranks(operations, tokens):
+        of_rank = tokens.take(operations.rank[tokens.after] == first_rank)
+        n_started = np.searchsorted(_list_chunks(operations, first_rank), of_rank.after)
+        n_ended = np.searchsorted(_list_chunks(operations, last_rank), of_rank.before)
+        depths.append(n_started - n_ended)
     depth = np.sort(np.concatenate(depths))
     return int(depth[(len(depth) - 1) // 2])
 
 
-def _pairs_of_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
-    """Return each rank that waited for tokens, and the one that gave them last."""
+def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
+    """Return each rank that waited for tokens, and the last rank that produced one for it."""
     first = operations.rank[tokens.after]
     return [
         (rank, int(operations.rank[tokens.before[first == rank]].max()))
@@ -67,7 +79,7 @@ def _pairs_of_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[
     ]
 
 
-def _chunks(operations: Operations, rank: int) -> Ints:
-    """Return the rows of a rank's chunks, in the order of their starts."""
-    own = operations.rank == rank
-    return np.flatnonzero(own & (operations.phase == Phase.F) & (operations.has_span == 1))
+def _list_chunks(operations: Operations, rank: int) -> Ints:
+    """Return the rows of the forwards of a rank, in the order of their starts."""
+    is_forward = (operations.phase == Phase.F) & (operations.has_span == 1)
+    return np.flatnonzero((operations.rank == rank) & is_forward)

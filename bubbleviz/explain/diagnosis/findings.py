@@ -18,8 +18,8 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.count.statistics import measure_spread
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import idle_by_cause
-from bubbleviz.explain.causes.tokens import all_token_waits, usual_depth
+from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
+from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis.effects import measure_effects
 from bubbleviz.explain.diagnosis.faults import (
@@ -586,8 +586,8 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
     yield from _ease_queues(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
-        rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)
-        remaining = all_token_waits(operations, tokens, 1), Dependencies.make_empty()
+        rank, depth = int(operations.rank[tokens.after[0]]), compute_usual_depth(operations, tokens)
+        remaining = list_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)
             yield fault, build_replay(*build_work_of_run(run, waits))
@@ -644,7 +644,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
     start_ns = work.start_ns[optimizers]
     ready_ns = start_ns - np.maximum(scenarios.delays_ns[optimizers], 0)
     windows = work.rank[optimizers], ready_ns, start_ns
-    late_ns[optimizers] = idle_by_cause(explained.idle, *windows)[:, cause]
+    late_ns[optimizers] = sum_idle_by_cause(explained.idle, *windows)[:, cause]
     return late_ns
 
 

@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.explain.causes.tokens import all_token_waits
+from bubbleviz.explain.causes.tokens import list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.delays import keep_early_starts, measure_delays, measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
@@ -242,7 +242,7 @@ def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
     """Return the replay of the averaged iterations of a run, or None if they cannot be replayed."""
     if run.reason:
         return None
-    work, order = build_work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
+    work, order = build_work_of_run(run, list_token_waits(run.operations, run.explained().tokens))
     apart = len({rank.host for rank in run.ranks}) > 1
     return scenarios_of(work, order, clocks_apart=apart)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.dependencies import dependencies_of
+from bubbleviz.explain.dependencies import find_dependencies
 from bubbleviz.model.columns import NONE, Ints, make_mask
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
@@ -278,7 +278,7 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
         Rows of the operations that produce a result, and of the operations that consume it.
     """
     operations = report.operations
-    dependencies = dependencies_of(operations, tuple(report.ranks))
+    dependencies = find_dependencies(operations, tuple(report.ranks))
     producer, consumer = dependencies.before, dependencies.after
     stage = operations.virtual_stage
     is_transfer = dependencies.is_remote(operations.rank) | (stage[consumer] != stage[producer])
