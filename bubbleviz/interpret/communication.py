@@ -242,11 +242,11 @@ def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
     if len(rows) <= _MAX_KERNELS:
         return rows
     sample = np.sort(start_ns[:: len(rows) // _N_SAMPLES])
-    share = _MAX_KERNELS / len(rows)
-    low, high = (sample[int(len(sample) * (1 + side * share) / 2)] for side in (-1, 1))
-    inside: Bools = (start_ns >= low) & (start_ns < high)
-    chosen: Ints = rows[inside]
-    return chosen
+    fraction = _MAX_KERNELS / len(rows)
+    low, high = (sample[int(len(sample) * (1 + sign * fraction) / 2)] for sign in (-1, 1))
+    is_in_middle: Bools = (start_ns >= low) & (start_ns < high)
+    sampled: Ints = rows[is_in_middle]
+    return sampled
 
 
 def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:

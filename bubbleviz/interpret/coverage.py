@@ -61,13 +61,13 @@ def find_unattributed_kernels(
     """
     loose = np.flatnonzero(unattributed)
     for rank, of_rank in list_rows_by_value(work.rank[loose]):
-        at = loose[of_rank]
-        duration_ns, name = (work.end_ns - work.start_ns)[at], work.name_id[at]
+        kernels = loose[of_rank]
+        duration_ns, name = (work.end_ns - work.start_ns)[kernels], work.name_id[kernels]
         total_ns = group_sum(name, len(work.names), duration_ns)
         for i in np.argsort(-total_ns, kind="stable")[:LISTED].tolist():
             rows = np.flatnonzero(name == i)
             if len(rows):
-                longest = int(work.activity[at[rows[np.argmax(duration_ns[rows])]]])
+                longest = int(work.activity[kernels[rows[np.argmax(duration_ns[rows])]]])
                 gpu_ns = int(total_ns[i])
                 yield UnattributedKernels(rank, work.names[i], len(rows), gpu_ns, ""), longest
 
@@ -111,28 +111,28 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
     # Of all ranges hardly any is around one of so few launches.
-    times_ns, named = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
-    begun = np.searchsorted(times_ns, named.start_ns)
-    ended = np.searchsorted(times_ns, named.end_ns, side="right")
-    tree_of = cache(partial(_build_tree, named.take(begun < ended)))
+    times_ns, named_ranges = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
+    n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
+    n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")
+    tree_of = cache(partial(_build_tree, named_ranges.take(n_before_start < n_before_end)))
     for activity in activities:
         if work.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
             continue
         thread = int(work.threads[work.thread[activity]])
         name = names.get(thread, "")
-        place = f"thread {get_tid(thread)}{f' ({name})' if name else ''}"
+        launch_place = f"thread {get_tid(thread)}{f' ({name})' if name else ''}"
         around = tree_of(thread)[int(work.launched_ns[activity])]
         if work.rule[activity] == LinkRule.AMBIGUOUS:
-            yield f"{place}, while several threads ran backward"
+            yield f"{launch_place}, while several threads ran backward"
         elif around:
             innermost = max(around, key=lambda own: (own.begin - own.end, own.begin, own.data))
-            yield f"{place}, in {innermost.data}"
+            yield f"{launch_place}, in {innermost.data}"
         else:
-            yield f"{place}, outside every operation"
+            yield f"{launch_place}, outside every operation"
 
 
-def _build_tree(named: Ranges, thread: int) -> IntervalTree:
+def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:
     """Return the ranges of a thread, which may overlap in any way, with their names.
 
     Ends are exclusive.
@@ -140,8 +140,12 @@ def _build_tree(named: Ranges, thread: int) -> IntervalTree:
     # It takes as long to import as to use.
     from intervaltree import IntervalTree
 
-    rows = np.flatnonzero(named.thread == thread).tolist()
+    rows = np.flatnonzero(named_ranges.thread == thread).tolist()
     return IntervalTree.from_tuples(
-        (int(named.start_ns[r]), int(named.end_ns[r]) + 1, named.names[named.name_id[r]])
+        (
+            int(named_ranges.start_ns[r]),
+            int(named_ranges.end_ns[r]) + 1,
+            named_ranges.names[named_ranges.name_id[r]],
+        )
         for r in rows
     )

@@ -70,34 +70,38 @@ def interpret(
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
-    profile, named = linked.profile, linked.named_ranges
+    profile, named_ranges = linked.profile, linked.named_ranges
     with step("attribute kernels") as rows:
         rows.count = len(profile.activities)
         activities = rename_vague_kernels(linked)
-        work, receives = classify_work(linked.work, activities, named, names, kinds)
-        keys, hints, placed, homeless = find_operations(profile, named, names, work)
-        phase = names.phase[named.name_id]
-        around = find_enclosing_ranges(receives, work, profile.calls, named, phase)
+        work, receives = classify_work(linked.work, activities, named_ranges, names, kinds)
+        keys, hints, placed_ranges, homeless = find_operations(profile, named_ranges, names, work)
+        phase = names.phase[named_ranges.name_id]
+        around = find_enclosing_ranges(receives, work, profile.calls, named_ranges, phase)
         collectives = read_recorded_collectives(linked, activities, work.communication, kinds)
         tables, coverage, unattributed = record_ranks(
-            linked, work, placed, around, collectives, keys, kinds
+            linked, work, placed_ranges, around, collectives, keys, kinds
         )
         refuse_merged_runs(profile.source.path, tables["operations"], hints.iteration >= 0)
         operations = _find_lost_ends(linked, tables["operations"])
-        late = select_longest(tables.pop("late"))
-        operations, hosts = add_host_activities(operations, late, linked.long_calls, profile)
+        late_launches = select_longest(tables.pop("late"))
+        operations, hosts = add_host_activities(
+            operations, late_launches, linked.long_calls, profile
+        )
         tables["operations"] = operations.compact()
         used = _measure_memory(linked, operations) if memory else None
         spent = None
         if layers:
-            spent = measure_layers(LayerRanges(profile.ranges, named), work, placed, keys)
+            spent = measure_layers(
+                LayerRanges(profile.ranges, named_ranges), work, placed_ranges, keys
+            )
         start_ns, end_ns = _measure_extent(linked)
         notes = (
             *_list_work_limitations(linked, operations),
             *profile.limitations,
             *check_communication(profile, kinds),
             *homeless,
-            *list_limitations(profile, work, operations, placed),
+            *list_limitations(profile, work, operations, placed_ranges),
             *(() if used is None else list_memory_limitations(profile.source.path, used)),
         )
         recording = Recording(
@@ -140,10 +144,10 @@ def _link_work(
         NothingToAnalyseError: No kernel has possible times.
     """
     profile = add_communication(profile, kinds)
-    named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
+    named_ranges = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     with step("link kernels to calls and ranges") as rows:
-        phase = names.phase[named.name_id] if cross_thread else None
-        linked = link(profile, named, phase, kinds.helper_threads)
+        phase = names.phase[named_ranges.name_id] if cross_thread else None
+        linked = link(profile, named_ranges, phase, kinds.helper_threads)
         rows.count = len(profile.activities)
     if linked.profile.activities.kernels == 0:
         raise NothingToAnalyseError(
@@ -231,7 +235,7 @@ _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
     """Return the ranks with their devices, and the global ranks that the profile or names give."""
     devices = {(d.pid, d.device_id): d for d in profile.devices}
-    named = names.rank[profile.ranges.name_id]
+    rank_in_range = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)
     file_name = Path(profile.source.path).name if len(ranks) == 1 else ""
     n_devices = Counter(ranks[:, 0].tolist())
@@ -240,16 +244,16 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
         pid = get_pid(process)
         label = profile.process_labels.get(process, "") if n_devices[process] == 1 else ""
         in_name = {word: int(n) for word, n in _RANKS.findall((label or file_name).lower())}
-        given = profile.global_rank if len(ranks) == 1 else None
-        given = in_name.get("rank") if given is None else given
+        declared_rank = profile.global_rank if len(ranks) == 1 else None
+        declared_rank = in_name.get("rank") if declared_rank is None else declared_rank
         replica = in_name.get("tp", 0) + (in_name.get("dp", 0) << 20)
-        numbers = find_distinct(named[(owner == process) & (named >= 0)])
+        numbers = find_distinct(rank_in_range[(owner == process) & (rank_in_range >= 0)])
         local.append(
             LocalRank(
                 process=process,
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
-                global_rank=int(numbers[0]) if len(numbers) == 1 else given,
+                global_rank=int(numbers[0]) if len(numbers) == 1 else declared_rank,
                 stage_in_file_name=(in_name.get("pp", NONE), replica),
                 place=profile.place(process, device),
                 world_size=profile.world_size,

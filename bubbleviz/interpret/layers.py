@@ -95,7 +95,7 @@ class LayerRanges:
 def measure_layers(
     ranges: LayerRanges,
     work: LinkedWork,
-    placed: OperationRanges,
+    placed_ranges: OperationRanges,
     keys: Operations,
 ) -> LayerTimes:
     """Measure how long the kernels of each layer ran in the operations of a profile.
@@ -103,10 +103,10 @@ def measure_layers(
     Args:
         ranges: Ranges of layers.
         work: All work of the profile.
-        placed: Ranges of operations, by rank.
+        placed_ranges: Ranges of operations, by rank.
         keys: Operations of the profile.
     """
-    rows, operation = _find_compute_kernels(work, placed, keys)
+    rows, operation = _find_compute_kernels(work, placed_ranges, keys)
     launched_ns, thread = work.launched_ns[rows], work.threads[work.thread[rows]]
     layer = ranges.around(thread, launched_ns)
     layer[work.rule[rows] == LinkRule.UNLINKED] = NONE
@@ -119,13 +119,13 @@ def measure_layers(
 
 
 def _find_compute_kernels(
-    work: LinkedWork, placed: OperationRanges, keys: Operations
+    work: LinkedWork, placed_ranges: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
     """Find the compute kernels of the operations that are work of an iteration.
 
     Args:
         work: All work of the profile.
-        placed: Ranges of operations, by rank.
+        placed_ranges: Ranges of operations, by rank.
         keys: Operations of the profile.
 
     Returns:
@@ -134,7 +134,9 @@ def _find_compute_kernels(
     """
     rows = np.flatnonzero(work.compute & (work.range != NONE))
     keys_of_rows = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
-    operation = lookup_values((placed.range, placed.rank), placed.operation, keys_of_rows)
+    operation = lookup_values(
+        (placed_ranges.range, placed_ranges.rank), placed_ranges.operation, keys_of_rows
+    )
     is_work = np.append(mask_phases(keys.phase, WORK), False)[operation]
     return rows[is_work], operation[is_work]
 

@@ -1,17 +1,29 @@
-"""Linking: from each kernel to its launching call, and from the call to an operation's range.
+"""Linking: from each kernel to its launching call, and from the call to the range of an operation.
 
-The rules apply in this order:
+The rules apply in this order; :class:`LinkRule` gives the results::
 
-1. The launching call of a kernel has the correlation id and the process of the kernel.
-2. The call belongs to the innermost range around it on its own thread whose name follows a
-   convention. A start/end range that another thread ends covers all threads of its process.
+    main thread        ├─F3──────────────┤  ├─B3────────────────┤
+    calls                  a                                        d
+    autograd thread                              b    c
+    device                   ██ a             ██ b ██ c   ██ d    ██ e
+
+    a   1 launching call, 2 range on its own thread   F3    OWN_THREAD
+    b,c 1 launching call, 3 backward of another one   B3    CROSS_THREAD
+    d   1 launching call, no range open               -     OUTSIDE
+    e   launching call not recorded                   -     UNLINKED
+
+1. The launching call of a kernel has its correlation id and process
+   (:meth:`~bubbleviz.interpret.launches.Launches.match_calls`).
+2. The call belongs to the innermost named range around it on its own thread (``_find_innermost``).
+   A start/end range that another thread ends covers all threads of its process.
 3. A call without such a range belongs to the innermost backward range that is open on another
-   thread when the call starts, since PyTorch runs backward on a separate thread::
+   thread of the process when the call starts, since PyTorch runs backward on a separate thread
+   (``_find_only_backward``). If several threads have one, only a thread that launched work on the
+   same device counts (:meth:`Linker.decide_by_device`). Otherwise the result is AMBIGUOUS. Helper
+   threads such as data loaders never run backward; their calls are HELPER_THREAD.
 
-       main thread      ├─B3────────────────┤  (pushed here)
-       autograd thread      call call call     (launched here)  -> B3
-
-Other kernels stay unlinked, and are counted. Calls are read in blocks, which are not kept.
+Calls are read in blocks, which are not kept. The compiled part applies the same rules to a whole
+block (``_link_native``).
 """
 
 from __future__ import annotations
@@ -219,11 +231,11 @@ class ThreadRanges:
 
     def __init__(self, ranges: model.Ranges, rows: Ints) -> None:
         self._ranges, self._rows = ranges, rows
-        chosen = ranges.take(rows)
-        has_end_thread = chosen.end_thread != NONE
-        is_shared = chosen.start_end & has_end_thread & (chosen.end_thread != chosen.thread)
-        process = model.process_of(chosen.thread)
-        self._on_thread = dict(list_rows_by_value(np.where(is_shared, NONE, chosen.thread)))
+        searched = ranges.take(rows)
+        has_end_thread = searched.end_thread != NONE
+        is_shared = searched.start_end & has_end_thread & (searched.end_thread != searched.thread)
+        process = model.process_of(searched.thread)
+        self._on_thread = dict(list_rows_by_value(np.where(is_shared, NONE, searched.thread)))
         self._on_process = dict(list_rows_by_value(np.where(is_shared, process, NONE)))
         self._on_thread.pop(NONE, None)
         self._on_process.pop(NONE, None)
@@ -380,8 +392,8 @@ class Linker:
         if phase is None:
             return
         backward = np.flatnonzero(mask_phases(phase, BACKWARD))
-        for thread, at in list_rows_by_value(ranges.thread[backward]):
-            self._backward[thread] = _build_indices(ranges, backward[at])
+        for thread, rows in list_rows_by_value(ranges.thread[backward]):
+            self._backward[thread] = _build_indices(ranges, backward[rows])
         # A thread with forward or optimizer ranges does not launch the backward of another thread.
         forward = mask_phases(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = find_distinct(ranges.thread[forward])
@@ -422,9 +434,9 @@ class Linker:
             Mask of the calls that launched an activity.
         """
         launches = self.launches
-        activity, call, lost = launches.match_calls(calls)
+        activity, call, displaced = launches.match_calls(calls)
         # These calls lost their activity to a call with the same id that started earlier.
-        self._add_workless(launches.start_ns[lost], self.thread[lost])
+        self._add_workless(launches.start_ns[displaced], self.thread[displaced])
         launched = make_mask(len(calls), call)
         of_range, rule = self._find_ranges(calls.take(launched))
         launch = (np.cumsum(launched) - 1)[call]
@@ -459,39 +471,56 @@ class Linker:
         return launched
 
     def _build_thread_tables(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
-        """Return the columns of ``struct threads`` and ``struct ranges`` in ``links.c``."""
-        threads, forward = self.threads.values.tolist(), set(self._forward_threads.tolist())
-        # For each process: threads with backward ranges, and the row of these ranges in the table,
-        # after the ranges of all threads.
-        backward: dict[int, list[tuple[int, int]]] = {}
-        for row, owner in enumerate(self._backward, len(threads)):
-            backward.setdefault(owner >> 24, []).append((owner, row))
-        listed = [
-            [row for owner, row in backward.get(thread >> 24, ()) if owner != thread]
-            if thread not in forward
-            else []
-            for thread in threads
+        """Build the columns of ``struct threads`` and ``struct ranges`` in ``links.c``.
+
+        The ranges of all threads come first, then the backward ranges of each thread that has any.
+        """
+        threads = self.threads.values
+        backward_rows = self._list_backward_rows()
+        indices_by_owner = [
+            *map(self._ranges.get_indices, threads.tolist()),
+            *self._backward.values(),
         ]
-        begin, bounds = [0], list[int]()
+        starts, bounds = [0], list[int]()
         columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
-        for indices in (*map(self._ranges.get_indices, threads), *self._backward.values()):
-            bounds.append(len(begin) - 1)
+        for indices in indices_by_owner:
+            bounds.append(len(starts) - 1)
             for index in indices:
-                begin.extend((index.begin[1:] + begin[-1]).tolist())
-                bounds.append(len(begin) - 1)
+                starts.extend((index.begin[1:] + starts[-1]).tolist())
+                bounds.append(len(starts) - 1)
                 parts = index.start_ns, index.end_ns, index.depth, index.row
                 for column, part in zip(columns, parts, strict=True):
                     column.append(part)
+            # Each owner has room for two indices: push/pop ranges, and start/end ranges.
             bounds.extend(bounds[-1:] * (2 - len(indices)))
-        known = (
-            find_positions(self.launches.processes, model.process_of(self.threads.values)),
-            np.isin(self.threads.values, self._helpers),
-            np.cumsum([0, *map(len, listed)]),
-            np.array([row for rows in listed for row in rows], np.int64),
+        thread_columns = (
+            find_positions(self.launches.processes, model.process_of(threads)),
+            np.isin(threads, self._helpers),
+            np.cumsum([0, *map(len, backward_rows)]),
+            np.array([row for rows in backward_rows for row in rows], np.int64),
             np.array(bounds, np.int64),
         )
-        near = np.full(len(begin) - 1, NONE, np.int64)
-        return known, (np.array(begin, np.int64), near, *map(np.concatenate, columns))
+        search_hint = np.full(len(starts) - 1, NONE, np.int64)
+        range_columns = np.array(starts, np.int64), search_hint, *map(np.concatenate, columns)
+        return thread_columns, range_columns
+
+    def _list_backward_rows(self) -> list[list[int]]:
+        """Return, for each thread, the rows of the other threads' backward ranges that it may run.
+
+        The rows are those of the table of ranges, which lists backward ranges after the ranges of
+        all threads. A thread with forward ranges runs no backward of another thread.
+        """
+        threads = self.threads.values.tolist()
+        forward_threads = set(self._forward_threads.tolist())
+        backward: dict[int, list[tuple[int, int]]] = {}
+        for row, owner in enumerate(self._backward, len(threads)):
+            backward.setdefault(owner >> 24, []).append((owner, row))
+        return [
+            [row for owner, row in backward.get(thread >> 24, ()) if owner != thread]
+            if thread not in forward_threads
+            else []
+            for thread in threads
+        ]
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
         """Keep the starts of calls without work.
@@ -593,8 +622,8 @@ class Linker:
             innermost = _find_innermost(indices, time_ns[rows], time_ns[rows])
             rows, innermost = rows[innermost >= 0], innermost[innermost >= 0]
             if eligible is not None:
-                chosen = eligible(owner, rows)
-                rows, innermost = rows[chosen], innermost[chosen]
+                is_eligible = eligible(owner, rows)
+                rows, innermost = rows[is_eligible], innermost[is_eligible]
             backward[rows] = innermost
             count[rows] += 1
         backward[count > 1] = NONE
@@ -612,18 +641,19 @@ class Linker:
         codes = find_distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
         threads, devices = self.threads.values[codes // len(ranks)], ranks[codes % len(ranks), 1]
 
-        def used(thread: int, calls: Ints) -> Bools:
+        def has_used_device(thread: int, calls: Ints) -> Bools:
             return np.isin(device_id[calls], devices[threads == thread])
 
         thread = self.threads.values[self.thread[rows]]
-        backward, _ = self._find_only_backward(thread, self.launches.start_ns[rows], used)
+        start_ns = self.launches.start_ns[rows]
+        backward, _ = self._find_only_backward(thread, start_ns, has_used_device)
         self.range[rows] = backward
         self.rule[rows[backward >= 0]] = LinkRule.CROSS_THREAD
 
 
 def link(
     profile: model.Profile,
-    named: model.Ranges,
+    named_ranges: model.Ranges,
     phase: Ints | None = None,
     helpers: Sequence[str] = (),
 ) -> LinkedProfile:
@@ -634,17 +664,17 @@ def link(
 
     Args:
         profile: The profile as it was read.
-        named: Ranges that work is linked to.
+        named_ranges: Ranges that work is linked to.
         phase: Phase of each of these ranges (codes of :class:`~bubbleviz.model.phases.Phase`), or
             None if they have no phases; work is then linked to ranges of the launching thread only.
         helpers: Regular expressions for the names of threads that never run backward.
     """
     linker = Linker(
-        profile.activities, named, phase, _find_helper_threads(profile.threads, helpers)
+        profile.activities, named_ranges, phase, _find_helper_threads(profile.threads, helpers)
     )
     # Numbering these threads first saves time while the calls are read.
     threads = np.array([thread.thread for thread in profile.threads], np.int64)
-    linker.threads.numbers(find_distinct(named.thread, threads))
+    linker.threads.numbers(find_distinct(named_ranges.thread, threads))
     for block in profile.calls.blocks():
         linker.add(block)
     linker.decide_by_device()
@@ -653,11 +683,7 @@ def link(
     if sound is not None:
         activities, work = activities.chosen(sound), work.take(sound)
     if left_out.any():
-        number = (np.cumsum(~left_out) - 1).astype(activities.rank.dtype)
-        ranks = activities.ranks[~left_out]
-        activities = replace(activities, rank=number[activities.rank], ranks=ranks)
-        unrecorded = unrecorded.take(~left_out[unrecorded.rank])
-        unrecorded = replace(unrecorded, rank=number[unrecorded.rank].astype(np.int64))
+        activities, unrecorded = _remove_ranks(activities, unrecorded, left_out)
     copies = profile.copies
     if copies is not None and sound is not None:
         profile = replace(profile, copies=lambda: copies().restrict_to(sound))
@@ -676,7 +702,7 @@ def link(
     )
     return LinkedProfile(
         profile=profile,
-        named_ranges=named,
+        named_ranges=named_ranges,
         work=work,
         sound=sound,
         workless=linker.collect_workless(),
@@ -686,6 +712,25 @@ def link(
         unrecorded=unrecorded,
         limitations=notes,
     )
+
+
+def _remove_ranks(
+    activities: model.Activities, unrecorded: RankIntervals, is_left_out: Bools
+) -> tuple[model.Activities, RankIntervals]:
+    """Remove ranks without activities, and renumber the others.
+
+    Args:
+        activities: Activities of the remaining ranks, with the old numbers.
+        unrecorded: Times of all ranks.
+        is_left_out: Mask of the ranks to remove.
+    """
+    new_rank = (np.cumsum(~is_left_out) - 1).astype(activities.rank.dtype)
+    activities = replace(
+        activities, rank=new_rank[activities.rank], ranks=activities.ranks[~is_left_out]
+    )
+    unrecorded = unrecorded.take(~is_left_out[unrecorded.rank])
+    rank = new_rank[unrecorded.rank].astype(np.int64)
+    return activities, replace(unrecorded, rank=rank)
 
 
 def _read_streams(
@@ -762,61 +807,110 @@ def _check_work(
         notes: Limitations of the work.
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
-    known = profile.launches_known
-    bounded = known and linker.start_ns <= linker.end_ns
-    capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
-    calling = linker.find_calling_processes() if known else None
+    has_launches = profile.launches_known
+    is_bounded = has_launches and linker.start_ns <= linker.end_ns
+    capture_ns = (linker.start_ns, linker.end_ns) if is_bounded else None
+    calling = linker.find_calling_processes() if has_launches else None
     is_possible, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
     sound = is_possible
-    left_out, placed = check_places(profile.source, activities, profile.devices, calling)
+    left_out, place_notes = check_places(profile.source, activities, profile.devices, calling)
     if left_out.any():
-        kept = ~left_out[activities.rank]
-        sound = kept if sound is None else sound & kept
-    lost: list[Limitation] = []
-    located = profile.limitations
-    unrecorded = RankIntervals.make_empty()
-    repeating: list[Limitation] = []
-    if known:
-        of_launch = linker.thread, linker.threads.values
-        repeated, lengthless, repeating = check_rows(
-            path, activities, launches, profile.calls, is_possible
-        )
-        is_timed = _mask_timed(activities, is_possible, lengthless)
-        kernels = find_lost_kernels(
-            linker.workless_rows, launches, activities, of_launch, profile.calls
-        )
-        told = [n for n in profile.limitations if n.kind in LEFT_OUT]
-        n_told = sum(note.count for note in told)
-        graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
-        partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
-        graphs = replace(graphs, partial=partial)
-        untimed_calls = kernels.calls.take(slice(0))
-        if is_timed is not None:
-            called = launches.call[~is_timed].astype(np.int64)
-            untimed_calls = profile.calls.at(find_distinct(called[called != NONE]))
-        of_graphs, of_kernels, of_untimed = (
-            find_unknown_times(lost_calls, launches, activities, of_launch, is_timed)
-            for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
-        )
-        lost.extend(
-            describe_lost_kernels(
-                path, kernels.processes, n_told, sampled=kernels.is_sampled, unknown=of_kernels
-            )
-        )
-        lost.extend(graphs.limitations(profile.source, of_graphs))
-        unrecorded = join_intervals((of_kernels, of_graphs, of_untimed), len(activities.ranks))
-        if n_told and not kernels.is_sampled and len(kernels.calls) >= n_told:
-            # The launches of the kernels that were left out while reading are among these.
-            located = tuple(locate_untimed(located, kernels.calls, of_kernels))
-        timed, repeating = (
-            locate_untimed(noted, untimed_calls, of_untimed) for noted in (timed, repeating)
-        )
-        if len(repeated):
+        is_in_place = ~left_out[activities.rank]
+        sound = is_in_place if sound is None else sound & is_in_place
+    lost = _LostWork(timed=tuple(timed), located=profile.limitations)
+    if has_launches:
+        lost = _find_lost_work(linker, profile, is_possible, timed)
+        if len(lost.duplicates):
             sound = np.ones(len(activities), bool) if sound is None else sound
-            sound[repeated] = False
+            sound[lost.duplicates] = False
     calls = {f"{profile.source.api} API calls": linker.impossible}
-    notes = (*lost, *model.report_impossible_times(path, calls), *timed, *placed, *repeating)
-    return sound, left_out, unrecorded, located, notes
+    impossible = model.report_impossible_times(path, calls)
+    notes = (*lost.lost, *impossible, *lost.timed, *place_notes, *lost.repeated)
+    return sound, left_out, lost.unrecorded, lost.located, notes
+
+
+@dataclass(frozen=True)
+class _LostWork:
+    """Work that was launched but not recorded, and work that was recorded twice.
+
+    Attributes:
+        timed: Limitations of impossible times, with the idle time that they affect.
+        located: Limitations of the profile, with the idle time that they affect.
+        lost: Limitations of lost kernels and graph launches.
+        repeated: Limitations of duplicates and of kernels without a duration.
+        duplicates: Rows of the activities that repeat another one.
+        unrecorded: Times at which ranks may have run work that was launched but not recorded.
+    """
+
+    timed: tuple[Limitation, ...]
+    located: tuple[Limitation, ...]
+    lost: tuple[Limitation, ...] = ()
+    repeated: tuple[Limitation, ...] = ()
+    duplicates: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    unrecorded: RankIntervals = field(default_factory=RankIntervals.make_empty)
+
+
+def _find_lost_work(
+    linker: Linker, profile: model.Profile, is_possible: Bools | None, timed: Sequence[Limitation]
+) -> _LostWork:
+    """Find lost kernels and graph launches, duplicates, and kernels without a duration.
+
+    Args:
+        linker: The linker, after all calls were added.
+        profile: The profile, whose launches are known.
+        is_possible: Mask of the work with possible times, or None if all times are possible.
+        timed: Limitations of impossible times.
+    """
+    path, activities, launches = profile.source.path, profile.activities, linker.launches
+    of_launch = linker.thread, linker.threads.values
+    duplicates, lengthless, repeated = check_rows(
+        path, activities, launches, profile.calls, is_possible
+    )
+    is_timed = _mask_timed(activities, is_possible, lengthless)
+    kernels = find_lost_kernels(
+        linker.workless_rows, launches, activities, of_launch, profile.calls
+    )
+    graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
+    partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
+    graphs = replace(graphs, partial=partial)
+    untimed_calls = kernels.calls.take(slice(0))
+    if is_timed is not None:
+        untimed_calls = _find_untimed_calls(profile, launches, is_timed)
+    of_graphs, of_kernels, of_untimed = (
+        find_unknown_times(lost_calls, launches, activities, of_launch, is_timed)
+        for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
+    )
+    n_left_out = sum(note.count for note in profile.limitations if note.kind in LEFT_OUT)
+    lost = (
+        *describe_lost_kernels(
+            path, kernels.processes, n_left_out, sampled=kernels.is_sampled, unknown=of_kernels
+        ),
+        *graphs.limitations(profile.source, of_graphs),
+    )
+    located = profile.limitations
+    if n_left_out and not kernels.is_sampled and len(kernels.calls) >= n_left_out:
+        # The launches of the kernels that were left out while reading are among these.
+        located = tuple(locate_untimed(located, kernels.calls, of_kernels))
+    return _LostWork(
+        timed=tuple(locate_untimed(timed, untimed_calls, of_untimed)),
+        located=located,
+        lost=lost,
+        repeated=tuple(locate_untimed(repeated, untimed_calls, of_untimed)),
+        duplicates=duplicates,
+        unrecorded=join_intervals((of_kernels, of_graphs, of_untimed), len(activities.ranks)),
+    )
+
+
+def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bools) -> model.Calls:
+    """Return the calls that launched work with invalid times.
+
+    Args:
+        profile: The profile.
+        launches: Launches of all activities.
+        is_timed: Mask of the work with valid times.
+    """
+    call = launches.call[~is_timed]
+    return profile.calls.at(find_distinct(call[call != NONE].astype(np.int64)))
 
 
 def _mask_timed(

@@ -107,7 +107,7 @@ def find_operations(
     Returns:
         operations: The operations, in order of (rank, host start). Their GPU work is not known yet.
         hints: Stages and iteration numbers in their names.
-        placed: The ranges of these operations, by rank.
+        placed_ranges: The ranges of these operations, by rank.
         notes: Limitations for ranges without GPU work whose rank is unknown.
     """
     of_range, rank, unplaced = _place_on_ranks(profile, named_ranges, work)
@@ -126,10 +126,10 @@ def find_operations(
     iteration = iterations.number_iterations(order, is_constant)
     is_unnumbered = _find_unnumbered(name, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
-    placed = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
-    operations, hints = _merge_ranges(named_ranges, names, placed)
+    placed_ranges = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
+    operations, hints = _merge_ranges(named_ranges, names, placed_ranges)
     notes = _describe_unplaced(profile, named_ranges, names, unplaced)
-    return operations, hints, placed, notes
+    return operations, hints, placed_ranges, notes
 
 
 def _place_on_ranks(
@@ -490,7 +490,7 @@ def _find_unrecorded_stages(process: Ints, phase: Ints) -> Ints:
 
 
 def _merge_ranges(
-    named_ranges: Ranges, names: NameMeanings, placed: OperationRanges
+    named_ranges: Ranges, names: NameMeanings, placed_ranges: OperationRanges
 ) -> tuple[Operations, NameHints]:
     """Merge the ranges of each operation (step 5).
 
@@ -500,28 +500,28 @@ def _merge_ranges(
     Args:
         named_ranges: Ranges that name operations.
         names: Meanings of the names of ranges.
-        placed: The ranges by rank, with the number of their operation.
+        placed_ranges: The ranges by rank, with the number of their operation.
 
     Returns:
         operations: The operations, in the order of their numbers.
         hints: Stages and iteration numbers in their names.
     """
-    count = int(placed.operation.max(initial=-1)) + 1
-    first = group_rows(placed.operation).first
-    of_range, rank = placed.range[first], placed.rank[first]
+    count = int(placed_ranges.operation.max(initial=-1)) + 1
+    first = group_rows(placed_ranges.operation).first
+    of_range, rank = placed_ranges.range[first], placed_ranges.rank[first]
     name = names.take(named_ranges.name_id[of_range])
     _, host_end_ns = intervals.group_extents(
-        placed.operation,
+        placed_ranges.operation,
         count,
-        named_ranges.start_ns[placed.range],
-        named_ranges.end_ns[placed.range],
+        named_ranges.start_ns[placed_ranges.range],
+        named_ranges.end_ns[placed_ranges.range],
     )
-    is_cut = make_mask(count, placed.operation[named_ranges.cut[placed.range]])
-    iteration = placed.iteration[first]
+    is_cut = make_mask(count, placed_ranges.operation[named_ranges.cut[placed_ranges.range]])
+    iteration = placed_ranges.iteration[first]
     by_order = iterations.number_occurrences(
         (rank, iteration, name.phase, name.chunk, name.sequence)
     )
-    microbatch = np.where(placed.unnumbered[first], by_order, name.microbatch)
+    microbatch = np.where(placed_ranges.unnumbered[first], by_order, name.microbatch)
     phase = fuse_backwards(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
     operations = Operations.make_without_work(
@@ -542,7 +542,7 @@ def _merge_ranges(
         name_id=named_ranges.name_id[of_range],
         names=named_ranges.names,
     )
-    return operations, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
+    return operations, NameHints(stage=name.stage.copy(), iteration=placed_ranges.mark[first])
 
 
 def fuse_backwards(phase: Ints, key: tuple[Ints, Ints, Ints, Ints]) -> Ints:

@@ -216,9 +216,9 @@ def clip_late_ends(
         "recorded ends are wrong; each ends after the longest time of others of its name instead "
         f"({removed_ms:,.3f} ms less in all), and idle time next to them is uncertain; record again"
     )
-    what = "kernels that end after a wait for their device"
+    subject = "kernels that end after a wait for their device"
     kind, times_ns = LimitationKind.KERNELS_OVERRUN, activities.start_ns[rows]
-    note = Limitation(what, reason, len(rows), kind, times_ns=times_ns)
+    note = Limitation(subject, reason, len(rows), kind, times_ns=times_ns)
     ends_ns = activities.end_ns.copy()
     ends_ns[rows] = corrected_ns
     corrected = replace(activities, end_ns=ends_ns)
@@ -383,18 +383,18 @@ def _find_on_stream(
     return _Overruns(rows[candidate].astype(np.int64), start_ns[following], end_ns[following])
 
 
-def _is_frequent(number: int, share: float, n_work: int) -> bool:
+def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
     """Return whether overruns are too many to be damage.
 
     Args:
         number: Number of overruns.
-        share: Maximum share of all work that damage explains.
+        max_share: Maximum share of all work that damage explains.
         n_work: Number of kernels and copies.
     """
-    return number >= _MIN_MANY and number > share * n_work
+    return number >= _MIN_MANY and number > max_share * n_work
 
 
-def _is_rare_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools:
+def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
     """Return a mask of overruns whose name has no more chosen overruns than other work.
 
     Other work is work of the name that is no overrun.
@@ -402,12 +402,12 @@ def _is_rare_of_name(activities: Activities, rows: Ints, chosen: Bools) -> Bools
     Args:
         activities: Kernels, then copies.
         rows: Rows of the overruns.
-        chosen: Mask of overruns.
+        is_counted: Mask of overruns.
     """
     n_names = len(activities.names)
     # Index 0 is for work without a name (-1).
     name = activities.name_id[rows] + 1
-    n_chosen = np.bincount(name[chosen], minlength=n_names + 1)
+    n_chosen = np.bincount(name[is_counted], minlength=n_names + 1)
     n_overruns = np.bincount(name, minlength=n_names + 1)
     is_wanted = make_mask(n_names + 1, name)
     of_names = activities.name_id[is_wanted[activities.name_id + 1]] + 1
@@ -428,9 +428,9 @@ def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
     is_wanted[n_names] = False
     is_other = is_wanted[activities.name_id]
     is_other[rows] = False
-    others = np.flatnonzero(is_other)
-    duration_ns = activities.end_ns[others] - activities.start_ns[others]
-    longest_ns = group_latest(activities.name_id[others], n_names, duration_ns, 0)
+    other_rows = np.flatnonzero(is_other)
+    duration_ns = activities.end_ns[other_rows] - activities.start_ns[other_rows]
+    longest_ns = group_latest(activities.name_id[other_rows], n_names, duration_ns, 0)
     return np.append(longest_ns, 0)[activities.name_id[rows]]
 
 
@@ -454,17 +454,17 @@ def _describe_corrections(
             f"of its name ({removed_ms:,.3f} ms less in all), and idle time next to them is "
             "uncertain; record again"
         )
-        what = "kernels that end after the next one on their stream starts"
+        subject = "kernels that end after the next one on their stream starts"
         kind, times_ns = LimitationKind.KERNELS_OVERRUN, start_ns[is_damaged]
-        notes.append(Limitation(what, reason, n_damaged, kind, times_ns=times_ns))
+        notes.append(Limitation(subject, reason, n_damaged, kind, times_ns=times_ns))
     if n_overlapping := len(is_damaged) - int(is_damaged.sum()):
         longest_us = removed_ns[~is_damaged].max() / 1e3
         reason = (
             f"{path}: they end up to {longest_us:,.1f} us after the next one starts, and count up "
             "to that start; idle time does not change"
         )
-        what = "kernels that overlap the next one on their stream"
-        notes.append(Limitation(what, reason, n_overlapping))
+        subject = "kernels that overlap the next one on their stream"
+        notes.append(Limitation(subject, reason, n_overlapping))
     return tuple(notes)
 
 
@@ -488,5 +488,5 @@ def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Li
             "be wrong; record again"
         )
         kind = LimitationKind.KERNELS_OVERRUN
-    what = "kernels that run during others of their stream"
-    return Limitation(what, reason, int(is_left.sum()), kind)
+    subject = "kernels that run during others of their stream"
+    return Limitation(subject, reason, int(is_left.sum()), kind)

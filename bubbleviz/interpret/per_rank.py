@@ -88,23 +88,23 @@ class Line:
         """Return the places of times of ranks. A time equal to ``sentinel`` stays as it is."""
         if len(self.ranks) == 1:
             return time_ns
-        place = self.packing.place(rank - self.ranks.start, time_ns)
-        return place if sentinel is None else np.where(time_ns == sentinel, sentinel, place)
+        position = self.packing.place(rank - self.ranks.start, time_ns)
+        return position if sentinel is None else np.where(time_ns == sentinel, sentinel, position)
 
-    def to_time(self, rank: Codes, place: Ints) -> Ints:
+    def to_time(self, rank: Codes, position: Ints) -> Ints:
         """Return the times of places; -1 stays."""
         if len(self.ranks) == 1:
-            return place
-        time_ns = place - self.packing.shift_ns[rank - self.ranks.start]
-        return np.where(place == NONE, NONE, time_ns)
+            return position
+        time_ns = position - self.packing.shift_ns[rank - self.ranks.start]
+        return np.where(position == NONE, NONE, time_ns)
 
     def get_starts(self, rank: Codes) -> Ints:
         """Return where the stretch of each rank begins."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
-    def find_ranks(self, place: Ints) -> Ints:
+    def find_ranks(self, position: Ints) -> Ints:
         """Return the rank of each place."""
-        return self.packing.find_groups(place) + self.ranks.start
+        return self.packing.find_groups(position) + self.ranks.start
 
     def of_ranks(self, places: intervals.Intervals) -> model.RankIntervals:
         """Return a set of places as times of ranks."""
@@ -129,9 +129,9 @@ def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
         kernels: Number of kernels and copies of each rank.
         ranges: Number of ranges of the profile. Each of them may have run on any rank.
     """
-    first, most = 0, max(1, _ROOM // (ranges + 1))
+    first, max_ranks = 0, max(1, _ROOM // (ranges + 1))
     while first < len(kernels):
-        ran = np.cumsum(kernels[first : first + most])
+        ran = np.cumsum(kernels[first : first + max_ranks])
         end = first + max(1, int(np.searchsorted(ran, _TOGETHER, side="right")))
         yield range(first, end)
         first = end
@@ -169,7 +169,7 @@ class _Receives(Table):
 def record_ranks(
     linked: LinkedProfile,
     work: LinkedWork,
-    placed: OperationRanges,
+    placed_ranges: OperationRanges,
     receives: tuple[Ints, Ints],
     collectives: RecordedCollectives,
     keys: model.Operations,
@@ -180,7 +180,7 @@ def record_ranks(
     Args:
         linked: The profile, linked to its calls.
         work: All work of the profile, with the kinds of kernels.
-        placed: Ranges that name operations, by rank.
+        placed_ranges: Ranges that name operations, by rank.
         receives: Row of each receive, and a compute range around its launch, one pair for each such
             range.
         collectives: What is recorded of communication kernels.
@@ -194,32 +194,34 @@ def record_ranks(
     if not linked.profile.launches_known:
         # These calls stand for the work itself, and do not show when the host launched it.
         work = work.replace_columns(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
-    received = _find_receives(work, placed, receives)
+    received = _find_receives(work, placed_ranges, receives)
     kernel_kinds = _classify_kernels(work.names, kinds)
     every_rank = np.arange(len(activities.ranks) + 1)
     first_operation = np.searchsorted(keys.rank, every_rank).tolist()
-    first_range = np.searchsorted(placed.rank, every_rank).tolist()
+    first_range = np.searchsorted(placed_ranges.rank, every_rank).tolist()
     rows_of = activities.make_rank_lookup()
     parts = []
     for ranks in group_ranks(activities.count_by_rank(), len(linked.named_ranges)):
         first, stop = first_operation[ranks.start], first_operation[ranks.stop]
-        of_ranks = placed.take(slice(first_range[ranks.start], first_range[ranks.stop]))
+        of_ranks = placed_ranges.take(slice(first_range[ranks.start], first_range[ranks.stop]))
         of_ranks = of_ranks.replace_columns(operation=of_ranks.operation - first)
         rows = np.concatenate([rows_of(rank) for rank in ranks])
-        inside = received.take((received.operation >= first) & (received.operation < stop))
+        inside_operations = received.take(
+            (received.operation >= first) & (received.operation < stop)
+        )
         part = _record_together(
             ranks,
             _take_work(ranks, work, rows, of_ranks, len(linked.named_ranges)),
             keys.take(slice(first, stop)),
-            inside.replace_columns(operation=inside.operation - first),
+            inside_operations.replace_columns(operation=inside_operations.operation - first),
             collectives,
             kernel_kinds,
         )
         tables = part[0]
         for name in ("busy", "collectives", "late"):
             operation = tables[name].operation
-            moved = np.where(operation == NONE, NONE, operation + first)
-            tables[name] = tables[name].replace_columns(operation=moved)
+            renumbered = np.where(operation == NONE, NONE, operation + first)
+            tables[name] = tables[name].replace_columns(operation=renumbered)
         parts.append(part)
     tables_of_parts, coverage, unattributed = zip(*parts, strict=True)
     return (
@@ -233,12 +235,14 @@ def record_ranks(
 
 
 def _find_receives(
-    work: LinkedWork, placed: OperationRanges, receives: tuple[Ints, Ints]
+    work: LinkedWork, placed_ranges: OperationRanges, receives: tuple[Ints, Ints]
 ) -> _Receives:
     """Return the receives that were launched inside a range that is an operation of their rank."""
     rows, of_range = receives
     rank = work.rank[rows].astype(np.int64)
-    operation = lookup_values((placed.range, placed.rank), placed.operation, (of_range, rank))
+    operation = lookup_values(
+        (placed_ranges.range, placed_ranges.rank), placed_ranges.operation, (of_range, rank)
+    )
     launched_ns, _ = work.find_launches(rows)
     received = _Receives(operation, work.start_ns[rows], work.end_ns[rows], launched_ns)
     return received.take(operation != NONE)
@@ -256,7 +260,7 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 
 
 def _take_work(
-    ranks: range, work: LinkedWork, rows: Codes, placed: OperationRanges, n_ranges: int
+    ranks: range, work: LinkedWork, rows: Codes, placed_ranges: OperationRanges, n_ranges: int
 ) -> LinkedWork:
     """Take the work of ranks, with the operations that own it.
 
@@ -264,12 +268,12 @@ def _take_work(
         ranks: The ranks.
         work: All work of the profile.
         rows: Rows of the work of these ranks, in order of (rank, row).
-        placed: Ranges of these ranks.
+        placed_ranges: Ranges of these ranks.
         n_ranges: Number of ranges that name operations.
     """
     # The last column stands for no range (-1).
     operation_of = np.full((len(ranks), n_ranges + 1), NONE, np.int32)
-    operation_of[placed.rank - ranks.start, placed.range] = placed.operation
+    operation_of[placed_ranges.rank - ranks.start, placed_ranges.range] = placed_ranges.operation
     if len(ranks) == 1:
         # The rows of a rank mostly follow each other, so they need not be copied.
         work = work.take(to_slice(rows))
@@ -290,10 +294,10 @@ def _record_together(
     point_to_point, kinds = kernel_kinds
     line = _make_line(ranks, work, keys)
     work = line.place_columns(work, work.rank, *_TIMES)
-    placed = line.place_columns(keys, keys.rank, *_HOST_TIMES)
+    keys_on_line = line.place_columns(keys, keys.rank, *_HOST_TIMES)
     waits = line.place_columns(receives, keys.rank[receives.operation], *_TIMES)
     waiting = model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns)
-    operations, busy, times = measure_operations(placed, work, waiting, ranks)
+    operations, busy, times = measure_operations(keys_on_line, work, waiting, ranks)
     launched_ns, thread = work.find_launches(times.first)
     last = _find_last_receive(operations.received_ns, waits)
     operations = operations.replace_columns(
@@ -315,7 +319,7 @@ def _record_together(
     exposed = intervals.difference(collecting, computed)
     launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
     collectives, first_kernel = build_collective_intervals(
-        placed, work, rows, launched_ns, exposed, kinds, recorded
+        keys_on_line, work, rows, launched_ns, exposed, kinds, recorded
     )
     launched_ns, by_thread = work.find_launches(first_kernel)
     launched_ns = line.place(collectives.rank, launched_ns, NONE)

@@ -213,9 +213,9 @@ def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
     for recording in recordings:
         if recording.source.clock is None:
             names.append(recording.source.host)
-        for told in (rank.told for rank in recording.ranks if rank.told is not None):
-            names += [] if told.host is None else [told.host]
-            names += [] if told.clock is None else [told.clock.name]
+        for declared in (rank.told for rank in recording.ranks if rank.told is not None):
+            names += [] if declared.host is None else [declared.host]
+            names += [] if declared.clock is None else [declared.clock.name]
     return tuple(dict.fromkeys(names))
 
 

@@ -24,14 +24,18 @@ from bubbleviz.native import functions as native
 
 
 def classify_work(
-    work: LinkedWork, activities: Activities, named: Ranges, names: NameMeanings, kinds: Kinds
+    work: LinkedWork,
+    activities: Activities,
+    named_ranges: Ranges,
+    names: NameMeanings,
+    kinds: Kinds,
 ) -> tuple[LinkedWork, Ints]:
     """Find out which kernels compute, communicate and receive.
 
     Args:
         work: The linked work of a profile.
         activities: The same work. Kernels have the names of the operations that they carry out.
-        named: Ranges that the work is linked to.
+        named_ranges: Ranges that the work is linked to.
         names: Meanings of the names of ranges.
         kinds: Kinds of kernels, by name.
 
@@ -50,10 +54,12 @@ def classify_work(
         compute=compute,
         communication=communication,
     )
-    return work, _find_receives(work, named, names, kinds)
+    return work, _find_receives(work, named_ranges, names, kinds)
 
 
-def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: Kinds) -> Ints:
+def _find_receives(
+    work: LinkedWork, named_ranges: Ranges, names: NameMeanings, kinds: Kinds
+) -> Ints:
     """Return the rows of the kernels that receive from another rank.
 
     A communication range names its direction. Outside these ranges, the name of the kernel must
@@ -62,10 +68,10 @@ def _find_receives(work: LinkedWork, named: Ranges, names: NameMeanings, kinds: 
     rows = np.flatnonzero(work.communication)
     receives = match_any(work.names, kinds.receives)[work.name_id[rows]]
     of_range = work.range[rows]
-    inside = np.flatnonzero(of_range != NONE)
-    name_id = named.name_id[of_range[inside]]
+    in_range = np.flatnonzero(of_range != NONE)
+    name_id = named_ranges.name_id[of_range[in_range]]
     communicates = mask_phases(names.phase[name_id], COMMUNICATION)
-    receives[inside[communicates]] = names.receives[name_id[communicates]]
+    receives[in_range[communicates]] = names.receives[name_id[communicates]]
     return rows[receives]
 
 
@@ -213,16 +219,16 @@ def _measure_without_library(
     )
     first = np.full(count, NONE, np.int32)
     # The first of several that begin together is the last to be set.
-    begin = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
-    first[owner[begin]] = begin
+    first_rows = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
+    first[owner[first_rows]] = first_rows
     kernels = np.bincount(owner[owned & work.compute], minlength=count).astype(np.int64)
     times, loose = (work.start_ns, work.end_ns), work.compute & ~(owned & ~is_communication)
     active_ns, worked_ns = (
         intervals.group_measure(of, size, *times, work.compute & (of >= 0))
         for of, size in ((owner, count), (np.append(group, NONE)[owner], groups))
     )
-    outside = work.communication & (work.range == NONE)
-    kind = 3 * work.compute + loose + work.communication + outside
+    is_outside = work.communication & (work.range == NONE)
+    kind = 3 * work.compute + loose + work.communication + is_outside
     of_rank = 5 * (work.rank - np.int64(ranks.start)) + kind
     length_ns = intervals.group_sum(of_rank, 5 * len(ranks), work.end_ns - work.start_ns)
     masks = None, work.communication, work.compute, loose
@@ -328,11 +334,11 @@ def find_busy_intervals(
         waits: Times of the receives of operations.
         active: Times at which operations with receives computed. A receive does not wait then.
     """
-    at = np.flatnonzero(has_span & (end_ns > start_ns))
+    rows = np.flatnonzero(has_span & (end_ns > start_ns))
     if not len(waits):
-        return BusyIntervals(at, start_ns[at], end_ns[at])
+        return BusyIntervals(rows, start_ns[rows], end_ns[rows])
     packing = intervals.Packing.of(np.where(has_span, start_ns, 0), np.where(has_span, end_ns, 0))
-    spans = intervals.union(packing.place(at, start_ns[at]), packing.place(at, end_ns[at]))
+    spans = intervals.union(packing.place(rows, start_ns[rows]), packing.place(rows, end_ns[rows]))
     waits = waits.take(has_span[waits.operation])
     owner = waits.operation
     low = np.clip(waits.start_ns, start_ns[owner], end_ns[owner])
@@ -383,17 +389,17 @@ def measure_active_time(
     )
     running, communicating = times.running, times.communicating
     # Communication without a compute kernel at the same time.
-    uncovered, alone = (
+    uncovered, exposed = (
         intervals.difference(those, times.computing) for those in (collecting, communicating)
     )
     of = of[groups.first]
     occupied = merge_busy_times(operations, busy, WORK)
     in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
     # The work of an iteration is one section. The time between is cut where kernels start or end.
-    worked = intervals.union(low_ns, high_ns)
-    between = [intervals.difference(those, worked) for those in (running, communicating, alone)]
-    ends = find_distinct(low_ns, high_ns, *(end for pair in between for end in pair))
-    start_ns, end_ns = ends[:-1], ends[1:]
+    sections = intervals.union(low_ns, high_ns)
+    between = [intervals.difference(those, sections) for those in (running, communicating, exposed)]
+    bounds_ns = find_distinct(low_ns, high_ns, *(end for pair in between for end in pair))
+    start_ns, end_ns = bounds_ns[:-1], bounds_ns[1:]
     kernel_ns, running_ns = np.split(
         intervals.measure_within(running, np.append(low_ns, start_ns), np.append(high_ns, end_ns)),
         [len(low_ns)],
@@ -413,6 +419,6 @@ def measure_active_time(
         end_ns=end_ns,
         running_ns=running_ns,
         communication_ns=communication_ns,
-        overlapped_ns=communication_ns - intervals.measure_within(alone, start_ns, end_ns),
+        overlapped_ns=communication_ns - intervals.measure_within(exposed, start_ns, end_ns),
     )
     return active, ran.take(running_ns > 0)

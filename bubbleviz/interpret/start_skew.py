@@ -141,10 +141,10 @@ def find_recorded_devices(
         if len(rows) == 0:
             continue
         # The rows of a rank mostly follow each other, so they need not be copied.
-        chosen = to_slice(rows)
-        first_ns = utc_ns + int(activities.start_ns[chosen].min())
-        last_ns = utc_ns + int(activities.end_ns[chosen].max())
-        waits = rows[is_communication[chosen]]
+        selection = to_slice(rows)
+        first_ns = utc_ns + int(activities.start_ns[selection].min())
+        last_ns = utc_ns + int(activities.end_ns[selection].max())
+        waits = rows[is_communication[selection]]
         longest_ns, earliest_ns = _find_two_waits(
             utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
         )
@@ -160,9 +160,9 @@ def find_recorded_devices(
             )
         )
     work_ns = [device.begin_ns - utc_ns for device in devices]
-    begins = _find_starts(linked, processes, work_ns)
+    start_of_process = _find_starts(linked, processes, work_ns)
     return tuple(
-        replace(device, begin_ns=utc_ns + begins[process])
+        replace(device, begin_ns=utc_ns + start_of_process[process])
         for device, process in zip(devices, processes, strict=True)
     )
 
@@ -191,30 +191,32 @@ def _find_starts(
         processes: Process of each device.
         work_ns: Start of the first work of each device.
     """
-    begins = dict.fromkeys(processes, linked.start_ns)
+    start_of_process = dict.fromkeys(processes, linked.start_ns)
     if linked.profile.is_merged:
-        begins = _find_first_calls(linked.profile, begins)
+        start_of_process = _find_first_calls(linked.profile, start_of_process)
     for process, begin_ns in zip(processes, work_ns, strict=True):
-        begins[process] = min(begins[process], begin_ns)
-    early = _read_early_ranges(linked, list(begins), max(begins.values(), default=0))
+        start_of_process[process] = min(start_of_process[process], begin_ns)
+    early = _read_early_ranges(
+        linked, list(start_of_process), max(start_of_process.values(), default=0)
+    )
     process_of_range = model.process_of(early.thread)
-    for process, begin_ns in begins.items():
+    for process, begin_ns in start_of_process.items():
         first_ns = early.start_ns[process_of_range == process].min(initial=begin_ns)
-        begins[process] = min(begin_ns, int(first_ns))
+        start_of_process[process] = min(begin_ns, int(first_ns))
     if linked.profile.is_merged:
-        return begins
-    return dict.fromkeys(begins, min(begins.values(), default=0))
+        return start_of_process
+    return dict.fromkeys(start_of_process, min(start_of_process.values(), default=0))
 
 
 def _find_first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
     """Return the start of the first call of each process, or ``NEVER`` without calls."""
-    begins = dict.fromkeys(processes, NEVER)
+    start_of_process = dict.fromkeys(processes, NEVER)
     for calls in profile.calls.blocks():
         process_of_call = model.process_of(calls.thread)
-        for process, begin_ns in begins.items():
+        for process, begin_ns in start_of_process.items():
             first_ns = calls.start_ns[process_of_call == process].min(initial=begin_ns)
-            begins[process] = int(first_ns)
-    return begins
+            start_of_process[process] = int(first_ns)
+    return start_of_process
 
 
 def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
@@ -223,11 +225,11 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
     These are the main thread of each process, the named threads and the threads that made calls.
     """
     main = [(process << 24) + model.get_pid(process) for process in processes]
-    named = [thread.thread for thread in linked.profile.threads]
-    threads = find_distinct(np.array([*main, *named], np.int64), linked.work.threads)
-    since = np.array([-model.IMPOSSIBLE_NS], np.int64)
-    until = np.array([until_ns], np.int64)
-    return linked.profile.all_ranges.lasting(0, threads, since, until, None)
+    named_threads = [thread.thread for thread in linked.profile.threads]
+    threads = find_distinct(np.array([*main, *named_threads], np.int64), linked.work.threads)
+    low_ns = np.array([-model.IMPOSSIBLE_NS], np.int64)
+    high_ns = np.array([until_ns], np.int64)
+    return linked.profile.all_ranges.lasting(0, threads, low_ns, high_ns, None)
 
 
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
@@ -291,8 +293,8 @@ def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, .
     waits_ns = []
     for device in filter(RecordedDevice.has_long_first_wait, devices):
         length_ns = device.wait_ns[1] - device.wait_ns[0]
-        late = candidates[: bisect_left(recorded_ns, length_ns // 2)]
-        if any(device.may_be_waiting_for(awaited) for awaited in late):
+        late_devices = candidates[: bisect_left(recorded_ns, length_ns // 2)]
+        if any(device.may_be_waiting_for(awaited) for awaited in late_devices):
             waits_ns.append(length_ns)
     if not waits_ns:
         return ()
@@ -302,5 +304,5 @@ def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, .
         "rank to begin; leave it out with --window, or record UTC (baseTimeNanoseconds in PyTorch "
         "traces, the session's start in nsys exports)"
     )
-    what = "devices that may have waited for other recordings"
-    return (Limitation(what, reason, len(waits_ns), LimitationKind.WAITS_UNCLEAR),)
+    subject = "devices that may have waited for other recordings"
+    return (Limitation(subject, reason, len(waits_ns), LimitationKind.WAITS_UNCLEAR),)

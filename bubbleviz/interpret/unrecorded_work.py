@@ -206,7 +206,7 @@ def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Call
 
 
 def find_unknown_times(
-    lost: model.Calls,
+    lost_launches: model.Calls,
     launches: Launches,
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
@@ -217,36 +217,36 @@ def find_unknown_times(
     The work of a thread without recorded kernels may have run on any device of its process.
 
     Args:
-        lost: Launches with unrecorded kernels.
+        lost_launches: Launches with unrecorded kernels.
         launches: Launches of all activities.
         activities: Kernels, then copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
         is_timed: Mask of the activities with valid times, or None if all times are valid.
     """
-    ranks, starts, ends = ([np.empty(0, np.int64)] for _ in range(3))
-    n_kernels = activities.kernels if len(lost) else 0
+    ranks, start_parts, end_parts = ([np.empty(0, np.int64)] for _ in range(3))
+    n_kernels = activities.kernels if len(lost_launches) else 0
     is_linked = launches.call[:n_kernels] != NONE
     if is_timed is not None:
         is_linked &= is_timed[:n_kernels]
     kernels = np.flatnonzero(is_linked)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     # There are few threads with unrecorded work, and few devices.
-    for thread, rows in list_rows_by_value(lost.thread):
+    for thread, rows in list_rows_by_value(lost_launches.thread):
         is_near = thread_of_kernel == thread
         if not is_near.any():
             # The device of its work is unknown.
-            process = model.process_of(lost.thread[rows[:1]])
+            process = model.process_of(lost_launches.thread[rows[:1]])
             is_near = model.process_of(thread_of_kernel) == process
-        near = kernels[is_near]
-        for rank, of_rank in list_rows_by_value(activities.rank[near]):
+        launched = kernels[is_near]
+        for rank, of_rank in list_rows_by_value(activities.rank[launched]):
             start_ns, end_ns = _find_open_times(
-                lost.start_ns[rows], launches.start_ns, activities, near[of_rank]
+                lost_launches.start_ns[rows], launches.start_ns, activities, launched[of_rank]
             )
             ranks.append(np.full(len(start_ns), rank, np.int64))
-            starts.append(start_ns)
-            ends.append(end_ns)
-    columns = (np.concatenate(column) for column in (ranks, starts, ends))
+            start_parts.append(start_ns)
+            end_parts.append(end_ns)
+    columns = (np.concatenate(column) for column in (ranks, start_parts, end_parts))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
 
 
@@ -376,7 +376,7 @@ def find_times_before_first_work(
         rank: _measure_longest_gap(activities, rank, is_queued, launched_ns)
         for rank in find_distinct(activities.rank[first]).tolist()
     }
-    ranks, starts, ends = [], [], []
+    ranks, starts, end_parts = [], [], []
     # The first work of few streams waited.
     for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
@@ -386,8 +386,8 @@ def find_times_before_first_work(
         if is_unexplained and not _has_host_function(calls, int(call[row])):
             ranks.append(rank)
             starts.append(due_ns)
-            ends.append(int(activities.start_ns[row]))
-    columns = (np.array(column, np.int64) for column in (ranks, starts, ends))
+            end_parts.append(int(activities.start_ns[row]))
+    columns = (np.array(column, np.int64) for column in (ranks, starts, end_parts))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
 
 
@@ -461,15 +461,15 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
 
 
-def _is_long(time_ns: int, share: float) -> bool:
+def _is_long(time_ns: int, min_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
     Args:
         time_ns: Idle time during the wait.
-        share: Idle time as a fraction of the device's span.
+        min_share: Idle time as a fraction of the device's span.
     """
-    return (time_ns > _MIN_WAIT_NS and share >= _LARGE) or (
-        time_ns > _LONG_WAIT_NS and share >= _NOTICEABLE
+    return (time_ns > _MIN_WAIT_NS and min_share >= _LARGE) or (
+        time_ns > _LONG_WAIT_NS and min_share >= _NOTICEABLE
     )
 
 
@@ -484,8 +484,8 @@ def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limit
         "work that was launched before; this idle time is unknown; start the capture while the "
         "devices are idle (torch.cuda.synchronize() before it)"
     )
-    what = "devices that ran work from before the capture"
+    subject = "devices that ran work from before the capture"
     kind = LimitationKind.WORK_BEFORE_CAPTURE
     n_devices = len(find_distinct(times.rank))
     unknown_ns = times.start_ns, times.end_ns
-    return (Limitation(what, reason, n_devices, kind, unknown_ns=unknown_ns),)
+    return (Limitation(subject, reason, n_devices, kind, unknown_ns=unknown_ns),)
