@@ -1,5 +1,6 @@
-"""Count: how long each rank worked and idled in each window, and the bubble ratios of it.
+"""Counting: how long each rank worked and idled in each window, and the resulting bubble ratios.
 
-It hands on ``Counts``: every window of every rank and iteration, and their summary. It may import
-align and what that stands on; ratios see windows only, never files.
+The result is ``Counts``: every window of every rank and iteration, and their summary. This package
+may import ``align`` and everything that ``align`` may import. Ratios are computed from windows
+only, never from files.
 """

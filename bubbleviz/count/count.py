@@ -34,7 +34,7 @@ _YEAR_NS = 365 * 86_400 * 10**9
 
 
 #: Reason why a rank has no ratio although it lacks neither a forward nor a backward.
-_INCOMPLETE = "the capture does not hold all of the iteration"
+_INCOMPLETE = "the capture does not contain all of the iteration"
 
 
 @dataclass(frozen=True)
@@ -365,14 +365,15 @@ def find_presence(
     cell = operations.iteration * shape[1] + operations.rank
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
-    def over(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        rows = usable & mask_phases(operations.phase, phases)
-        some = slice(None) if rows.all() else np.flatnonzero(rows)
-        start_ns, end_ns = operations.start_ns[some], operations.end_ns[some]
-        first, last = intervals.group_extents(cell[some], shape[0] * shape[1], start_ns, end_ns)
+    def find_extents(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
+        """Return the first start and last end of these phases, shape (iterations, ranks)."""
+        is_selected = usable & mask_phases(operations.phase, phases)
+        rows = slice(None) if is_selected.all() else np.flatnonzero(is_selected)
+        start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
+        first, last = intervals.group_extents(cell[rows], shape[0] * shape[1], start_ns, end_ns)
         return first.reshape(shape), last.reshape(shape)
 
-    first_ns, last_ns = over(WORK)
+    first_ns, last_ns = find_extents(WORK)
     counted = mask_phases(operations.phase, COUNTED)
     present = make_mask(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
     may_have_run = make_mask(present.size, cell[find_possible_work(operations, cell)])
@@ -380,7 +381,7 @@ def find_presence(
     columns: dict[str, Ints | Bools] = {
         "first_ns": first_ns,
         "last_ns": last_ns,
-        "step_last_ns": over(COMPUTE)[1],
+        "step_last_ns": find_extents(COMPUTE)[1],
         "present": present,
         "may_have_run": may_have_run.reshape(shape),
         "has_stepped": make_mask(present.size, cell[whole_steps]).reshape(shape),

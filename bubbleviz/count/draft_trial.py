@@ -55,7 +55,7 @@ def choose_draft(
     if not drafted:
         return None
     try:
-        # As an analysis does: names of collectives tell what some kernels are.
+        # As in an analysis, the names of collectives determine the kinds of some kernels.
         globs = collect_globs(add_iteration_names(tuple(drafted.values())))
         profile = file.read((*globs, *OPERATION_GLOBS))
     except BubblevizError:

@@ -1,5 +1,6 @@
-"""Interpret: kernels are linked to the ranges that launched them, and become operations of ranks.
+"""Interpretation: kernels are linked to ranges that launched them and become operations of ranks.
 
-It hands on a ``Recording`` for each profile: operations with their spans, and what was left
-unexplained, on the profile's own clock. It may import sources and what they stand on.
+The result is a ``Recording`` per profile, with times on the clock of the profile: operations with
+their spans, and GPU time that no operation explains. This package may import ``sources`` and
+everything that ``sources`` may import.
 """

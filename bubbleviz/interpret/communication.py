@@ -1,8 +1,9 @@
-"""Communication candidates: kernels that count as compute, and look or behave like communication.
+"""Communication candidates: kernels that count as compute but look or behave like communication.
 
-Which kernels communicate is a list of names that users extend; a library that the list lacks would
-turn exposed communication into compute without a word. Two things give such kernels away: parts of
-their names, and that they take long beside other kernels, as transfers do that compute hides::
+A list of names determines which kernels communicate, and users can extend it. If a library is
+missing from the list, its exposed communication counts as compute. Two properties reveal its
+kernels: parts of their names, and long durations during which other kernels run, as when compute
+hides a transfer::
 
     gemm, norm, ...     ██ ████ ██ ███   ████ ██ ███
     exchange_rows        ████████████     █████████      on another stream
@@ -28,11 +29,11 @@ from bubbleviz.model.texts import to_one_line
 
 
 def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
-    """Return a profile whose copies of names that a user adds are kernels, sorted by these.
+    """Return a profile in which copies with names that the user lists as communication are kernels.
 
     Args:
-        profile: as read; of its copies only those have a name that may be communication.
-        kinds: lists of what kernels are.
+        profile: The profile as it was read. Only copies that may be communication have a name.
+        kinds: Kinds of kernels, by name.
     """
     activities = profile.activities
     name_id = activities.name_id[activities.kernels :]
@@ -84,9 +85,9 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
     # Work without launches ran on a host, or all of a device's work is on one line.
     if profile.launches_known:
         is_concurrent = _find_concurrent(activities, kinds, by_name)
-        words = "run beside other kernels almost all the time, and count as compute"
+        words = "run at the same time as other kernels almost all the time, and count as compute"
         yield from _make_limitation(
-            "kernels that run beside compute, as communication does",
+            "kernels that run at the same time as compute, as communication does",
             path,
             activities,
             is_concurrent,
@@ -171,7 +172,7 @@ def _make_regex(name: str) -> str:
 def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
     """Yield the kernels of unknown names that take the most time on each rank of a profile.
 
-    They are compared with those of other ranks once the clocks of all profiles are known.
+    They are compared between ranks once the clocks of all profiles are known.
 
     Args:
         profile: The profile, with work whose times are possible.
@@ -262,7 +263,7 @@ def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
 
 def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
-    """Return whether kernels mostly overlap other kernels, several of which run entirely within.
+    """Return whether kernels mostly overlap other kernels, and contain several of them.
 
     Args:
         start_ns: Start of each kernel.

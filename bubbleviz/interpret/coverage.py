@@ -1,4 +1,4 @@
-"""Coverage: how much of each rank's GPU time the operations explain, and what they do not."""
+"""Coverage: the share of each rank's GPU time that operations explain, and other kernels."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
     """Yield where the host launched each of a handful of activities, in words."""
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Of all ranges hardly any is around one of so few launches.
+    # Hardly any range contains one of these few launches, so the others are left out first.
     times_ns, named_ranges = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
     n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
     n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")

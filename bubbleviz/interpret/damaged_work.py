@@ -39,15 +39,16 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.texts import format_count, format_percent, list_first
 
-#: Maximum time by which work may begin before its launching call because clocks differ, in ns.
+#: Maximum time from the start of work to its launching call that a clock difference explains, in
+#: ns.
 _CLOCK_GRAIN_NS = 100_000
 #: The same maximum if many kernels begin early, in ns.
 _CLOCK_DRIFT_NS = 10_000_000
-#: One in so many kernels counts as many.
+#: Early kernels count as many if there is at least one in ``_MANY`` kernels.
 _MANY = 20
 #: Number of rows that are checked at a time, to save memory.
 _PIECE = 1 << 16
-#: Work of an unknown place is damaged if it is at most one in so many of all kernels and copies.
+#: Work in an unknown place is damaged if it is at most one in ``_FEW`` kernels and copies.
 _FEW = 100
 #: Maximum number of places that a limitation lists.
 _LISTED = 4
@@ -61,7 +62,7 @@ _FIRST = 1 << 13
 _NOTICEABLE = 0.01
 #: Minimum number of lost kernels in a sample from which the total is estimated, to within a third.
 _ENOUGH = 10
-#: A kernel may run at the end of the capture for so many times the longest time of other kernels.
+#: Maximum duration of a kernel at the end of the capture, as a multiple of the longest other one.
 _FAR_LONGER = 2
 #: Launch time of a thread without launches, and a time after the end of every capture.
 _NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -137,7 +138,7 @@ def check_times(
 def _compute_early_limit(delay_ns: Ints) -> int:
     """Return how long before its launching call work may begin, in ns.
 
-    If most work begins before its call, the limit is so large that nothing is left out.
+    If most work begins before its call, the limit is large enough to keep all work.
 
     Args:
         delay_ns: Time from the start of the call to the start of the work.
@@ -782,7 +783,8 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
         clauses.append("though the process went on" if is_stopped else "though later ones are")
     pids = [str(profile.get_pid(p.process)) for p in processes if p.count and not p.kernels]
     if pids:
-        clauses.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
+        processes_text = f"process{'es' * (len(pids) > 1)} {', '.join(pids)}"
+        clauses.append(f"which contains none of {processes_text}")
     return " and ".join(clauses)
 
 
@@ -799,7 +801,7 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
         )
     if not n_before:
         return "their time counts as idle"
-    reason = "launched before the first recorded work, so they lie before the measured time"
+    reason = "launched before the first recorded work, so they are before the measured time"
     if n_before == n_sampled:
         return f"they were {reason}"
     return f"their time counts as idle, but for {n_before:,} of {n_sampled:,} that were {reason}"

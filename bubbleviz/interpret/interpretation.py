@@ -178,7 +178,7 @@ def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations
 
 
 def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse | None:
-    """Return the memory that operations hold, or None if the profile records no memory."""
+    """Return the memory that operations allocate, or None if the profile records no memory."""
     profile = linked.profile
     events = None if profile.memory is None else profile.memory()
     if events is None:
@@ -203,9 +203,10 @@ def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) ->
 
 
 def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
-    """Return the limitations of the work, of which one matters only if operations were delayed.
+    """Return the limitations of the work of a profile.
 
-    Work from before the capture changes no ratio if it ended before the first operation began.
+    Work from before the capture matters only if it may have delayed operations. It changes no ratio
+    if it ended before the first operation began.
     """
     starts_ns = operations.start_ns[operations.has_span == 1]
     first_ns = int(starts_ns.min(initial=np.iinfo(np.int64).max))

@@ -382,7 +382,7 @@ class Linker:
         self._last_row = NONE
         # Arguments for the compiled part: the threads that have made calls, and their ranges.
         self._tables: tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]] | None = None
-        # Where the last id of each process was found; the compiled part searches from there.
+        # Position of the last id of each process. The compiled part continues its search there.
         self._search_hint = self.launches.begin[:-1].copy()
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._helpers = helpers

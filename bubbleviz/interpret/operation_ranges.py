@@ -79,7 +79,7 @@ class OperationRanges(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NameHints(Table):
-    """What the names of operations show beyond their keys, one row per operation.
+    """Stages and iteration numbers in the names of operations, one row per operation.
 
     Attributes:
         stage: Virtual stage, or -1 if the name gives none.

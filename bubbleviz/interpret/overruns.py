@@ -157,7 +157,7 @@ def _classify_overruns(
     is_outlier = is_far_longer & _is_rare_of_name(activities, overruns.row, is_far_longer)
     n_work = len(activities)
     if _is_frequent((is_outlier & ~contains_next).sum(), _MANY_EARLY_STARTS, n_work):
-        # If many short kernels overlap the next one, long kernels may do so, too.
+        # If many short kernels overlap the next one, long kernels may do so as well.
         short_overruns, _, _ = _find_overruns(activities, streams, _EARLY_START_NS)
         n_short = len(short_overruns) - len(overruns)
         if _is_frequent(n_short, _MANY_EARLY_STARTS, n_work):

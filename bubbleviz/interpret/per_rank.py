@@ -1,4 +1,4 @@
-"""What ranks did: the spans of their operations, unexplained time, and collectives.
+"""Results per rank: the spans of its operations, unexplained time, and collectives.
 
 One rank is handled at a time, so that its work fits into the cache. Ranks with little work are
 handled together, next to each other on one line of time.
@@ -81,7 +81,7 @@ class Line:
         low_ns, high_ns = intervals.group_extents(
             rank[order] - ranks.start, len(ranks), low_ns[order], high_ns[order]
         )
-        # The time after the last event of a rank is part of its stretch, too.
+        # The time after the last event of a rank also belongs to its part of the line.
         return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
 
     def place(self, rank: Codes, time_ns: Ints, sentinel: int | None = None) -> Ints:
@@ -175,7 +175,7 @@ def record_ranks(
     keys: model.Operations,
     kinds: Kinds,
 ) -> RanksWork:
-    """Return what the ranks of a profile did.
+    """Measure the operations, unexplained time, collectives and late launches of all ranks.
 
     Args:
         linked: The profile, linked to its calls.
@@ -249,6 +249,12 @@ def _find_receives(
 
 
 def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
+    """Return the kinds of kernels by name; see ``_KernelKinds``.
+
+    Args:
+        names: Names of kernels.
+        kinds: Patterns for the kinds of kernels.
+    """
     collective = np.full(len(names) + 1, len(kinds.collective_kinds))
     for name in np.flatnonzero(match_any(names, kinds.communication)).tolist():
         kind = classify_collective(names[name], kinds.collective_kinds)
@@ -290,7 +296,19 @@ def _record_together(
     recorded: RecordedCollectives,
     kernel_kinds: _KernelKinds,
 ) -> RanksWork:
-    """Return what some ranks did. Tables refer to operations of these ranks only."""
+    """Measure a group of ranks together, on one line of time; see :func:`record_ranks`.
+
+    Args:
+        ranks: Consecutive ranks.
+        work: Work of these ranks, with the operations that own it.
+        keys: Operations of these ranks.
+        receives: Receives inside these operations.
+        recorded: What is recorded of communication kernels.
+        kernel_kinds: Kinds of kernels by name.
+
+    Returns:
+        The results. Tables refer to operations of these ranks, numbered from 0.
+    """
     point_to_point, kinds = kernel_kinds
     line = _make_line(ranks, work, keys)
     work = line.place_columns(work, work.rank, *_TIMES)

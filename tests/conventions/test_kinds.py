@@ -324,7 +324,7 @@ def _hidden(
     return write_profile(folder, kernels, calls)
 
 
-BESIDE = "kernels that run beside compute, as communication does"
+BESIDE = "kernels that run at the same time as compute, as communication does"
 
 
 def _beside(file: Path, **more: Any) -> list[str]:

@@ -223,7 +223,7 @@ def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
 
     assert list_missing(whole.ranks) == [None, None]
     assert list_missing(cut.ranks) == [
-        "the capture does not hold all of the iteration",
+        "the capture does not contain all of the iteration",
         "no backward with GPU work",
     ]
 

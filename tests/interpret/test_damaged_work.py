@@ -540,7 +540,7 @@ def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
         ([100, 120], ": their time counts as idle;"),
         (
             [10, 20],
-            ": they were launched before the first recorded work, so they lie before the measured "
+            ": they were launched before the first recorded work, so they are before the measured "
             "time;",
         ),
         ([10, 120], ": their time counts as idle, but for 1 of 2 that were launched before"),
