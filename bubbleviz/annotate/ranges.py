@@ -264,7 +264,7 @@ def phase(
     try:
         text = format_name(name, *numbers)
     except TypeError as error:
-        raise UsageError(f"annotate.phase({name!r}): numbers must be whole ({error})") from error
+        raise UsageError(f"annotate.phase({name!r}): numbers must be integers ({error})") from error
     return Range(text, kind=name if name == "Optimizer" else "")
 
 

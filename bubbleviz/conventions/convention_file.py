@@ -102,7 +102,7 @@ def find_convention(name_or_path: str) -> Convention:
         suggestion = find_nearest_word(name_or_path, built_in())
         hint = f"did you mean {suggestion}?" if suggestion else "give a TOML file of your own"
         raise UsageError(
-            f"--convention {name_or_path}: no such convention; {hint} (known: "
+            f"--convention {name_or_path}: there is no such convention; {hint} (built in: "
             f"{', '.join(sorted(built_in()))})"
         )
     return load_convention(name_or_path)
@@ -161,15 +161,15 @@ def _check_examples(convention: Convention, source: str) -> None:
             raise UsageError(f"{source}: {key}: {error}") from error
         if match is None or not is_understood:
             if key == "examples":
-                raise UsageError(f"{source}: {key}: no pattern takes {quoted}")
+                raise UsageError(f"{source}: {key}: no pattern matches {quoted}")
             continue
         number, glob = numbers[id(match[0])], match[0].glob
         if key == "counter_examples":
-            raise UsageError(f"{source}: {key}: pattern {number} takes {quoted}")
+            raise UsageError(f"{source}: {key}: pattern {number} matches {quoted}")
         if not is_glob_match(glob, text):
             raise UsageError(
-                f"{source}: pattern {number}: match accepts the example {quoted}, but glob "
-                f"{glob!r} does not; widen the glob"
+                f"{source}: pattern {number}: its glob {glob!r} excludes the example {quoted}, "
+                "which match accepts; widen the glob"
             )
 
 
@@ -189,7 +189,7 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
         data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(
-            f"{source}: not TOML ({error}); see bubbleviz guide conventions"
+            f"{source}: is not valid TOML ({error}); see bubbleviz guide conventions"
         ) from error
     additions = data.get("communication") or data.get("helper_threads")
     patterns = data.pop("pattern", [] if additions else None)
@@ -222,7 +222,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     """
     fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
     if "match" not in fields:
-        raise UsageError(f"{source}: needs match, a text")
+        raise UsageError(f"{source}: needs match = a string")
     regex = fields.pop("match")
     unknown_groups = (
         []
@@ -249,7 +249,9 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     )
     meaningful = pattern.phase is not None or pattern.by_order
     if not meaningful and not {"phase", "iteration", "rank"} & pattern.groups:
-        raise UsageError(f"{source}: no phase; give phase = ..., a group phase, or iteration")
+        raise UsageError(
+            f"{source}: names no phase; give phase = ..., a group named phase, or iteration"
+        )
     return pattern
 
 
@@ -262,5 +264,5 @@ def _parse_phase(label: object, source: str) -> Phase:
     phase = parse_phase_label(str(label))
     if phase is None:
         phase_labels = ", ".join(p.label for p in Phase)
-        raise UsageError(f"{source}: no phase {label!r}; the phases are {phase_labels}")
+        raise UsageError(f"{source}: unknown phase {label!r}; the phases are {phase_labels}")
     return phase

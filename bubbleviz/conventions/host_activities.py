@@ -119,8 +119,8 @@ class ActivityList:
         conflicts = sorted(reserved & {activity.name for activity in added})
         if conflicts:
             raise UsageError(
-                f"{path}: {conflicts[0]!r} is reserved for what is inferred without a name; give "
-                "the activity another name"
+                f"{path}: {conflicts[0]!r} is reserved for inferred activities; give the "
+                "activity another name"
             )
         return ActivityList((*added, *self.activities))
 
@@ -139,11 +139,11 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
         data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(
-            f"{source}: not TOML ({error}); give [[activity]] tables of name and match"
+            f"{source}: is not valid TOML ({error}); give [[activity]] tables of name and match"
         ) from error
     tables = data.get("activity")
     if not isinstance(tables, list) or not tables or set(data) != {"activity"}:
-        raise UsageError(f"{source}: needs [[activity]] tables, and nothing else")
+        raise UsageError(f"{source}: must contain only [[activity]] tables")
     return tuple(
         _parse_activity(table, f"{source}: activity {i}") for i, table in enumerate(tables, 1)
     )
@@ -152,7 +152,7 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
 def _parse_activity(table: object, source: str) -> Activity:
     fields = toml_files.check_fields(table, _FIELD_TYPES, source)
     if not fields.get("name"):
-        raise UsageError(f"{source}: needs a name, a text")
+        raise UsageError(f"{source}: needs name = a string")
     if fields.get("strength", KNOWN) not in (FRAME, NAMED, KNOWN, WHOLE):
         raise UsageError(f"{source}: strength must be 0, 1, 2 or 3, not {fields['strength']!r}")
     return Activity(**fields | {"match": toml_files.check_regexes(fields.get("match", ()), source)})

@@ -63,7 +63,7 @@ def load(text: str) -> dict[str, Any]:
         ValueError: The text is not valid TOML.
     """
     if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {_MAX_DOTS} dots")
+        raise ValueError(f"a line contains more than {_MAX_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -166,6 +166,6 @@ def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
         if not_combinable:
             raise UsageError(
                 f"{source}: {to_one_line(text, _MAX_SHOWN)!r} cannot be combined with other "
-                "regular expressions; leave out its (?i), (?P<name>...) and references such as \\1"
+                "regular expressions; remove (?i), (?P<name>...) and references such as \\1"
             )
     return tuple(texts)

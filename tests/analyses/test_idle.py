@@ -264,7 +264,7 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
     }
     assert report.activities[0].rank == 1
     for twin in (one, copy(one, tmp_path / "c.sqlite")):
-        with pytest.raises(MismatchError, match="the same profile twice"):
+        with pytest.raises(MismatchError, match="are the same profile"):
             bubbleviz.idle([one, two, twin])
 
 

@@ -140,9 +140,9 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", r"needs \[\[activity\]\] tables"),
-        ("x", "not TOML"),
-        ("[[activity]]\nmatch = []", "needs a name"),
+        ("", r"must contain only \[\[activity\]\] tables"),
+        ("x", "is not valid TOML"),
+        ("[[activity]]\nmatch = []", "needs name = a string"),
         ('[[activity]]\nname = "a"\nmatch = ["("]', "not a regular expression"),
         ('[[activity]]\nname = "a"\nmatch = [3]', "must be a list"),
         ('[[activity]]\nname = "a"\nmatch = "zz"', "must be a list"),
@@ -154,7 +154,7 @@ def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be a whole number"),
         ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
         ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a text"),
-        ('other = 3\n[[activity]]\nname = "a"', "nothing else"),
+        ('other = 3\n[[activity]]\nname = "a"', "must contain only"),
     ],
 )
 def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

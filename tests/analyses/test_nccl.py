@@ -46,7 +46,7 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
     for own in (path, ranks[0]):
         with pytest.raises(NothingToAnalyseError, match="no communication operation"):
             measure_communication(own)
-    with pytest.raises(MismatchError, match="the same profile twice"):
+    with pytest.raises(MismatchError, match="are the same profile"):
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
     with pytest.raises(MismatchError, match="the same file twice"):
         find_inputs([ranks[0], ranks[0]])

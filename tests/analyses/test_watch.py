@@ -482,7 +482,7 @@ def test_ctrl_c_without_any_readable_recording_is_an_error(content: bytes, tmp_p
         _, rest = running.communicate(timeout=60)
 
     assert running.returncode == 1
-    reason = "no recording of bubbleviz.annotate" if content else "the file is empty"
+    reason = "is not a recording of bubbleviz.annotate" if content else "the file is empty"
     assert reason in first + rest
 
 
@@ -520,13 +520,13 @@ def test_a_folder_that_may_not_be_read_is_an_error(
 
 #: Contents of a recording that cannot be read, and the reason.
 UNREADABLE = {
-    "no recording": (b"no recording\n", "no recording of bubbleviz.annotate"),
+    "no recording": (b"no recording\n", "is not a recording of bubbleviz.annotate"),
     "binary": (b"bvrec\r\n\x1a\x01\x00", "binary format of an early development version"),
-    "newer": (b'{"schema":"bubbleviz.recording/9"}\n', "of schema bubbleviz.recording/9"),
+    "newer": (b'{"schema":"bubbleviz.recording/9"}\n', "has schema bubbleviz.recording/9"),
     "too many ranks": (
         b'{"schema":"bubbleviz.recording/1","rank":0,"began_ns":0,"clock":{"monotonic_ns":0,'
         b'"utc_ns":0},"world_size":1000000000000}\n',
-        "with a wrong header: Expected `int` <= 1000000",
+        "has an invalid header: Expected `int` <= 1000000",
     ),
 }
 
@@ -547,7 +547,7 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
     assert cli("watch", tmp_path, *options)[0] == 1
     assert output.read_text() == "earlier\n"
     assert err.count("\n") == 1
-    assert f"rank-00000.bvrec: {reason}" in err.replace("a recording ", "").replace("in the ", "")
+    assert f"rank-00000.bvrec: {reason}" in err.replace("a recording in the ", "")
     assert "no whole iteration yet" not in err
 
 
@@ -577,4 +577,4 @@ def test_damaged_lines_are_said_once(
     assert code == 0
     assert "iteration 2; schedule unknown" in out
     (line,) = (line for line in err.splitlines() if "damaged" in line)
-    assert "rank-00001.bvrec: damaged lines (line 4: the checksum does not fit)" in line
+    assert "rank-00001.bvrec: damaged lines (line 4: the checksum does not match)" in line

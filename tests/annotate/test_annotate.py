@@ -126,7 +126,7 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
         ({"name": "F", "chunk": 10**9}, "chunk=1000000000 must be a number"),
         ({"name": "F", "stage": 1.5}, r"stage=1\.5 must be a number"),
         ({"name": "F", "sequence": "0"}, "sequence='0' must be a number"),
-        ({"name": "F", "microbatch": [1]}, "numbers must be whole"),
+        ({"name": "F", "microbatch": [1]}, "numbers must be integers"),
     ],
 )
 def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], expected: str) -> None:

@@ -97,7 +97,7 @@ ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[
 AMBIGUOUS = ("[[a]", "x[^a--b]", "[a||b]", "[[:alpha:]]")
 FLAGGED = ("(?i)acme", "(?P<a>x)", r"(x)\1")
 WRONG = [
-    *((file, text, "not TOML (") for file in ("match", "activities") for text in NESTED),
+    *((file, text, "is not valid TOML (") for file in ("match", "activities") for text in NESTED),
     *(
         (file, FILES[file][2].replace("{}", odd), "is not a regular expression")
         for file in FILES

@@ -706,7 +706,7 @@ def test_where_no_worker_is_left_is_an_error(
 ) -> None:
     with workers(scheduler, 2) as running:
         losing = Losing(running, 0, how)
-        with pytest.raises(ProfileError, match="no worker that sees it is left"):
+        with pytest.raises(ProfileError, match="no worker that can read it is left"):
             bubbleviz.analyze(exports_folder, dask=str(scheduler), progress=losing)
 
 
@@ -806,7 +806,7 @@ def test_timeouts_that_are_none(
 def test_a_frozen_scheduler_is_an_error(exports_folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     with running_scheduler(file) as process, workers(file, last=True):
-        with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
+        with pytest.raises(InputError, match="the scheduler stopped or no longer answers"):
             bubbleviz.analyze(exports_folder, dask=str(file), progress=Losing([process], 0))
         with pytest.raises(InputError, match="no scheduler answers there"):
             bubbleviz.analyze(exports_folder, dask=str(file))
@@ -831,7 +831,7 @@ def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
 
         frozen: list[int] = []
         monkeypatch.setattr(where, moment, freeze)
-        with pytest.raises(InputError, match="the scheduler has gone or no longer answers"):
+        with pytest.raises(InputError, match="the scheduler stopped or no longer answers"):
             bubbleviz.analyze(exports_folder, dask=str(file))
 
 
@@ -863,5 +863,5 @@ def test_a_scheduler_that_dies_prints_one_sentence(exports_folder: Path, tmp_pat
     assert run.returncode == 1
     assert run.stdout == ""
     assert run.stderr.count("\n") == 1
-    assert "the scheduler has gone" in run.stderr
+    assert "the scheduler stopped" in run.stderr
     assert not output.exists()

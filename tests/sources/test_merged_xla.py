@@ -82,7 +82,9 @@ def test_joined_files_of_two_hosts_are_refused(tmp_path: Path) -> None:
     joined = tmp_path / "joined.xplane.pb"
     joined.write_bytes(make_space(make_gpu(), ["a"]) + make_space(make_gpu(), ["b"]))
 
-    with pytest.raises(ProfileError, match=r"2 hosts were joined.*give the original files"):
+    with pytest.raises(
+        ProfileError, match=r"contains recordings of 2 hosts.*give the original files"
+    ):
         bubbleviz.idle(joined)
 
 

@@ -215,7 +215,7 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
 
     with (
         KNOWN[name].open_file(path, 1, unwatched) as file,
-        pytest.raises(NothingToAnalyseError, match=r"bubbleviz analyze .* gives its bubbles"),
+        pytest.raises(NothingToAnalyseError, match=r"use bubbleviz analyze .* for its bubbles"),
     ):
         file.read((), partial=partial)
 
@@ -244,5 +244,5 @@ def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
     path = planted(tmp_path)["xplane"]
     path.write_bytes(gzip.compress(path.read_bytes()))
 
-    with pytest.raises(ProfileError, match="gzipped xplane files cannot be read; unpack"):
+    with pytest.raises(ProfileError, match="is a gzipped xplane file; unpack"):
         bubbleviz.idle(path)

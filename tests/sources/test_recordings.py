@@ -261,10 +261,12 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
-    assert "1 damaged line (line 3: the checksum does not fit)" in join_limitations(report)
+    assert "1 damaged line (line 3: the checksum does not match)" in join_limitations(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
     assert list_restriction_codes(report) == ["single-stage"]
-    assert "damaged      1 line (line 3: the checksum does not fit)" in cli.printed("inspect", path)
+    assert "damaged      1 line (line 3: the checksum does not match)" in cli.printed(
+        "inspect", path
+    )
     # The iteration in front of the damage has no next one.
     assert ratios(report)["0"]["period"] is None
     assert ratios(report)["2"]["period"] is not None
@@ -277,7 +279,7 @@ def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
     report = bubbleviz.analyze([path])
 
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
-    assert "1 damaged line (line 5: the checksum does not fit)" in join_limitations(report)
+    assert "1 damaged line (line 5: the checksum does not match)" in join_limitations(report)
     assert "process was killed" not in join_limitations(report)
     assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
 
@@ -335,9 +337,7 @@ def test_damage_where_names_are_is_told_as_such(position: int, tmp_path: Path) -
     path = write_recording(tmp_path)
     damage(path, 1, position)
 
-    with pytest.raises(
-        ProfileError, match="is damaged where the names of its operations are; copy"
-    ):
+    with pytest.raises(ProfileError, match="is damaged in the names of its operations; copy"):
         bubbleviz.analyze([path])
 
 
@@ -346,15 +346,17 @@ def test_a_recording_of_damaged_lines_alone_says_what_is_wrong(tmp_path: Path) -
     damage(path, 1)
     damage(path, 2)
 
-    with pytest.raises(ProfileError, match=r"every line is damaged \(line 2: the checksum"):
+    with pytest.raises(
+        ProfileError, match=r"every line of the recording is damaged \(line 2: the checksum"
+    ):
         bubbleviz.analyze([path])
 
 
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (0, "a recording with a damaged header; copy it again"),
-        (1, "is damaged where the names of its operations are; copy it again"),
+        (0, "has a damaged header; copy it again"),
+        (1, "is damaged in the names of its operations; copy it again"),
     ],
 )
 def test_what_to_do_about_a_damaged_rank_comes_first(
@@ -399,12 +401,15 @@ def test_a_damaged_header_and_an_old_format_are_refused(
     [
         (
             {"schema": "bubbleviz.recording/2"},
-            "of schema bubbleviz.recording/2, and this bubbleviz",
+            "has schema bubbleviz.recording/2, but this bubbleviz",
         ),
-        ({"rank": -1}, "a wrong header: Expected `int` >= 0 - at `..rank`"),
-        ({"clock": None}, "a wrong header: Expected `object`, got `null` - at `..clock`"),
-        ({"rank": 10**6}, "a wrong header: Expected `int` <= 999999 - at `..rank`"),
-        ({"world_size": 10**12}, "a wrong header: Expected `int` <= 1000000 - at `..world_size`"),
+        ({"rank": -1}, "an invalid header: Expected `int` >= 0 - at `..rank`"),
+        ({"clock": None}, "an invalid header: Expected `object`, got `null` - at `..clock`"),
+        ({"rank": 10**6}, "an invalid header: Expected `int` <= 999999 - at `..rank`"),
+        (
+            {"world_size": 10**12},
+            "an invalid header: Expected `int` <= 1000000 - at `..world_size`",
+        ),
     ],
 )
 def test_another_version_and_a_wrong_header_are_refused(

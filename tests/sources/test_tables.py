@@ -174,7 +174,7 @@ def test_tables_may_be_in_utf_16(
 def test_tables_in_no_known_encoding_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(content)
 
-    with pytest.raises(BubblevizError, match=r"not in UTF-(8|16); save the table in UTF-8"):
+    with pytest.raises(BubblevizError, match=r"is not UTF-(8|16); save the table in UTF-8"):
         bubbleviz.analyze(tmp_path / "t.csv")
 
 
@@ -339,7 +339,7 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
 
     assert f"lacks {name}" in said
     assert all(repr(other) in said for other in ONE if other != name)
-    assert said.endswith("rename those that hold them (bubbleviz guide tables)")
+    assert said.endswith("rename them (bubbleviz guide tables)")
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_cell_that_cannot_be_is_named(
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"step": [1, 2], "loss": [0.5, 0.4]}, "since it lacks rank, phase, start_ns"),
+        ({"step": [1, 2], "loss": [0.5, 0.4]}, "it lacks rank, phase, start_ns"),
         (
             ONE | {"start_ns": ["0", "10", "soon", "60", "10", "20", "40", "50"]},
             ": row 3: start_ns is 'soon', which is not a number",
@@ -388,7 +388,7 @@ def test_a_cell_that_cannot_be_is_named(
             (ONE | {name: [10**15, *([0] * 7)]}, "whole number")
             for name in ("rank", "stage", "microbatch", "chunk", "pipeline")
         ),
-        ({name: [] for name in ONE}, "the table is empty; write a row for each operation"),
+        ({name: [] for name in ONE}, "is empty; write one row per operation"),
         *(
             (
                 ONE | {"chunk": [0] * 8, name: [first, first, second, *[first] * 5]},

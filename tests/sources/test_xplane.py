@@ -271,7 +271,9 @@ def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
     path, whole = tmp_path / "cut.xplane.pb", make_space(SMALL, ["h"])
     for length in range(40, len(make_space(SMALL[:1]))):
         path.write_bytes(whole[:length])
-        with pytest.raises(errors.ProfileError, match=r"cut short, damaged, or not a profile"):
+        with pytest.raises(
+            errors.ProfileError, match=r"is cut short, damaged, or not an XLA profile"
+        ):
             read_profile_of(path)
 
 

@@ -258,7 +258,7 @@ class DaskFleet(run_recordings.Fleet):
     def _describe_lost_scheduler(self, error: BaseException) -> InputError:
         """Return an error that says that the connection to the scheduler was lost."""
         return InputError(
-            f"--dask {self._address}: the scheduler has gone or no longer answers "
+            f"--dask {self._address}: the scheduler stopped or no longer answers "
             f"({type(error).__name__}); start it and run again"
         )
 
@@ -397,7 +397,10 @@ class DaskFleet(run_recordings.Fleet):
                     if not (live_hosts if hosts is None else live_hosts & hosts):
                         del pending[future]
                         future.cancel()
-                        yield number, ProfileError("no worker that sees it is left; restart it")
+                        yield (
+                            number,
+                            ProfileError("no worker that can read it is left; restart one"),
+                        )
 
     def _get_result(self, future: Future[Any]) -> Any:
         """Return the result of a finished task; the death of its workers is returned as an error.
@@ -414,8 +417,7 @@ class DaskFleet(run_recordings.Fleet):
             raise self._describe_lost_scheduler(error) from error
         if type(error).__name__ == "KilledWorker":
             return ProfileError(
-                "every worker that read it died; if there was too little memory, start workers "
-                "with more"
+                "every worker that read it died; if memory ran out, start workers with more memory"
             )
         # An unexpected exception on a worker must not end the run.
         description = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -476,8 +478,8 @@ class DaskFleet(run_recordings.Fleet):
         if first[1:] != sighting[1:]:
             other_hosts = ", ".join(sorted(self._hosts[path]))
             raise MismatchError(
-                f"{path}: is another file on host {host} than on {other_hosts}; give each file a "
-                "name of its own",
+                f"{path}: is a different file on host {host} than on {other_hosts}; give each file "
+                "its own name",
                 hosts=[host, *self._hosts[path]],
             )
         self._hosts.setdefault(path, set()).add(host)

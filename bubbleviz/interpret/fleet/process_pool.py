@@ -91,7 +91,7 @@ def run_in_processes(
                     else:
                         error = ProfileError(
                             f"{paths[number]}: {_MAX_DEATHS} processes died while they read it; if "
-                            "there was too little memory, give a smaller --jobs"
+                            "memory ran out, use a smaller --jobs"
                         )
                         yield number, error
                     continue

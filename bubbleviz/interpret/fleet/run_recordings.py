@@ -106,7 +106,7 @@ def read_size(path: str) -> int:
     try:
         return measure_bytes(path)
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
+        raise ProfileError(f"{path}: cannot be accessed ({error.strerror})") from error
 
 
 def _read_blocks(path: str, length: int) -> Iterator[bytes]:
@@ -204,8 +204,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
         if isinstance(content, bytes):
             if content in path_of_content:
                 raise MismatchError(
-                    f"{path_of_content[content]} and {path}: the same profile twice; give each "
-                    "profile once"
+                    f"{path_of_content[content]} and {path}: are the same profile; give it once"
                 )
             path_of_content[content] = path
     return {path: size for (size, _), paths in paths_of_glance.items() for path in paths}

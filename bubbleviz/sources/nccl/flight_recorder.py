@@ -115,8 +115,7 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
         is_complete = content.rstrip().endswith((b".", b"}"))
         reason = (is_complete and to_one_line(str(error), 80)) or "cut short"
         raise ProfileError(
-            f"{path}: a damaged dump of PyTorch's flight recorder ({reason}); copy it again, or "
-            "leave it out"
+            f"{path}: is a damaged flight recorder dump ({reason}); copy it again, or leave it out"
         ) from error
 
 
@@ -130,8 +129,8 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
     match = _RANK.search(Path(path).name)
     if match is None:
         raise InputError(
-            f"{path}: a dump of PyTorch's flight recorder, whose name should end in its rank; "
-            "rename it, such as to nccl_trace_rank_0"
+            f"{path}: is a flight recorder dump whose name does not end in its rank; rename it, "
+            "for example to nccl_trace_rank_0"
         )
     rank = int(match[1])
     configs, content = _load_content(path, watch)

@@ -170,7 +170,7 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     elif pa.types.is_null(kind):
         column = column.cast(pa.int64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise ProfileError(f"{path}: the column {name} holds no numbers, but {kind}")
+        raise ProfileError(f"{path}: the column {name} contains {kind} instead of numbers")
     is_whole = pa.types.is_integer(column.type)
     values, filled = values_of(column.cast(pa.int64() if is_whole else pa.float64()))
     if not is_whole and (is_infinite := np.isinf(values)).any():
@@ -198,7 +198,7 @@ def _texts(path: str, name: str, column: Any) -> CodedTexts:
     if pa.types.is_null(kind):
         column = column.cast(pa.string())
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind):
-        raise ProfileError(f"{path}: the column {name} holds no texts, but {kind}")
+        raise ProfileError(f"{path}: the column {name} contains {kind} instead of texts")
     if not pa.types.is_dictionary(kind):
         column = column.dictionary_encode()
     column = column.unify_dictionaries().combine_chunks()

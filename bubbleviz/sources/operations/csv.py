@@ -244,7 +244,7 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
                 parts = [rest]
     except UnicodeDecodeError as error:
         read_as = "UTF-16" if encoding.startswith("utf-16") else "UTF-8"
-        raise ProfileError(f"{path}: not in {read_as}; save the table in UTF-8") from error
+        raise ProfileError(f"{path}: is not {read_as}; save the table in UTF-8") from error
     yield from io.StringIO("".join(parts), newline="")
 
 

@@ -75,8 +75,8 @@ class OpenTable:
         del globs, partial
         table = self.operations()
         raise NothingToAnalyseError(
-            f"{self.path}: a {table.noun}, without kernels, calls or ranges; bubbleviz analyze "
-            f"{texts.quote_for_shell(self.path)} gives its bubbles"
+            f"{self.path}: contains a {table.noun} without kernels, calls or ranges; use bubbleviz "
+            f"analyze {texts.quote_for_shell(self.path)} for its bubbles"
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:

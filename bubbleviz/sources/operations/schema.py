@@ -171,8 +171,8 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
         quoted = (repr(to_one_line(name, _MAX_NAME_LENGTH)) for name in names)
         present = list_first(quoted, _MAX_NAMES) or "none"
         raise SchemaError(
-            f"{path}: no table of operations, since it lacks {', '.join(missing)}; its columns are "
-            f"{present}; rename those that hold them (bubbleviz guide tables)"
+            f"{path}: is not a table of operations: it lacks {', '.join(missing)}; its columns are "
+            f"{present}; rename them (bubbleviz guide tables)"
         )
     selected = [name for name in dict.fromkeys(names) if name in COLUMNS]
     duplicate = next((name for name in selected if names.count(name) > 1), None)

@@ -58,9 +58,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         ProfileError: A row is no operation, or contradicts another row.
     """
     if cells.rows == 0:
-        raise NothingToAnalyseError(
-            f"{cells.path}: the table is empty; write a row for each operation"
-        )
+        raise NothingToAnalyseError(f"{cells.path}: is empty; write one row per operation")
     rank_index, places = _read_ranks(cells)
     iteration, iteration_names = _read_iterations(cells)
     spans = _Spans(*cells.spans())

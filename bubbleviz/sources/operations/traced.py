@@ -191,7 +191,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     if n_shared > _MAX_SHARED * len(operations):
         raise ProfileError(
             f"{path}: {n_shared:,} of {len(operations):,} operations occur on several threads of "
-            "one rank, so several runs were merged; give each run a file of its own"
+            "one rank, so several runs were merged; write each run to a separate file"
         )
 
 

@@ -482,7 +482,7 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
     """
     content = Path(path).read_bytes()
     if content.startswith(GZIP):
-        raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
+        raise ProfileError(f"{path}: is a gzipped xplane file; unpack it with gunzip")
     space = parse_message(_get_message_types()["Space"], content)
     hosts = list(dict.fromkeys(decode_text(host) for host in space.hostnames))
     planes = [
@@ -496,8 +496,8 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
     spaces = [_describe_space(space_planes) for space_planes in members]
     if len(hosts) > 1 and len(spaces) > 1:
         raise ProfileError(
-            f"{path}: recordings of {len(hosts)} hosts were joined, each with a clock of its own; "
-            "give the original files"
+            f"{path}: contains recordings of {len(hosts)} hosts, each with its own clock; give "
+            "the original files"
         )
     return spaces, hosts[0] if hosts else ""
 
@@ -532,7 +532,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_RECORD_AGAIN}") from error
     except MalformedError as error:
         raise ProfileError(
-            f"{path}: cut short, damaged, or not a profile of XLA ({error}); {_RECORD_AGAIN}"
+            f"{path}: is cut short, damaged, or not an XLA profile ({error}); {_RECORD_AGAIN}"
         ) from error
     return join_processes(parts)
 

@@ -179,9 +179,9 @@ def decode_header(path: str, line: bytes) -> Header:
         ProfileError: The line is cut or damaged, or has another version or format, or is no header.
     """
     if is_cut_header(line):
-        raise ProfileError(f"{path}: a recording that ends within its header; record again")
+        raise ProfileError(f"{path}: is a recording that ends inside its header; record again")
     refuse_binary(path, line)
-    damaged = f"{path}: a recording with a damaged header; copy it again"
+    damaged = f"{path}: has a damaged header; copy it again"
     if has_checksum(line) and not _is_intact(line):
         raise ProfileError(damaged)
     try:
@@ -189,16 +189,18 @@ def decode_header(path: str, line: bytes) -> Header:
     except _DECODE_ERRORS:
         schema = ""
     if not schema.startswith(_FAMILY):
-        raise ProfileError(f"{path}: no recording of bubbleviz.annotate; give one, or a profile")
+        raise ProfileError(
+            f"{path}: is not a recording of bubbleviz.annotate; give one, or a profile"
+        )
     if schema != layout.SCHEMA:
         raise ProfileError(
-            f"{path}: a recording of schema {schema}, and this bubbleviz reads {layout.SCHEMA}; "
-            "use the bubbleviz that wrote it, or a newer one"
+            f"{path}: has schema {schema}, but this bubbleviz reads {layout.SCHEMA}; use the "
+            "version that wrote it, or a newer one"
         )
     try:
         return _decode_header(line)
     except _DECODE_ERRORS as error:
-        raise ProfileError(f"{path}: a recording with a wrong header: {error}") from error
+        raise ProfileError(f"{path}: has an invalid header: {error}") from error
 
 
 def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
@@ -213,7 +215,7 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
     """
     if has_checksum(line):
         if not _is_intact(line):
-            raise ValueError("the checksum does not fit")
+            raise ValueError("the checksum does not match")
     elif is_checked:
         raise ValueError("the checksum is missing")
     try:

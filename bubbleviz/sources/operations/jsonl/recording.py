@@ -61,8 +61,8 @@ def table_of(session: RecordedSession) -> OperationTable:
     rows = np.flatnonzero(is_known & ~recorded.launches)
     if len(rows) == 0 and session.n_damaged:
         raise ProfileError(
-            f"{session.path}: is damaged where the names of its operations are; copy it again, or "
-            "record again"
+            f"{session.path}: is damaged in the names of its operations; copy it again, or record "
+            "again"
         )
     if len(rows) == 0:
         raise NothingToAnalyseError(

@@ -173,8 +173,8 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         )
     if header is None or not stretches:
         raise NothingToAnalyseError(
-            f"{path}: a recording without any whole iteration; let it run until the second one "
-            "has begun"
+            f"{path}: contains no complete iteration; let the run continue until the second "
+            "one has begun"
         )
     return RecordedSession(
         path=paths[0],
