@@ -1,4 +1,4 @@
-"""How large are the pipeline bubbles of a training run, where, and why.
+"""Measure the pipeline bubbles of a training run, and find their causes.
 
 >>> import bubbleviz
 >>> report = bubbleviz.analyze(["node0.sqlite", "node1.sqlite"])  # doctest: +SKIP
@@ -12,7 +12,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # type checkers take it for true; nothing loads before Ctrl-C is taken
+if TYPE_CHECKING:  # true for type checkers; at run time nothing loads before Ctrl-C is handled
     from typing import Any
 
     from bubbleviz.align.stages.pipelines import Parallel
@@ -42,7 +42,8 @@ __all__ = [
     "simulate",
 ]
 
-_HOMES = {
+#: Module of each public object.
+_MODULES = {
     "IdleReport": "bubbleviz.analyses.idle.analysis",
     "IdleSummary": "bubbleviz.report.idle_summary",
     "Parallel": "bubbleviz.align.stages.pipelines",
@@ -56,10 +57,10 @@ _HOMES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
-#: What annotations of these mention, which no analysis needs: their modules import it for type
-#: checkers alone. It is written into them where one is asked for by name, so that the annotations
-#: are types for what resolves them in these modules (``typing.get_type_hints``, notebooks).
-_MENTIONED = {
+#: Types in the annotations of public objects that their modules import only for type checkers, with
+#: their modules. They are added to the namespace of a public object when it is first used, so that
+#: ``typing.get_type_hints`` and notebooks can resolve its annotations.
+_ANNOTATION_TYPES = {
     "Report": {
         "RunMemory": "bubbleviz.report.memory",
         "WhatIf": "bubbleviz.explain.what_if",
@@ -72,28 +73,28 @@ _MENTIONED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the analysis on first use: ``--help`` needs none of it."""
-    # The command goes by both names, and so does its function.
+    """Import a public object on first use, because ``--help`` needs none of them."""
+    # ``gaps`` is the former name of ``idle``.
     name = "idle" if name == "gaps" else name
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     from bubbleviz.model.arguments import check_argument_types
 
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    taker = found.__mro__[-2] if isinstance(found, type) else found
-    for mentioned, home in _MENTIONED.get(name, {}).items():
-        known = vars(importlib.import_module(taker.__module__))
-        known[mentioned] = getattr(importlib.import_module(home), mentioned)
-    # The command line takes its functions from their modules, and tells of options.
-    if not isinstance(found, type):
-        found = check_argument_types(found)
-        # Pickled by this name, for processes that analyze many runs.
-        found.__module__ = __name__
-    return globals().setdefault(name, found)
+    public_object = getattr(importlib.import_module(_MODULES[name]), name)
+    annotated = public_object.__mro__[-2] if isinstance(public_object, type) else public_object
+    for type_name, module in _ANNOTATION_TYPES.get(name, {}).items():
+        namespace = vars(importlib.import_module(annotated.__module__))
+        namespace[type_name] = getattr(importlib.import_module(module), type_name)
+    # The command line imports functions from their modules, without this check of arguments.
+    if not isinstance(public_object, type):
+        public_object = check_argument_types(public_object)
+        # Lets the wrapped function be pickled for other processes.
+        public_object.__module__ = __name__
+    return globals().setdefault(name, public_object)
 
 
 def __dir__() -> list[str]:
-    """Return what is public, loaded or not."""
+    """Return all public names, imported or not."""
     return [*__all__]

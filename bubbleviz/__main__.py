@@ -1,6 +1,6 @@
-"""The command line: ``bubbleviz``, and ``python -m bubbleviz``.
+"""Entry point of the command line: ``bubbleviz`` and ``python -m bubbleviz``.
 
-Imports wait until ``main`` is called: worker processes import this module, too.
+Everything is imported in ``main``, because worker processes also import this module.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-#: What numpy and scipy take before anything is read, in MiB, by limit and by option of ulimit.
-_LEAST_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
+#: Minimum memory for numpy and scipy: name of the limit, option of ulimit, and MiB.
+_MIN_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
-#: How many objects more are made before garbage is looked for: 300 times Python's own threshold.
-#: What a run keeps is looked through each time, which took 5 % of a run; little of it is garbage.
+#: Number of new objects after which Python looks for garbage, 300 times the default. Each search
+#: visits all objects of a run, which took 5 % of the time and found little garbage.
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
@@ -21,12 +21,12 @@ def main() -> int:
     try:
         from bubbleviz.signals import exit_at_once
 
-        # What loads may turn an exception into one of its own.
+        # While modules load, Ctrl-C exits directly, because a module may convert the exception.
         exit_at_once("bubbleviz: interrupted before the start\n")
-        # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
+        # bubbleviz does not multiply matrices, and every thread of OpenBLAS needs memory.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        if complaint := _too_little_memory():
-            sys.stderr.write(f"bubbleviz: {complaint}\n")
+        if message := _check_memory_limits():
+            sys.stderr.write(f"bubbleviz: {message}\n")
             return 1
         import gc
 
@@ -39,23 +39,23 @@ def main() -> int:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     code = run()
-    # What is left goes with the process; to look through it for garbage took 4 % of a run.
+    # The process ends, so garbage need not be collected; searching for it took 4 % of a run.
     gc.freeze()
     return code
 
 
-def _too_little_memory() -> str:
-    """Return the complaint about a limit of memory in which numpy hangs or dies; "" for none."""
+def _check_memory_limits() -> str:
+    """Return a message if a memory limit is so low that numpy hangs or crashes, otherwise ""."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
         return ""
-    for name, option, least in _LEAST_MIB:
+    for name, option, min_mib in _MIN_MIB:
         allowed, _ = resource.getrlimit(getattr(resource, name))
-        if allowed != resource.RLIM_INFINITY and allowed < least << 20:
+        if allowed != resource.RLIM_INFINITY and allowed < min_mib << 20:
             return (
-                f"ulimit {option} allows {allowed >> 20} MiB, and {least} are needed; raise it to "
-                f"{least << 10} or more"
+                f"ulimit {option} allows {allowed >> 20} MiB, but {min_mib} MiB are needed; raise "
+                f"it to {min_mib << 10} or more"
             )
     return ""
 

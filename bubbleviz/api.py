@@ -1,4 +1,4 @@
-"""The library's front door: read, link, interpret, align, count, report. It never prints."""
+"""The Python API: measure, load, compare and simulate runs. It never prints."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, find_missing_files
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
-if TYPE_CHECKING:  # no command needs both
+if TYPE_CHECKING:  # imported only by the commands that need them
     from bubbleviz.report.compared.comparison import Comparison
     from bubbleviz.schedules.ideal import Estimate, Ideal
 
@@ -72,59 +72,62 @@ def analyze(
     dask_timeout: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Return the report on one run, recorded in one or many profiles.
+    """Measure the pipeline bubbles of one run, recorded in one or more profiles.
 
     Args:
-        paths: profiles; a directory stands for those in it, a pattern for its matches.
-        convention: an NVTX convention's name or the path of a TOML file, or several, of which
-            the first that knows a name decides; empty to recognise them.
-        skip: how many of the first iterations the averages leave out.
-        cross_thread: whether a backward may be launched by another thread than the one that
-            opened its range.
-        order: ranks in pipeline order, by the numbers (``Rank.index``) that they have without
-            it; empty to infer it.
-        same_clock: groups of hostnames that share one clock (containers of one machine).
-        align: how hosts are put on one clock: "causal" by what waited for what, "utc" by their
-            own UTC clocks, "none" not at all. None is causal, and refuses captures more than a
-            minute apart in UTC.
-        parallel: how many ways the run is tensor-, pipeline- and data-parallel; None to infer it.
-        plan: a file with the planned order of operations, to compare with.
-        keep_export: leave the exports made of ``.nsys-rep`` reports beside them.
-        what_if: simulate other schedules at the measured times, too.
-        ideal: simulate the schedule that ran, or the plan, at these times.
-        window: the part of the run that the report covers, as ``iteration:5-8`` or
-            ``time:1.5s-3s``; None for all of it.
-        memory: read what was allocated and freed, too, where profiles recorded it.
-        memory_limit: what a device has, as ``80GB``; other schedules are then said to fit in
-            that, rather than in what the run took. It goes with ``what_if``, and reads memory, too.
-        flops: model FLOPs of an iteration on all ranks, and peak FLOPs per second of a GPU, as
-            ``4.2e15/989e12``, for the utilization (MFU).
-        jobs: how many threads read one profile, beside the one that links, or how many processes
-            read several; a script that gives more than one needs ``if __name__ == "__main__":``.
-        dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
-            they are; None reads them here.
-        dask_timeout: Maximum time in seconds to wait for workers that no longer answer; None for
+        paths: Profiles, directories of profiles, or glob patterns.
+        convention: Names of conventions of range names, or paths of TOML files. The first one that
+            matches a name decides. By default conventions are recognised.
+        skip: Number of first iterations to exclude from averages.
+        cross_thread: Whether a backward can be launched by a thread other than the one that opened
+            its range.
+        order: Ranks in pipeline order, by the ``Rank.index`` that they have without this argument.
+            By default the order is inferred.
+        same_clock: Groups of host names that share one clock (containers of one machine).
+        align: Alignment of the clocks of hosts: "causal" by waits between ranks, "utc" by their UTC
+            clocks, "none" to not align them. None means causal, but raises an error for captures
+            that are more than a minute apart in UTC.
+        parallel: Sizes of tensor, pipeline and data parallelism, or None to infer them.
+        plan: Path of a file with the planned order of operations to compare with.
+        keep_export: Whether to keep the exports of ``.nsys-rep`` reports, next to the reports.
+        what_if: Whether to simulate other schedules at the measured times.
+        ideal: Whether to simulate the schedule of the run, or the plan, at the measured times.
+        window: The part of the run to measure, for example ``iteration:5-8`` or ``time:1.5s-3s``,
+            or None for the entire run.
+        memory: Whether to read recorded allocations.
+        memory_limit: Memory of a device, for example ``80GB``, which other schedules must fit in.
+            By default they must fit in the memory that the run used. Requires ``what_if`` and
+            implies ``memory``.
+        flops: Model FLOPs of an iteration on all ranks, and peak FLOP/s of a GPU, for example
+            ``4.2e15/989e12``, to compute the utilization (MFU).
+        jobs: Number of threads that read a single profile, in addition to the thread that links
+            kernels, or number of processes that read several profiles. A script that uses more than
+            one needs ``if __name__ == "__main__":``.
+        dask: Address or scheduler file of a Dask cluster whose workers read the profiles on their
+            machines, or None to read them in this process.
+        dask_timeout: Maximum time in seconds to wait for workers that no longer answer, or None for
             600. The logger ``bubbleviz.dask`` names such workers after 10 s.
-        progress: takes the progress of the run.
+        progress: Receives the progress of the run.
 
     Raises:
-        BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: The run cannot be measured. The message says what is wrong, where, and what
+            to do next; see :mod:`bubbleviz.errors`.
     """
     check_choice(align, ALIGNMENTS, "--align")
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
     part = parse_window(window) if isinstance(window, str) else window
-    limit = None if memory_limit is None else _limit_bytes(memory_limit, what_if)
+    limit = None if memory_limit is None else _parse_limit(memory_limit, what_if)
     memory = memory or limit is not None
-    work = None if flops is None else _flops(flops)
+    work = None if flops is None else _parse_flops(flops)
     planned = None
     if plan is not None:
         planned = read_file(str(plan)).plan
     watched = progress or Unwatched()
-    with _fleet(jobs, dask, dask_timeout) as fleet:
-        with step("find profiles"):
-            # Iterators pass but once.
-            files = fleet.find(given := _texts(paths))
+    with _make_fleet(jobs, dask, dask_timeout) as fleet:
+        with time_step("find profiles"):
+            # The paths can be an iterator, which can only be read once.
+            files = fleet.find(path_texts := _list_texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
         options = ReadOptions(
             find_conventions(convention),
@@ -132,18 +135,21 @@ def analyze(
             keep_export,
             has_draft=is_drafted,
             memory=memory,
-            run_paths=" ".join(map(quote_for_shell, given)),
+            run_paths=" ".join(map(quote_for_shell, path_texts)),
         )
         hints = RunHints(tuple(order), parallel, same_clock, align)
         recordings, run, unreadable = _read_run(fleet, files, options, hints, watched)
-        with step("count"):
+        with time_step("count"):
             counts = count(run, skip=skip, window=part)
-        with step("explain"):
+        with time_step("explain"):
             explanation = explain(run, counts, fleet.map)
             run, counts, explanation = windowed(part, run, counts, explanation)
             schedule = find_schedule(recordings, run, counts)
-            shown = run.ranks, run.operations, counts.iterations
-            comparison = None if planned is None else compare_with_plan(*shown, planned)
+            comparison = None
+            if planned is not None:
+                comparison = compare_with_plan(
+                    run.ranks, run.operations, counts.iterations, planned
+                )
     unread = (*unreadable, *find_missing_files(files))
     report = build_report(Report, recordings, run, counts, explanation, unread)
     report = replace(add_schedule(report, schedule, comparison), flops=work)
@@ -151,10 +157,10 @@ def analyze(
         report = replace(report, memory=collect_memory(recordings, run))
     if not what_if and not ideal:
         return report
-    with step("simulate schedules"):
-        held = None
+    with time_step("simulate schedules"):
+        device_memory = None
         if report.memory is not None:
-            held = find_device_memory(report.memory, explanation.phase_times.kinds, limit)
+            device_memory = find_device_memory(report.memory, explanation.phase_times.kinds, limit)
         simulated = ask_what_if(
             run.ranks,
             run.operations,
@@ -163,13 +169,15 @@ def analyze(
             schedule,
             planned,
             others=what_if,
-            memory=held,
+            memory=device_memory,
         )
-        if limit is not None and held is None:
-            what = f"memory limit {memory_limit} plays no part"
-            reason = "profiles do not tell what all stages hold in bytes (bubbleviz guide memory)"
-            note = Limitation(what, reason, kind=LimitationKind.LIMIT_UNUSED)
-            report = replace(report, limitations=(*report.limitations, note))
+        if limit is not None and device_memory is None:
+            unused_limit = Limitation(
+                f"memory limit {memory_limit} has no effect",
+                "profiles do not contain the memory of all stages (bubbleviz guide memory)",
+                kind=LimitationKind.LIMIT_UNUSED,
+            )
+            report = replace(report, limitations=(*report.limitations, unused_limit))
     return replace(report, what_if=simulated if what_if else None, theory=simulated)
 
 
@@ -195,24 +203,32 @@ def _read_run(
     Raises:
         BubblevizError: A profile cannot be read, or the profiles are not from a single run.
     """
-    with step("profiles"):
+    with time_step("profiles"):
         read, unreadable = record_all(fleet, files, options, progress)
-    with step("merge ranks"), add_hosts_to_errors(list_hosts(read.recordings)):
+    with time_step("merge ranks"), add_hosts_to_errors(list_hosts(read.recordings)):
         return read.recordings, merge(read, hints), unreadable
 
 
-def _limit_bytes(text: str, what_if: bool) -> float:
+def _parse_limit(text: str, what_if: bool) -> float:
+    """Parse a memory limit, and check that other schedules are simulated.
+
+    Raises:
+        UsageError: The text is not a size, or no other schedules are simulated.
+    """
     limit = parse_bytes(text, "--memory-limit")
     if not what_if:
         raise UsageError(
-            f"--memory-limit {text}: tells which other schedules fit, and none is asked for; "
-            "give --what-if, too"
+            f"--memory-limit {text}: only applies to other schedules; give --what-if as well"
         )
     return limit
 
 
-def _flops(text: str) -> tuple[float, float]:
-    """Return FLOPs of an iteration, and peak FLOPs per second of a GPU."""
+def _parse_flops(text: str) -> tuple[float, float]:
+    """Parse FLOPs of an iteration and peak FLOP/s of a GPU, such as ``4.2e15/989e12``.
+
+    Raises:
+        UsageError: The text has another form, or a number is not positive.
+    """
     try:
         flops, peak = map(float, text.split("/"))
     except ValueError:
@@ -220,7 +236,7 @@ def _flops(text: str) -> tuple[float, float]:
     if not (0 < flops < inf and 0 < peak < inf):
         raise UsageError(
             f"--flops {to_one_line(text, 60)}: give FLOPs of an iteration, a slash, and peak FLOPs "
-            "per second of a GPU, as 4.2e15/989e12"
+            "per second of a GPU, e.g. 4.2e15/989e12"
         )
     return flops, peak
 
@@ -235,19 +251,19 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
         The report of ``analyze``, or of ``idle``. Attributes are the keys of the JSON.
 
     Raises:
-        InputError: The file cannot be read, or is not such a report.
+        InputError: The file cannot be read, or is not a saved report.
     """
     return read_saved(str(path))
 
 
 def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
-    """Return the ratios of runs side by side, with what became of the advice of the first.
+    """Compare the ratios and times of runs, and check the advice of the first run.
 
     Args:
         runs: Reports, measured or loaded, or paths of saved reports and of profiles.
 
     Raises:
-        UsageError: There are fewer than two.
+        UsageError: There are fewer than two runs.
         InputError: A path cannot be read.
     """
     if len(runs) < 2:
@@ -278,40 +294,43 @@ def simulate(
     tcomm: float | None = None,
     chunks: int | None = None,
 ) -> Ideal | Estimate:
-    """Return the cost, makespan, ratios and memory of a schedule in theory.
+    """Simulate a schedule: its cost, makespan, ratios and memory in theory.
 
-    What is not given is taken from the report; without one, times are 1 ms, and transfers 0.
+    Missing arguments are taken from the report. Without a report, operations take 1 ms and
+    transfers 0 ms.
 
     Args:
-        schedule: its name (``"zb-h1"``); ``bubbleviz schedules`` lists them.
-        stages: number of devices.
-        microbatches: of an iteration.
-        report: A report, measured or loaded, or the path of a saved one.
-        tf: milliseconds of a microbatch's forward; one for all stages, or one a stage.
-        tb: likewise of its backward for the input.
-        tw: likewise of its backward for the weights.
-        tcomm: milliseconds of a transfer.
-        chunks: model chunks per device; None for the schedule's usual number.
+        schedule: Name of the schedule, such as ``"zb-h1"``; ``bubbleviz schedules`` lists them.
+        stages: Number of devices.
+        microbatches: Number of microbatches of an iteration.
+        report: A report, measured or loaded, or the path of a saved report.
+        tf: Forward time of a microbatch in milliseconds, for all stages or one per stage.
+        tb: Input-gradient time of a microbatch in milliseconds, likewise.
+        tw: Weight-gradient time of a microbatch in milliseconds, likewise.
+        tcomm: Time of a transfer in milliseconds.
+        chunks: Model chunks per device, or None for the usual number of the schedule.
 
     Raises:
-        UsageError: there is no such schedule, it does not allow these sizes, or one is not known.
-        InputError: the report cannot be read, or is of no whole pipeline.
+        UsageError: The schedule does not exist or does not allow these sizes, or a size is unknown.
+        InputError: The report cannot be read, or does not contain a complete pipeline.
     """
-    run = None if report is None else _pipeline_of(report)
-    given = schedule, stages, microbatches
-    sizes, times = choose_sizes_and_times(run, given, tf, tb, tw, tcomm)
-    named, p, m = sizes
-    if named is None or p is None or m is None:
+    run = None if report is None else _get_pipeline(report)
+    given_sizes = schedule, stages, microbatches
+    sizes, times = choose_sizes_and_times(run, given_sizes, tf, tb, tw, tcomm)
+    name, p, m = sizes
+    if name is None or p is None or m is None:
         raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
-    found = simulate_or_estimate(named, p, m, times, chunks)
-    return replace(found, restrictions=() if run is None else read_restrictions(run.restrictions))
+    simulated = simulate_or_estimate(name, p, m, times, chunks)
+    return replace(
+        simulated, restrictions=() if run is None else read_restrictions(run.restrictions)
+    )
 
 
-def _pipeline_of(report: Report | RunSummary | str | Path) -> RunSummary:
-    """Return the summary of a report, with which schedules are simulated.
+def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
+    """Return the summary of a report, from which schedules can be simulated.
 
     Raises:
-        InputError: The report cannot be read, or is of no whole pipeline.
+        InputError: The report cannot be read, or does not contain a complete pipeline.
     """
     if isinstance(report, Report):
         report = summarize(report, by_rank=False, slowdown=False)
@@ -322,19 +341,19 @@ def _pipeline_of(report: Report | RunSummary | str | Path) -> RunSummary:
     return read_pipeline(str(report))
 
 
-def _fleet(
+def _make_fleet(
     jobs: int, dask: str | None, dask_timeout: float | None
 ) -> AbstractContextManager[Fleet]:
-    """Return the fleet that reads the profiles.
+    """Return the processes or the Dask cluster that read the profiles.
 
     Raises:
-        UsageError: the number of jobs is below 1, or the timeout is not above 0 or goes without a
-            cluster.
+        UsageError: The number of jobs is below 1, or the timeout is not positive or is given
+            without a cluster.
     """
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
     if dask_timeout is not None and dask is None:
-        raise UsageError("--dask-timeout needs --dask, the cluster whose workers are waited for")
+        raise UsageError("--dask-timeout needs --dask, because it only applies to a Dask cluster")
     if dask_timeout is not None and not 0 < dask_timeout < float("inf"):
         raise UsageError(f"--dask-timeout {dask_timeout:g}: give seconds, more than 0")
     if dask is None:
@@ -343,6 +362,6 @@ def _fleet(
     return dask_fleet(dask, MAX_WAIT_S if dask_timeout is None else dask_timeout)
 
 
-def _texts(given: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one or several names as texts."""
-    return [str(given)] if isinstance(given, (str, Path)) else [*map(str, given)]
+def _list_texts(paths: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return one or more paths as a list of texts."""
+    return [str(paths)] if isinstance(paths, (str, Path)) else [*map(str, paths)]

@@ -1,29 +1,29 @@
-"""Every way in which bubbleviz refuses, as one tree.
+"""Exceptions of bubbleviz.
 
-    BubblevizError                  exit 1
-    ├── InputError                  a path that leads to no profile
-    ├── ProfileError                the file is no profile that can be read
-    │   ├── SchemaError             it is one, but lacks a table or column that is needed
-    │   └── NothingToAnalyseError   it is one, but recorded nothing that can be analysed
-    ├── MismatchError               the profiles do not belong together
-    ├── OutputError                 an output exists already, or cannot be written
-    ├── AnnotationError             a framework whose ranges cannot be added in a training script
-    └── UsageError                  exit 2: a name or option value that does not exist
+    BubblevizError                  exit code 1
+    ├── InputError                  a path without a profile
+    ├── ProfileError                a file that cannot be read as a profile
+    │   ├── SchemaError             a profile without a required table or column
+    │   └── NothingToAnalyseError   a profile without anything to analyse
+    ├── MismatchError               profiles that do not belong together
+    ├── OutputError                 an output that exists already, or cannot be written
+    ├── AnnotationError             a framework to which ranges cannot be added in a training script
+    └── UsageError                  exit code 2: a name or option value that does not exist
 
-A message is one sentence: what, where, what to do next. ``str(error)`` is that sentence.
+A message is one sentence that says what is wrong, where, and what to do next.
 """
 
 from __future__ import annotations
 
-#: What to do with a file that cannot be read.
+#: Advice for a file that cannot be read.
 EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
 
 class BubblevizError(Exception):
-    """Anything that bubbleviz refuses; its text is fit to be shown to a user.
+    """Base class of all errors of bubbleviz. Its text can be shown to users.
 
     Args:
-        message: The sentence.
+        message: The message.
         paths: Paths in the message that the user did not give.
         hosts: Names of hosts in the message.
     """
@@ -43,34 +43,34 @@ class BubblevizError(Exception):
 
 
 class InputError(BubblevizError):
-    """A path that does not exist, or that leads to no profile."""
+    """A path does not exist, or contains no profile."""
 
 
 class ProfileError(BubblevizError):
-    """The file cannot be read as a profile."""
+    """A file cannot be read as a profile."""
 
 
 class SchemaError(ProfileError):
-    """The profile lacks a table or a column that the analysis needs."""
+    """A profile has no table or column that the analysis needs."""
 
 
 class NothingToAnalyseError(ProfileError):
-    """The profile was read, and holds nothing that can be analysed."""
+    """A profile was read, but contains nothing to analyse."""
 
 
 class MismatchError(BubblevizError):
-    """Profiles that cannot be analysed together."""
+    """Profiles cannot be analysed together."""
 
 
 class OutputError(BubblevizError):
-    """An output that exists already or cannot be written."""
+    """An output exists already or cannot be written."""
 
 
 class AnnotationError(BubblevizError, RuntimeError):
-    """A framework that is not what its annotations expect; nothing of it was changed."""
+    """A framework differs from what its annotations expect. It was not changed."""
 
 
 class UsageError(BubblevizError):
-    """An option whose value names nothing, or that contradicts another."""
+    """The value of an option does not exist, or contradicts another option."""
 
     exit_code = 2

@@ -1,34 +1,34 @@
-"""Progress: what a run reports while it goes on."""
+"""Interfaces for the progress of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-#: Takes how much of a profile has been read, from 0 (begun) to 1 (done).
+#: Receives the completed fraction of a task, from 0 to 1.
 Watch = Callable[[float], None]
 
 
 class Progress(Protocol):
-    """Takes the progress of a run; called from the thread that runs it."""
+    """Receives the progress of a run, in the thread that runs it."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Take the profiles of the run, each with its bytes."""
+        """Receive the size of each profile in bytes, keyed by path."""
 
     def read(self, path: str, share: float) -> None:
-        """Take how much of a profile has been read, from 0 (begun) to 1 (done)."""
+        """Receive the fraction of a profile that has been read, from 0 to 1."""
 
 
 class Unwatched:
     """Ignores the progress of a run."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Ignore it."""
+        """Ignore the sizes."""
 
     def read(self, path: str, share: float) -> None:
-        """Ignore it."""
+        """Ignore the fraction."""
 
 
 def unwatched(share: float) -> None:
-    """Ignore how much has been read."""
+    """Ignore the completed fraction of a task."""
     del share

@@ -1,4 +1,4 @@
-"""Signals that end a command: temporary files are removed, and one line says what happened."""
+"""Handlers of signals that end a command, so that it removes temporary files and exits cleanly."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-#: Signals whose default ends a process on the spot, without cleaning up.
+#: Signals whose default action ends a process immediately, without cleanup.
 ENDING: tuple[signal.Signals, ...] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
 )
 
 
 @contextmanager
-def unwinding(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
+def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
     """Have signals that end a process raise SystemExit, so that temporary files are removed.
 
     Existing handlers are kept (``nohup`` ignores SIGHUP). Nothing changes outside the main thread,
@@ -43,7 +43,7 @@ _EXIT_HANDLERS: list[object] = []
 
 
 def exit_at_once(last_words: str) -> None:
-    """Have Ctrl-C print a line and exit with code 130, until :func:`interrupt` is called.
+    """Have Ctrl-C print a line and exit with code 130, until :func:`restore_interrupt` is called.
 
     There is nothing to clean up while modules load. If the program ignores or handles Ctrl-C
     already, nothing changes.
@@ -62,7 +62,7 @@ def exit_at_once(last_words: str) -> None:
         signal.signal(signal.SIGINT, end)
 
 
-def interrupt() -> None:
+def restore_interrupt() -> None:
     """Have Ctrl-C raise KeyboardInterrupt again if :func:`exit_at_once` changed that."""
     if signal.getsignal(signal.SIGINT) in _EXIT_HANDLERS:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Where time goes: seconds and rows of each step of a run, noted only on request."""
+"""Timing of the steps of a run, recorded only on request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Step:
     """One step of a run.
 
     Attributes:
-        name: what is done.
-        depth: how many steps it is a part of.
-        seconds: how long it took, its own parts included.
-        rows: how many rows it took in; 0 where rows mean nothing.
-        files: which files it was; empty for a step that is no choice between ways to read a file.
+        name: Name of the step.
+        depth: Number of steps that contain it.
+        seconds: Duration, including the steps inside it.
+        rows: Number of processed rows, or 0 if the step has no rows.
+        files: Files that were read in this way, or () if the step is not a way to read files.
     """
 
     name: str
@@ -29,22 +29,29 @@ class Step:
 
 
 class _Notes:
-    """The steps so far; those of one name inside one other are one."""
+    """The steps so far. Steps with the same name in the same outer step are merged."""
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, ...], Step] = {}
         self.open: tuple[str, ...] = ()
 
     def add(
-        self, place: tuple[str, ...], seconds: float, rows: int, files: tuple[str, ...] = ()
+        self, path: tuple[str, ...], seconds: float, rows: int, files: tuple[str, ...] = ()
     ) -> None:
-        """Add to the step of that name (the last one) inside those before it."""
-        before = self.steps.get(place, Step(place[-1], len(place) - 1, 0.0, 0))
-        self.steps[place] = replace(
-            before,
-            seconds=before.seconds + seconds,
-            rows=before.rows + rows,
-            files=before.files + files,
+        """Add time, rows and files to a step.
+
+        Args:
+            path: Names of the outer steps, and the name of the step.
+            seconds: Duration to add.
+            rows: Number of rows to add.
+            files: Files to add.
+        """
+        previous = self.steps.get(path, Step(path[-1], len(path) - 1, 0.0, 0))
+        self.steps[path] = replace(
+            previous,
+            seconds=previous.seconds + seconds,
+            rows=previous.rows + rows,
+            files=previous.files + files,
         )
 
 
@@ -52,53 +59,56 @@ _notes: ContextVar[_Notes | None] = ContextVar("bubbleviz_steps", default=None)
 
 
 class Rows:
-    """Counts the rows of a step while it goes on."""
+    """Counter of the rows of a running step."""
 
     count = 0
 
 
 @contextmanager
-def step(name: str) -> Iterator[Rows]:
-    """Time what is done inside; set or add to the ``count`` of what is yielded."""
+def time_step(name: str) -> Iterator[Rows]:
+    """Time the code inside the context. It may set the ``count`` of the yielded counter."""
     notes, rows = _notes.get(), Rows()
     if notes is None:
         yield rows
         return
-    outer, begun = notes.open, perf_counter()
-    place = notes.open = (*outer, name)
-    # A step stands before its parts.
-    notes.add(place, 0.0, 0)
+    outer, start_s = notes.open, perf_counter()
+    path = notes.open = (*outer, name)
+    # Added at the start as well, so that a step comes before the steps inside it.
+    notes.add(path, 0.0, 0)
     try:
         yield rows
     finally:
         notes.open = outer
-        notes.add(place, perf_counter() - begun, rows.count)
+        notes.add(path, perf_counter() - start_s, rows.count)
 
 
-def note_way(name: str, file: str) -> None:
-    """Note in which of several ways a file is read."""
+def record_file(name: str, file: str) -> None:
+    """Record the way in which a file is read, as a step with this file."""
     if notes := _notes.get():
         notes.add((*notes.open, name), 0.0, 0, (file,))
 
 
 @contextmanager
-def noting() -> Iterator[list[Step]]:
-    """Note the steps of what is done inside; the list yielded holds them at the end."""
-    notes, noted = _Notes(), list[Step]()
+def record_steps() -> Iterator[list[Step]]:
+    """Record the steps of the code inside the context.
+
+    The yielded list is filled at the end of the context.
+    """
+    notes, steps = _Notes(), list[Step]()
     token = _notes.set(notes)
     try:
-        yield noted
+        yield steps
     finally:
         _notes.reset(token)
-        noted.extend(notes.steps.values())
+        steps.extend(notes.steps.values())
 
 
-def add(steps: Sequence[Step]) -> None:
-    """Add the steps that were noted of a profile, elsewhere maybe, to those noted here."""
+def add_steps(steps: Sequence[Step]) -> None:
+    """Add steps that were recorded elsewhere, for example in another process, to this record."""
     notes = _notes.get()
     if notes is None:
         return
     key: tuple[str, ...] = ()
-    for noted in steps:
-        key = (*key[: noted.depth], noted.name)
-        notes.add((*notes.open, *key), noted.seconds, noted.rows, noted.files)
+    for recorded in steps:
+        key = (*key[: recorded.depth], recorded.name)
+        notes.add((*notes.open, *key), recorded.seconds, recorded.rows, recorded.files)

@@ -1,4 +1,4 @@
-"""Command line: parse, call the library, print.
+"""The command line: it parses arguments, calls the library and prints results.
 
-It is the only package that prints, and the top floor: it may import all others.
+This is the only package that prints. It is the top layer and may import all other packages.
 """

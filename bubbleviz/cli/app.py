@@ -1,4 +1,4 @@
-"""The application: its commands, its exit codes, and one line on stderr for every refusal."""
+"""The application: its commands, exit codes, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -17,110 +17,110 @@ import typer
 from bubbleviz._version import __version__
 from bubbleviz.cli import terminal
 from bubbleviz.cli.chosen_command import choose_command
-from bubbleviz.cli.complaints import usage_complaint
-from bubbleviz.cli.help import spelled_out
+from bubbleviz.cli.complaints import describe_usage_error
+from bubbleviz.cli.help import insert_default_values
 from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
-from bubbleviz.cli.streams import discard_output, failure, open_missing
+from bubbleviz.cli.streams import describe_os_error, discard_output, open_missing
 from bubbleviz.errors import BubblevizError
-from bubbleviz.signals import interrupt, unwinding
+from bubbleviz.signals import handle_signals, restore_interrupt
 
-#: Where typer's scripts for shells say that completions are wanted.
-_ASKED = "_BUBBLEVIZ_COMPLETE"
-#: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
+#: Environment variable that is set when a shell asks for completions.
+_COMPLETION_VARIABLE = "_BUBBLEVIZ_COMPLETE"
+#: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as in shells.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
-_ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
+_SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
-#: Options of the application itself begin with these.
-_OWN = ("--version", "--install-completion", "--show-completion")
-#: Options whose values are files that may be there, and are no profiles.
-_OF_FILES = ("-o", "--output", "--convention")
-#: Of every command.
+#: Options of the application itself.
+_APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
+#: Options with a file as value that is not a profile.
+_FILE_OPTIONS = ("-o", "--output", "--convention")
+#: Settings of every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-#: Panel, summary and example arguments of each command, in the order of ``--help``. The function of
-#: a command is in the module of ``bubbleviz.cli.commands`` that has its name.
+#: Panel, summary and example arguments of each command, in the order of ``--help``. Each command is
+#: a function in the module of the same name in ``bubbleviz.cli.commands``.
 _COMMANDS = {
     "analyze": (
         _MEASURE,
-        "Measure the bubbles of one run: a summary, and files.",
+        "Measure the pipeline bubbles of one run.",
         "*.sqlite --svg out.svg",
     ),
-    "inspect": (_MEASURE, "Show what a profile holds, names and lacks.", "node0.sqlite"),
+    "inspect": (_MEASURE, "Show the contents of a profile, and what is missing.", "node0.sqlite"),
     "idle": (
         _MEASURE,
-        "Show how long devices were idle, what their hosts did, and which kernels ran longest.",
+        "Measure the idle time of devices, its causes, and the longest kernels.",
         "trace.json.gz",
     ),
     "view": (
         _MEASURE,
-        "Open the interactive report in a browser, until Ctrl-C.",
+        "Show the interactive report in a browser, until Ctrl-C.",
         "node*.sqlite",
     ),
     "watch": (
         _MEASURE,
-        "Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.",
+        "Monitor a running job: bubble ratio, causes and slow ranks of each iteration.",
         "run/ --listen 127.0.0.1:9100",
     ),
     "nccl": (
         _MEASURE,
-        "Show what NCCL moved, how fast, and who waited.",
+        "Measure NCCL operations: data, bandwidth and waiting times.",
         "trace-*.txt node*.sqlite -o operations.csv",
     ),
     "pgle": (
         _MEASURE,
-        "Measure what XLA instructions take, for its scheduler.",
+        "Measure the times of XLA instructions for XLA's scheduler.",
         "node*.sqlite -o costs.pbtxt",
     ),
-    "compare": (_COMPARE, "Tell what changed between runs, and why.", "before.json after.json"),
+    "compare": (_COMPARE, "Show what changed between runs, and why.", "before.json after.json"),
     "gate": (
         _COMPARE,
-        "Fail where a bubble ratio, or an iteration, is or may be above its limit.",
+        "Exit with 3 if a bubble ratio or iteration time may exceed its limit.",
         "report.json --max-bubble schedule=12%",
     ),
     "simulate": (
         _THEORY,
-        "Simulate a schedule: cost, bubble ratios, activations.",
+        "Simulate a schedule: cost, bubble ratios and activations.",
         "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9",
     ),
     "plan": (
         _THEORY,
-        "Find the order with the shortest iteration at a run's times.",
+        "Find the order of operations with the shortest iteration for a run.",
         "report.json -o plan.csv",
     ),
     "layout": (
         _THEORY,
-        "Find the layers of each stage for the shortest iteration.",
+        "Assign layers to stages for the shortest iteration.",
         "--layers layers.csv -p 8 -m 16",
     ),
-    "schedules": (_THEORY, "List the schedules that simulate knows, with their sources.", ""),
+    "schedules": (_THEORY, "List the schedules that simulate supports, with references.", ""),
     "conventions": (_READ, "List the built-in conventions of range names.", ""),
     "guide": (
         _READ,
-        "Read a guide, or list the guides; plain Markdown when piped.",
+        "Print a guide, or list the guides; plain Markdown when piped.",
         "ratios",
     ),
     "mcp": (
         _READ,
-        "Serve an AI assistant over the Model Context Protocol (stdio).",
+        "Let an AI assistant query runs (Model Context Protocol, stdio).",
         "run/",
     ),
 }
 #: Former names of commands, which ``--help`` does not list.
 _FORMER = {"gaps": "idle"}
-_KNOWN = (*_COMMANDS, *_FORMER)
+_COMMAND_NAMES = (*_COMMANDS, *_FORMER)
 
 
-def application(arguments: Sequence[str] = ()) -> typer.Typer:
+def make_application(arguments: Sequence[str] = ()) -> typer.Typer:
     """Return the application for a command line.
 
     Args:
-        arguments: Arguments of the command line. If they begin with a command, only its module is
-            loaded, otherwise none: what does not run a command needs only the list of commands. If
-            there are no arguments, all commands are loaded.
+        arguments: Arguments of the command line. If they start with a command, only the module of
+            this command is imported. Otherwise no module is imported, because only the list of
+            commands is needed. Without arguments, all modules are imported.
     """
     app = typer.Typer(
         name="bubbleviz",
@@ -128,12 +128,12 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
         context_settings=_SETTINGS,
-        help="How large are the pipeline bubbles of a training run, where, and why.",
-        epilog="bubbleviz PATH looks at a profile, then runs analyze, idle or nccl.",
+        help="Measure the pipeline bubbles of a training run, and find their causes.",
+        epilog="bubbleviz PATH chooses analyze, idle or nccl by the contents of the profile.",
     )
     app.callback()(_bubbleviz)
-    has_command = bool(arguments) and arguments[0] in _KNOWN
-    for name in arguments[:1] if has_command else _KNOWN:
+    has_command = bool(arguments) and arguments[0] in _COMMAND_NAMES
+    for name in arguments[:1] if has_command else _COMMAND_NAMES:
         command = _FORMER.get(name, name)
         panel, summary, example = _COMMANDS[command]
         is_listed_only = bool(arguments) and not has_command
@@ -149,67 +149,71 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _load_command(name: str) -> Callable[..., Any]:
-    """Return the function of a command."""
+    """Import the module of a command, and return its function."""
     function: Callable[..., Any] = getattr(import_module(f"bubbleviz.cli.commands.{name}"), name)
     return function
 
 
 def _do_nothing() -> None:
-    """Stand for a command that is only listed."""
+    """Stand in for a command that is only listed."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"bubbleviz {__version__}")
         raise typer.Exit
 
 
 def _bubbleviz(
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """How large are the pipeline bubbles of a training run, where, and why."""
+    """Measure the pipeline bubbles of a training run, and find their causes."""
 
 
-def _meant(arguments: list[str]) -> list[str]:
-    """Return a command line with its command first, as ``help analyze`` and ``-v run/`` mean it."""
-    first, *others = arguments
+def _move_command_first(arguments: list[str]) -> list[str]:
+    """Return a command line that starts with a command or a path, if it contains one.
+
+    ``help analyze`` becomes ``analyze --help``, and ``-v run/`` becomes ``run/ -v``.
+    """
+    first, *rest = arguments
     if first in {"help", *_SETTINGS["help_option_names"]}:
-        # A word that is no command is refused, as it is without help.
-        word = next((word for word in others[:1] if not word.startswith("-")), "help")
+        # An unknown command is reported later, as without help.
+        word = next((word for word in rest[:1] if not word.startswith("-")), "help")
         return ["--help"] if word == "help" or _is_path(word) else [word, "--help"]
-    if first.startswith("-") and not first.startswith(_OWN):
-        known = (i for i, w in enumerate(arguments) if w in _KNOWN or _is_path(w))
-        at = next((i for i in known if arguments[i - 1] not in _OF_FILES), 0)
-        paths = takewhile(lambda word: not word.startswith("-"), arguments[at:])
-        behind = at + len(list(paths))
-        return [*arguments[at:behind], *arguments[:at], *arguments[behind:]]
+    if first.startswith("-") and not first.startswith(_APP_OPTIONS):
+        candidates = (i for i, w in enumerate(arguments) if w in _COMMAND_NAMES or _is_path(w))
+        start = next((i for i in candidates if arguments[i - 1] not in _FILE_OPTIONS), 0)
+        paths = takewhile(lambda word: not word.startswith("-"), arguments[start:])
+        stop = start + len(list(paths))
+        return [*arguments[start:stop], *arguments[:start], *arguments[stop:]]
     return arguments
 
 
 def _is_path(word: str) -> bool:
-    """Tell whether a word that is no command is a path, or a pattern of paths."""
+    """Return whether a word is an existing path or a glob pattern."""
     try:
         return not word.startswith("-") and (has_magic(word) or Path(word).exists())
-    except (OSError, ValueError):  # a name that is too long for one
+    except (OSError, ValueError):  # a name that is too long for a file
         return False
 
 
 def _run(arguments: list[str], names: PrivateNames) -> int:
-    """Run a command and return its exit code; a signal that ended it is reported."""
+    """Run a command and return its exit code; print a message if a signal ended it."""
     code: object
     try:
-        interrupt()
-        arguments = _meant(arguments)
-        if arguments[0] not in _KNOWN and _is_path(arguments[0]):
+        restore_interrupt()
+        arguments = _move_command_first(arguments)
+        if arguments[0] not in _COMMAND_NAMES and _is_path(arguments[0]):
             arguments = choose_command(arguments, names)
-        # An output is the same whether or not it replaces a file.
+        # Outputs contain the command line. They do not depend on --force.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
-        app = application(() if _ASKED in os.environ else arguments)
+        app = make_application(() if _COMPLETION_VARIABLE in os.environ else arguments)
         code = app(
-            args=spelled_out(arguments),
+            args=insert_default_values(arguments),
             prog_name="bubbleviz",
             standalone_mode=False,
             obj=Invocation(command_line, names),
@@ -217,47 +221,49 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:
-        # Typer ends with 1 where the reader of a pipe has gone.
+        # Typer exits with 1 if the reader of a pipe has closed it.
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
-        if end.code not in _ENDED:
+        if end.code not in _SIGNAL_CODES:
             raise
         code = end.code
     exit_code = code if isinstance(code, int) else 0
-    # Newer versions of typer return the code of Ctrl-C themselves, and print nothing.
-    return terminal.complain(_INCOMPLETE, exit_code, names) if exit_code in _ENDED else exit_code
+    # Newer versions of typer return the code of Ctrl-C without printing anything.
+    if exit_code in _SIGNAL_CODES:
+        return terminal.print_message(_INCOMPLETE, exit_code, names)
+    return exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     open_missing()
-    given = sys.argv[1:] if arguments is None else arguments
-    return _answer(given, PrivateNames(hidden=ANONYMOUS in given))
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return _run_reporting_errors(arguments, PrivateNames(hidden=ANONYMOUS in arguments))
 
 
-def _answer(given: list[str], names: PrivateNames) -> int:
-    """Run the command line and return its exit code; whatever ends it is a sentence."""
+def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
+    """Run the command line, print errors as one-line messages, and return the exit code."""
     code = 0
     try:
-        with unwinding():
-            code = _run(given or ["--help"], names)
-        # A full disk is noticed here at the latest.
+        with handle_signals():
+            code = _run(arguments or ["--help"], names)
+        # Reports a full disk before the interpreter exits.
         sys.stdout.flush()
         return code
     except BubblevizError as error:
-        return terminal.refuse(error, names)
+        return terminal.report_error(error, names)
     except MemoryError:
-        return terminal.complain(_NO_MEMORY, 1, names)
+        return terminal.print_message(_NO_MEMORY, 1, names)
     except BrokenPipeError:
-        # The reader of a pipe (head, say) has seen enough.
+        # The reader of a pipe, such as head, has closed it.
         discard_output()
         return code
     except OSError as error:
-        # Standard output that takes nothing more, as a full disk.
+        # Standard output accepts no more data, for example because the disk is full.
         discard_output()
-        return terminal.complain(failure(error), 1, names)
+        return terminal.print_message(describe_os_error(error), 1, names)
     except Exception as error:
-        # Typer's complaints about the command line; versions differ in their classes.
+        # Typer's errors in the command line. Their classes depend on the version of typer.
         if not hasattr(error, "format_message"):
             raise
-        return terminal.complain(usage_complaint(error, names), 2, names)
+        return terminal.print_message(describe_usage_error(error, names), 2, names)

@@ -1,25 +1,25 @@
-"""The choice of a command for users who give only paths, by the content of the files."""
+"""Choice of a command from the content of the files, for users who give only paths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import complain, progress_bars
+from bubbleviz.cli.terminal import print_message, show_reading_progress
 
 
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
-    """Put the command that fits the given files before them, and print which one it is and why.
+    """Insert the command that fits the files, and print the command and the reason.
 
     Args:
         arguments: Command-line arguments that start with paths.
-        names: Names to hide in what is printed.
+        names: Private names to replace in the message.
 
     Returns:
         The command, followed by the arguments.
 
     Raises:
-        InputError: A path leads to nothing that can be read.
+        InputError: A path contains nothing that can be read.
     """
     from bubbleviz.analyses.first_look import choose_command
 
@@ -28,8 +28,8 @@ def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     if any(word.partition("=")[0] == "--convention" for word in arguments):
         command, reason = "analyze", "--convention says how operations are named"
     else:
-        with progress_bars() as bars:
+        with show_reading_progress() as bars:
             command, reason = choose_command(arguments[:first_option], bars)
     if reason and not {"-q", "--quiet"} & {*arguments}:
-        complain(f"{command}, since {reason}", 0, names)
+        print_message(f"{command}, since {reason}", 0, names)
     return [command, *arguments]

@@ -1,4 +1,4 @@
-"""Complaints about the command line: a sentence, with the word that was probably meant."""
+"""Messages about errors in the command line, with the word that was probably meant."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.model.texts import suggest_word, to_one_line
 
-#: The complaint of typer about a command, with what it suggests.
+#: Matches the message of typer about an unknown command, with its suggestion.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
-#: Characters of a word that is complained about.
+#: Maximum length of the unknown word in a message.
 _LONGEST_WORD = 60
 
 
-def usage_complaint(error: Any, names: PrivateNames) -> str:
-    """Return the sentence for one of typer's exceptions: what is wrong, and where to read on.
+def describe_usage_error(error: Any, names: PrivateNames) -> str:
+    """Return the message for an exception of typer: the problem, and a suggestion or help page.
 
-    What typer suggests for a word that it does not know may be far from it.
+    The suggestions of typer are replaced because they can be very different from the word.
     """
     from bubbleviz.sources.paths import find_similar_file
 
@@ -27,16 +27,18 @@ def usage_complaint(error: Any, names: PrivateNames) -> str:
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         parameters = getattr(command, "params", ())
         options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
-        near = suggest_word(error.option_name, [*options, "--help"])
-        reason = str(error.message).rstrip(".") + near
+        suggestion = suggest_word(error.option_name, [*options, "--help"])
+        reason = str(error.message).rstrip(".") + suggestion
     elif unknown := _UNKNOWN_COMMAND.match(reason):
-        # The first word is neither a command nor a path.
+        # The first word is neither a command nor an existing path.
         word = unknown["word"]
-        near = suggest_word(word, getattr(command, "commands", ()))
-        if not near:
+        suggestion = suggest_word(word, getattr(command, "commands", ()))
+        if not suggestion:
             file = find_similar_file(word)
-            near = "" if file is None else f"; did you mean {file}?"
+            suggestion = "" if file is None else f"; did you mean {file}?"
             names.note_paths([word, file or ""])
-        reason = f"{to_one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{near}"
-    place = context.command_path if context else "bubbleviz"
-    return reason if reason.endswith("?") else f"{reason}; see {place} --help"
+        reason = (
+            f"{to_one_line(names.text(word), _LONGEST_WORD)!r}: no such command or file{suggestion}"
+        )
+    command_path = context.command_path if context else "bubbleviz"
+    return reason if reason.endswith("?") else f"{reason}; see {command_path} --help"

@@ -1,4 +1,4 @@
-"""Help: options and arguments as typer takes them, in panels by what one wants."""
+"""Definitions of options and arguments for typer, and the option ``--details``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from bubbleviz.model.texts import find_nearest_word, to_one_line
 Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
 
-def _beginning(words: Sequence[str] | Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Return the completion of a value by words, or by what finds them when a shell asks."""
+def _make_completer(words: Sequence[str] | Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Return a function that completes the start of a value.
 
-    def completed(incomplete: str) -> list[str]:
-        known = words() if callable(words) else words
-        return [word for word in known if word.startswith(incomplete)]
+    Args:
+        words: The complete values, or a function that returns them, called when a shell asks.
+    """
 
-    return completed
+    def complete(incomplete: str) -> list[str]:
+        candidates = words() if callable(words) else words
+        return [word for word in candidates if word.startswith(incomplete)]
+
+    return complete
 
 
 def option(
@@ -34,90 +38,115 @@ def option(
     complete: Completion = None,
     **settings: Any,
 ) -> Any:
-    """Return an option of a command, the default of its parameter, as typer takes it.
+    """Return an option, to be used as the default of a parameter of a command.
 
     Args:
-        value: what its value is called; None for a flag.
-        summary: what it does, in one line.
-        panel: of the help, under which it stands.
-        names: such as ``--jobs`` and ``-j``; else those that typer makes of the parameter.
-        default: the value where it is not given.
-        complete: the words that shells offer, or what finds them.
-        settings: of :func:`typer.Option`.
+        value: Placeholder of the value in help, or None for a flag.
+        summary: Description, on one line.
+        panel: Title of the help panel that lists the option.
+        names: Names such as ``--jobs`` and ``-j``. By default typer derives the name from the
+            parameter.
+        default: Value if the option is not given.
+        complete: Values that shells offer, or a function that returns them.
+        settings: Further arguments of :func:`typer.Option`.
     """
     settings |= {"metavar": value, "help": summary, "rich_help_panel": panel}
     settings |= {"show_default": bool(default) and default is not True}
     if complete is not None:
-        settings["autocompletion"] = _beginning(complete)
+        settings["autocompletion"] = _make_completer(complete)
     return typer.Option(default, *names, **settings)
 
 
 def flag(summary: str, panel: str, *names: str, default: bool = False, **settings: Any) -> Any:
-    """Return an option without a value."""
+    """Return an option without a value; see :func:`option`."""
     return option(None, summary, panel, *names, default=default, **settings)
 
 
 def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
-    """Return an argument of a command, as typer takes it; one without a default is required."""
-    offered = None if complete is None else _beginning(complete)
-    return typer.Argument(default, metavar=value, help=summary, autocompletion=offered)
+    """Return an argument of a command, which is required if it has no default.
+
+    Args:
+        value: Placeholder in help.
+        summary: Description.
+        default: Value if the argument is not given.
+        complete: Values that shells offer, or a function that returns them.
+    """
+    completer = None if complete is None else _make_completer(complete)
+    return typer.Argument(default, metavar=value, help=summary, autocompletion=completer)
 
 
-# ``--details``: which tables are printed in place of the first screen.
-#
-# Its value may be left out, which typer cannot express: ``-v`` alone stands for ``-v all``.
-
-
-#: Of every command: the tables that it prints, in their order.
-OF_ANALYZE = (
-    *("ratios", "time", "ranks", "causes", "communication", "operations", "advice"),
-    *("slowdown", "clocks", "coverage"),
+#: Tables that ``analyze`` prints, in order of the output.
+ANALYZE_TABLES = (
+    "ratios",
+    "time",
+    "ranks",
+    "causes",
+    "communication",
+    "operations",
+    "advice",
+    "slowdown",
+    "clocks",
+    "coverage",
 )
+#: Value of ``--details`` that stands for all tables.
 ALL = "all"
+#: Names of the option with which tables replace the first screen. Typer does not support options
+#: with an optional value, so :func:`insert_default_values` turns ``-v`` into ``-v all``.
 _NAMES = ("--details", "-v")
-#: What paths of profiles have, and no table's name.
-_OF_PATHS = frozenset("/\\.*?-")
+#: Characters that occur in paths but not in names of tables.
+_PATH_CHARACTERS = frozenset("/\\.*?-")
 
 ANALYSIS_DETAILS = option(
-    *("[TABLE,...]", "Print these tables, all if none is named.", "Tables", *_NAMES),
-    complete=(*OF_ANALYZE, ALL),
+    "[TABLE,...]",
+    "Print these tables [all] instead of the first screen.",
+    "Tables",
+    *_NAMES,
+    complete=(*ANALYZE_TABLES, ALL),
 )
 ALL_DETAILS = option(f"[{ALL}]", "Print all tables instead of the first screen.", "Tables", *_NAMES)
 
 
-def tables_of(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the tables to print, in their order; empty for the first screen.
+def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the tables that ``--details`` selects, in order of the output, or () without it.
 
     Args:
-        values: of the option, each with commas; None where it was not given.
-        known: the tables of the command; ``all`` stands for all.
+        values: Values of the option, each a list of tables separated by commas, or None if the
+            option is not given. ``all`` selects all tables.
+        all_tables: Tables of the command, in order of the output.
+
+    Returns:
+        The selected tables. If all are selected, ``all`` is the last element.
 
     Raises:
-        UsageError: a command has no such table.
+        UsageError: The command has no table of this name.
     """
-    named = [word.strip() for value in values or () for word in value.split(",")]
-    for word in named:
-        if word not in {*known, ALL}:
-            near = find_nearest_word(word, (*known, ALL))
-            guess = f"did you mean {near}?" if near else f"give {', '.join((*known, ALL))}"
+    words = [word.strip() for value in values or () for word in value.split(",")]
+    for word in words:
+        if word not in {*all_tables, ALL}:
+            nearest = find_nearest_word(word, (*all_tables, ALL))
+            guess = (
+                f"did you mean {nearest}?" if nearest else f"give {', '.join((*all_tables, ALL))}"
+            )
             raise UsageError(f"--details {to_one_line(word, 60)}: no such table; {guess}")
-    if ALL in named:
-        return (*known, ALL)
-    return tuple(name for name in known if name in named)
+    if ALL in words:
+        return (*all_tables, ALL)
+    return tuple(name for name in all_tables if name in words)
 
 
-def spelled_out(arguments: Sequence[str]) -> list[str]:
-    """Return a command line in which ``-v`` without a value has one: ``all``."""
-    spelled: list[str] = []
-    for word, behind in zip_longest(arguments, arguments[1:]):
-        spelled.append(word)
-        if word in _NAMES and "--" not in spelled and (behind is None or not _is_value(behind)):
-            spelled.append(ALL)
-    return spelled
+def insert_default_values(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the value ``all`` after each ``-v`` without a value."""
+    completed: list[str] = []
+    for word, next_word in zip_longest(arguments, arguments[1:]):
+        completed.append(word)
+        has_value = next_word is not None and _is_value(next_word)
+        if word in _NAMES and "--" not in completed and not has_value:
+            completed.append(ALL)
+    return completed
 
 
 def _is_value(word: str) -> bool:
-    """Return whether a word behind ``-v`` names tables, rightly or not, rather than a profile."""
-    if {*word.split(",")} & {*OF_ANALYZE, ALL}:
+    """Return whether a word after ``-v`` is a list of tables, correct or not, and not a profile."""
+    if {*word.split(",")} & {*ANALYZE_TABLES, ALL}:
         return True
-    return bool(word) and not _OF_PATHS & {*word} and "=" not in word and not Path(word).exists()
+    is_path = bool(_PATH_CHARACTERS & {*word}) or "=" in word or Path(word).exists()
+    return bool(word) and not is_path

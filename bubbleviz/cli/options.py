@@ -1,4 +1,4 @@
-"""The options that several commands share, and what gives a command its groups and outputs."""
+"""Options that several commands share, and the decorator that defines a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.models import ArgumentInfo
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import ANONYMOUS, Invocation, PrivateNames
-from bubbleviz.cli.terminal import progress_bars
+from bubbleviz.cli.terminal import show_reading_progress
 from bubbleviz.errors import BubblevizError, OutputError, UsageError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.formats import check_suffix, format_of_suffix, list_renderers
@@ -41,103 +41,109 @@ REPORT_OR_PROFILES = argument(
 )
 FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
 QUIET = flag("Print errors only.", "Outputs", "--quiet", "-q")
-SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
-KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
-JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
+SKIP = option("N", "Exclude the first N iterations from averages.", "Selection", default=0, min=0)
+KEEP_EXPORT = flag("Keep the exports of .nsys-rep reports.", "Reading", "--keep-export")
+JOBS = option("N", "Number of processes or threads [all cores]", "Reading", "--jobs", "-j", min=1)
 STAGES = option("P", "Number of stages, one per device.", "Schedule", "--stages", "-p", min=1)
 MICROBATCHES = option("M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1)
-CHUNKS = option("V", "Chunks per stage [the schedule's usual]", "Schedule", min=1)
+CHUNKS = option("V", "Chunks per stage [default of the schedule]", "Schedule", min=1)
 
 
-def schedule_names() -> list[str]:
+def list_schedule_names() -> list[str]:
     """Return the names of all schedules, and of formulas."""
     from bubbleviz.schedules.ideal import list_names
 
     return list_names()
 
 
-def convention_names() -> list[str]:
+def list_convention_names() -> list[str]:
     """Return the names of the built-in conventions."""
     from bubbleviz.conventions.convention_file import built_in
 
     return sorted(built_in())
 
 
-def limit_beginnings() -> list[str]:
-    """Return the beginning of a limit on each ratio."""
+def list_limit_prefixes() -> list[str]:
+    """Return ``NAME=`` for each ratio, as completions of limits."""
     from bubbleviz.count.ratios import list_ratios
 
     return [f"{ratio.name}=" for ratio in list_ratios()]
 
 
-def _convention(summary: str) -> Any:
-    return option("NAME|FILE", summary, "Names", "--convention", complete=convention_names)
+def _make_convention_option(summary: str) -> Any:
+    return option("NAME|FILE", summary, "Names", "--convention", complete=list_convention_names)
 
 
-CONVENTIONS = _convention("Convention of range names, if not recognised.")
-ADDITIONS = _convention("Names further kernels of communication.")
+CONVENTIONS = _make_convention_option("Convention of range names, if not recognised.")
+ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
 
 
-#: The application looks for it before it runs a command, so that all messages heed it.
+#: Listed in help only. The application reads it before it runs a command, so that it applies to all
+#: messages.
 _ANONYMOUS = flag(
-    "Hide hosts, files, functions, PIDs, GPUs' UUIDs; ranges stay.", "Names", ANONYMOUS
+    "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
 )
-#: What help calls the values of options that are paths, or names of hosts.
+#: Placeholders of options whose values are paths, and whose values are names of hosts.
 _PATHS = frozenset(("FILE", "NAME|FILE", "DIR", "REPORT", "MAIN", "BEFORE"))
 _HOSTS = frozenset(("A,B", "ADDRESS|FILE", "HOST:PORT"))
-#: Parameters of commands that are no groups of options.
+#: Parameters of commands that the decorator supplies.
 _SUPPLIED = ("outputs", "invocation")
 
-#: Files that commands write, each with what it is in ``--help``.
-JSON = {"json": "JSON, for programs"}
+#: Formats that commands write, with their descriptions in ``--help``.
+JSON = {"json": "JSON for programs"}
 CSV = {"csv": "CSV"}
 MARKDOWN = {"markdown": "summary for a pull request"}
 SVG = {"svg": "picture as SVG"}
-PICTURE_FILES = {**SVG, "pdf": "picture as PDF, for a paper", "png": "picture as PNG, in pixels"}
+PICTURE_FILES = {**SVG, "pdf": "picture as PDF for a paper", "png": "picture as PNG"}
 ORDER = {"csv": "order of operations as PyTorch's CSV"}
 
 
-def jobs_or_cores(jobs: int | None) -> int:
+def resolve_jobs(jobs: int | None) -> int:
     """Return the given number of jobs, or the number of cores."""
     return jobs or count_cores()
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
+    """Options for reading profiles."""
 
     window: str | None = option(
-        "PART", "Only iteration:5-8, or time:1.5s-3s of profile 1.", "Selection"
+        "PART", "Measure only this part: iteration:5-8 or time:1.5s-3s.", "Selection"
     )
     keep_export: bool = KEEP_EXPORT
     jobs: int | None = JOBS
 
-    def settings(self) -> dict[str, Any]:
-        """Return these options as an analysis takes them.
+    def make_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of an analysis for these options.
 
         Raises:
-            UsageError: the part of the run is not of its form.
+            UsageError: The window has an invalid form.
         """
         return {
             "window": None if self.window is None else parse_window(self.window),
             "keep_export": self.keep_export,
-            "jobs": jobs_or_cores(self.jobs),
+            "jobs": resolve_jobs(self.jobs),
         }
 
 
 @dataclass(frozen=True)
 class MeasurementOptions:
-    """How profiles are measured where a command takes them in place of a saved report."""
+    """Options for measuring profiles in commands that also accept a saved report."""
 
     skip: int = SKIP
     convention: list[str] | None = CONVENTIONS
     jobs: int | None = JOBS
 
     def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
-        """Return whether a run is one saved report rather than profiles.
+        """Return whether a run is a saved report rather than profiles.
+
+        Args:
+            run: Paths of the run.
+            command: Name of the command, for the message.
+            verb: What the command does with a report, for the message.
 
         Raises:
-            UsageError: there are several reports, or options of profiles for one.
+            UsageError: There are several reports, or options for profiles with a report.
         """
         from bubbleviz.report.saved import is_saved_report
 
@@ -153,7 +159,7 @@ class MeasurementOptions:
         return saved
 
     def read(self, path: str) -> tuple[ReportSummary, Report | None]:
-        """Return a saved report, or what :meth:`summarize` returns for the profiles of a path."""
+        """Read a saved report, or measure the profiles of a path with :meth:`summarize`."""
         from bubbleviz.report.saved import is_saved_report, read_saved
 
         return (read_saved(path), None) if is_saved_report(path) else self.summarize([path])
@@ -181,41 +187,44 @@ class MeasurementOptions:
         return summarize(report, by_rank=False), report
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
-        """Return the report on idle time of profiles without named operations; None of others."""
+        """Measure the idle time of profiles without forward and backward ranges.
+
+        Returns None if there are such ranges, or a convention is given.
+        """
         from bubbleviz.analyses.first_look import choose_command
 
         if self.convention or choose_command(paths)[0] != "idle":
             return None
         from bubbleviz.analyses.idle import idle
 
-        with progress_bars() as bars:
-            return idle(paths, jobs=jobs_or_cores(self.jobs), progress=bars)
+        with show_reading_progress() as bars:
+            return idle(paths, jobs=resolve_jobs(self.jobs), progress=bars)
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
-        """Return the report on the profiles of one run, with progress on standard error.
+        """Measure the profiles of one run, and show the progress on standard error.
 
         Args:
-            paths: of the profiles.
-            memory: whether memory events are read, too.
+            paths: Paths of the profiles.
+            memory: Whether to read memory events.
 
         Raises:
-            BubblevizError: see :func:`bubbleviz.analyze`.
+            BubblevizError: See :func:`bubbleviz.analyze`.
         """
         from bubbleviz.api import analyze
 
-        with progress_bars() as bars:
+        with show_reading_progress() as bars:
             return analyze(
                 paths,
                 skip=self.skip,
                 convention=self.convention or (),
                 memory=memory,
-                jobs=jobs_or_cores(self.jobs),
+                jobs=resolve_jobs(self.jobs),
                 progress=bars,
             )
 
 
-def files_of(runs: Iterable[str]) -> list[str]:
-    """Return the files of runs, each a saved report or the path of profiles."""
+def find_files(runs: Iterable[str]) -> list[str]:
+    """Return all files of runs, each given as a saved report or as a path with profiles."""
     from bubbleviz.report.saved import is_saved_report
     from bubbleviz.sources.paths import find_profiles
 
@@ -228,47 +237,47 @@ def files_of(runs: Iterable[str]) -> list[str]:
     ]
 
 
-def _formats(
+def _choose_formats(
     files: Mapping[str, str | None], outputs: Iterable[str], endings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the output format of each file.
+    """Return the format of each output file, keyed by file.
 
     Args:
-        files: file by format; None where the option was not given.
-        outputs: further files, of these formats by their suffixes.
-        endings: formats of the command alone by the endings of their files.
+        files: File of each format option, keyed by format, or None if the option is not given.
+        outputs: Files of ``-o``, whose suffixes determine the format.
+        endings: Formats that only this command has, keyed by file ending.
 
     Raises:
-        UsageError: two formats have the same file, or a suffix is of none of them.
-        OutputError: a format needs a package that is not installed, or is binary and standard
-            output is a terminal.
+        UsageError: Two outputs are the same file, or a suffix belongs to no format.
+        OutputError: A format needs a package that is not installed, or is binary and goes to a
+            terminal.
     """
-    known = {renderer.name: renderer for renderer in list_renderers() if renderer.name in files}
-    given = [(file, name) for name, file in files.items() if file is not None]
+    renderers = {renderer.name: renderer for renderer in list_renderers() if renderer.name in files}
+    file_formats = [(file, name) for name, file in files.items() if file is not None]
     for file in outputs:
         name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
         if file == "-":
             options = ", ".join(f"--{format_name} -" for format_name in files)
             raise UsageError(f"-o -: standard output has no suffix; give {options}")
         plots = [end for end in endings if f"{file[:-4].lower()}.svg".endswith(end)]
-        if name is None and plots and format_of_suffix(file, known) in {"pdf", "png"}:
+        if name is None and plots and format_of_suffix(file, renderers) in {"pdf", "png"}:
             raise UsageError(f"-o {file[:200]}: this plot is an SVG; name it {plots[0]}")
-        given.append((file, name or format_of_suffix(file, known, endings)))
-    named = dict(given)
-    if len(named) < len(given):
-        files_given = [file for file, _ in given]
-        twice = next(file for file in files_given if files_given.count(file) > 1)
-        raise UsageError(f"{twice[:200]}: two outputs name the same file; give each its own")
-    for file, name in named.items():
-        if name not in known:
+        file_formats.append((file, name or format_of_suffix(file, renderers, endings)))
+    format_of_file = dict(file_formats)
+    if len(format_of_file) < len(file_formats):
+        all_files = [file for file, _ in file_formats]
+        duplicate = next(file for file in all_files if all_files.count(file) > 1)
+        raise UsageError(f"{duplicate[:200]}: named by two outputs; give each its own file")
+    for file, name in format_of_file.items():
+        if name not in renderers:
             continue
-        known[name].check(file)
-        check_suffix(file, name, known)
-        if known[name].binary and file == "-" and sys.stdout.isatty():
+        renderers[name].check(file)
+        check_suffix(file, name, renderers)
+        if renderers[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(
                 f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"
             )
-    return named
+    return format_of_file
 
 
 def command(
@@ -276,18 +285,18 @@ def command(
     endings: Mapping[str, str] | None = None,
     documented: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return what makes a function a command, with options that typer reads from its signature.
+    """Return a decorator that turns a function into a command for typer.
 
-    A parameter that is a dataclass becomes one option for each of its fields. ``outputs`` (see
-    :class:`Outputs`) becomes ``-o``, ``--force`` and ``--quiet``, and one option per format. Help
-    lists only the ``documented`` ones, because ``-o`` with a suffix does the same. ``invocation``
-    becomes no option: it is what the application hands to the command. Every command has
-    ``--anonymous``.
+    The decorated function has one parameter per option: the fields of parameters that are
+    dataclasses; ``-o``, ``--force``, ``--quiet`` and one option per format for ``outputs`` (see
+    :class:`Outputs`); and ``--anonymous``. ``invocation`` is supplied by the application and is not
+    an option.
 
     Args:
-        files: the formats that the command writes, with their lines in ``--help``.
-        endings: formats of the command alone by the endings of their files.
-        documented: Names of the formats whose own option is listed in help.
+        files: Formats that the command writes, with their descriptions in ``--help``.
+        endings: Formats that only this command has, keyed by file ending.
+        documented: Formats whose options are listed in help. The others are hidden, because ``-o``
+            with a suffix does the same.
     """
     formats = {name: name.replace("-", "_") for name in files or ()}
 
@@ -303,29 +312,31 @@ def command(
         def with_options(**options: Any) -> None:
             options.pop("anonymous")
             invocation: Invocation = options.pop("context").obj or Invocation()
-            with _names_noted(invocation.names, signed, options):
+            with _note_names(invocation.names, signed, options):
                 for name, group in groups.items():
                     values = {field.name: options.pop(field.name) for field in fields(group)}
                     options[name] = group(**values)
                 if files is not None:
                     output, force, quiet = map(options.pop, ("output", "force", "quiet"))
-                    named = {name: options.pop(key) for name, key in formats.items()}
-                    written = _formats(named, output or (), endings or {})
-                    options["outputs"] = Outputs(written, force, quiet, names=invocation.names)
+                    files_of_formats = {name: options.pop(key) for name, key in formats.items()}
+                    output_formats = _choose_formats(files_of_formats, output or (), endings or {})
+                    options["outputs"] = Outputs(
+                        output_formats, force, quiet, names=invocation.names
+                    )
                 if "invocation" in described:
                     options["invocation"] = invocation
                 function(**options)
 
         parameters: list[Parameter] = []
-        for name, own in described.items():
+        for name, parameter in described.items():
             if name in groups:
-                parameters += _options_of_group(groups[name])
+                parameters += _list_group_options(groups[name])
             elif name == "outputs":
-                parameters += _options_of_outputs(files or {}, endings, documented)
+                parameters += _list_output_options(files or {}, endings, documented)
             elif name != "invocation":
-                parameters.append(own)
-        parameters.append(_keyword("anonymous", bool, _ANONYMOUS))
-        parameters.append(_keyword("context", typer.Context, Parameter.empty))
+                parameters.append(parameter)
+        parameters.append(_make_keyword("anonymous", bool, _ANONYMOUS))
+        parameters.append(_make_keyword("context", typer.Context, Parameter.empty))
         signed: Any = with_options
         signed.__signature__ = signature(function).replace(parameters=parameters)
         signed.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -334,34 +345,34 @@ def command(
     return decorate
 
 
-def _options_of_group(group: Any) -> list[Parameter]:
+def _list_group_options(group: Any) -> list[Parameter]:
     """Return a parameter for each field of a dataclass of options."""
     hints = get_type_hints(group)
-    return [_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
+    return [_make_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
 
 
-def _options_of_outputs(
+def _list_output_options(
     files: Mapping[str, str], endings: Mapping[str, str] | None, documented: Collection[str]
 ) -> list[Parameter]:
-    """Return the parameters that stand for ``outputs``; see :func:`command`."""
-    parameters = [_keyword("output", list[str] | None, _output(files, endings))]
+    """Return the parameters that replace ``outputs``; see :func:`command`."""
+    parameters = [_make_keyword("output", list[str] | None, _make_output_option(files, endings))]
     for name, summary in files.items():
         file = option("FILE", summary, "Outputs", f"--{name}", hidden=name not in documented)
-        parameters.append(_keyword(name.replace("-", "_"), str | None, file))
-    parameters.append(_keyword("force", bool, FORCE))
-    parameters.append(_keyword("quiet", bool, QUIET))
+        parameters.append(_make_keyword(name.replace("-", "_"), str | None, file))
+    parameters.append(_make_keyword("force", bool, FORCE))
+    parameters.append(_make_keyword("quiet", bool, QUIET))
     return parameters
 
 
 @contextmanager
-def _names_noted(
+def _note_names(
     names: PrivateNames, command: Callable[..., None], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Note the arguments of a command, and if it fails the names in its options.
+    """Note the paths in the arguments of a command, and if it fails, all names in its options.
 
-    The message of an error may contain any of them.
+    The message of an error may contain any of these names.
     """
-    arguments, paths, hosts = _given_names(command, values)
+    arguments, paths, hosts = _find_names(command, values)
     names.note_paths(arguments)
     try:
         yield
@@ -372,14 +383,19 @@ def _names_noted(
         raise
 
 
-def _given_names(
+def _find_names(
     command: Callable[..., None], values: Mapping[str, Any]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the arguments of a command, which are paths, and the paths and hosts in its options.
+    """Return the paths and hosts in the values of a command's parameters.
 
     Args:
-        command: The command, whose parameters say what their values are.
-        values: The values by parameter.
+        command: The command. The placeholders of its options show which values are paths or hosts.
+        values: Values, keyed by parameter.
+
+    Returns:
+        arguments: Values of the arguments, which are all paths.
+        paths: Paths in the options.
+        hosts: Names of hosts in the options.
     """
     arguments: list[str] = []
     paths: list[str] = []
@@ -399,13 +415,14 @@ def _given_names(
     return arguments, paths, hosts
 
 
-def _output(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
-    """Return the option that writes files as their suffixes say."""
-    known = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
-    suffixes = [known[name] for name in files if name in known] + [*(endings or {})]
-    summary = f"Write as the suffix says ({', '.join(suffixes)}); repeat for several."
+def _make_output_option(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
+    """Return the option ``-o``, whose file suffix determines the format."""
+    suffix_of_format = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
+    suffixes = [suffix_of_format[name] for name in files if name in suffix_of_format]
+    suffixes += endings or {}
+    summary = f"Output file; its suffix sets the format ({', '.join(suffixes)}). Repeatable."
     return option("FILE", summary, "Outputs", "--output", "-o")
 
 
-def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
+def _make_keyword(name: str, annotation: Any, default: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,4 +1,4 @@
-"""Outputs of a command: the files that it is to write, and what it prints."""
+"""Outputs of a command: the files that it writes, and the text that it prints."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import complain, pass_on
+from bubbleviz.cli.terminal import print_message, write_content
 from bubbleviz.render.files import check_outputs, write_outputs
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a command is to write.
+    """The files that a command writes, and how it prints.
 
     Attributes:
-        formats: the format of each file, by its name.
-        force: whether existing files are replaced.
-        quiet: whether neither warnings nor results are printed.
-        inputs: files that are read, once :meth:`check` has them; no output may replace one.
-        names: The private names that outputs replace.
+        formats: Format of each output file, keyed by file.
+        force: Whether existing files are replaced.
+        quiet: Whether to print neither warnings nor results.
+        inputs: Input files, which outputs never replace; set by :meth:`check`.
+        names: Private names to replace in all outputs.
     """
 
     formats: Mapping[str, str]
@@ -33,11 +33,14 @@ class Outputs:
     names: PrivateNames = field(default_factory=PrivateNames)
 
     def check(self, inputs: Iterable[str | None]) -> None:
-        """Refuse, before any work, files that cannot be written, or are read; None is no file.
+        """Check before any work that all outputs can be written.
+
+        Args:
+            inputs: Files that the command reads; None entries are ignored.
 
         Raises:
-            UsageError: an output is named twice.
-            OutputError: an output exists, is an input, or its directory does not exist.
+            UsageError: Two outputs are the same file.
+            OutputError: An output exists, is an input, or its directory does not exist.
         """
         self.inputs.extend(path for path in inputs if path is not None)
         self.names.note_paths([*self.inputs, *self.formats])
@@ -51,31 +54,31 @@ class Outputs:
         *,
         warnings: Sequence[str] = (),
     ) -> None:
-        """Write all files, print warnings, then fill standard output.
+        """Write all files, print warnings, and print the result or the file ``-``.
 
-        With ``--anonymous``, private names in the result are replaced here, before it is rendered.
+        With ``--anonymous``, private names in the result are replaced before it is rendered.
 
         Args:
             result: The result of the command, with real names.
-            content: Returns the content of a file from the result, a format and the file's name.
+            content: ``content(result, format, file)`` returns the content of a file.
             print_result: Prints the result, if no file is written to standard output.
-            warnings: Lines for standard error.
+            warnings: Messages for standard error.
 
         Raises:
-            OutputError: a file cannot be written.
+            OutputError: A file cannot be written.
         """
-        with step("render"):
-            shown = self.names.replaced(result)
-            contents = {file: content(shown, name, file) for file, name in self.formats.items()}
+        with time_step("render"):
+            public = self.names.replaced(result)
+            contents = {file: content(public, name, file) for file, name in self.formats.items()}
         files = {file: content for file, content in contents.items() if file != "-"}
-        with step("write"):
+        with time_step("write"):
             self.check(())
             write_outputs(files, force=self.force)
         for warning in () if self.quiet else warnings:
-            complain(warning, 0, self.names)
-        with step("print"):
+            print_message(warning, 0, self.names)
+        with time_step("print"):
             piped = contents.get("-")
             if piped is not None:
-                pass_on(piped)
+                write_content(piped)
             elif not self.quiet:
-                print_result(shown)
+                print_result(public)

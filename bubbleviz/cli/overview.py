@@ -1,4 +1,4 @@
-"""What ``inspect`` and ``conventions`` print."""
+"""Documents that ``inspect`` and ``conventions`` print."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
 
-#: Devices and names of ranges on one screen.
+#: Maximum number of devices, and of range names, on one screen.
 _DEVICES, _SHAPES = 3, 4
 #: Maximum number of similar files that are named.
-_LIKE = 8
-#: Singular of the names of rows; all other names lose their final "s".
+_MAX_SIMILAR = 8
+#: Singular forms of the names of rows, if it is not the name without its final "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
     "copies": "copy",
@@ -30,19 +30,23 @@ _SINGULAR = {
 }
 
 
-def inspection_parts(
-    inspection: Inspection, paths: str, known: Collection[str], *, everything: bool = True
+def describe_inspection(
+    inspection: Inspection,
+    paths: str,
+    conventions_of_run: Collection[str],
+    *,
+    everything: bool = True,
 ) -> Iterator[Block]:
-    """Yield what ``inspect`` prints.
+    """Yield the blocks that ``inspect`` prints for a profile.
 
     Args:
-        inspection: of one profile.
-        paths: of all profiles, as a shell reads them.
-        known: conventions that others of them follow.
-        everything: whether to list all that is listed, or what fits one screen.
+        inspection: Inspection of the profile.
+        paths: Paths of all profiles, quoted for a shell.
+        conventions_of_run: Conventions that other profiles of the run follow.
+        everything: Whether to print complete lists, or only what fits one screen.
     """
     if inspection.is_table:
-        yield from _table_parts(inspection)
+        yield from _describe_table(inspection)
         return
     devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)
 
@@ -67,72 +71,74 @@ def inspection_parts(
     )
     noun = "GPU" if source.on_host else source.device
     yield HangingLines(
-        [_device_line(device, noun, uuid=everything) for device in contents.devices[:devices]]
+        [_describe_device(device, noun, uuid=everything) for device in contents.devices[:devices]]
     )
-    yield from _more(len(contents.devices), devices)
+    yield from _count_unlisted(len(contents.devices), devices)
     if everything:
-        yield from _rows(inspection, "no table")
+        yield from _list_row_counts(inspection, "no table")
     nvtx = source.format == "nsys"
     yield Sentence("NVTX convention" if nvtx else "Convention", style="bold")
-    yield HangingLines([("  ", line.strip()) for line in _convention_lines(inspection)])
+    yield HangingLines([("  ", line.strip()) for line in _list_conventions(inspection)])
     yield Sentence("Most frequent range names in a sample (# stands for numbers)", style="bold")
     frequent = [f"  {count:>12,}  {to_one_line(name, 80)}" for name, count in inspection.shapes]
     yield Sentence("\n".join(frequent[:shapes]) or "  none")
-    yield from _more(len(inspection.shapes), shapes)
-    yield from _next(inspection, (*inspection.missing, *inspection.candidates))
+    yield from _count_unlisted(len(inspection.shapes), shapes)
+    yield from _describe_next_step(inspection, (*inspection.missing, *inspection.candidates))
     if inspection.suggestion:
-        conventions = " ".join(f"--convention {name}" for name in (*known, "mine.toml"))
+        conventions = " ".join(
+            f"--convention {name}" for name in (*conventions_of_run, "mine.toml")
+        )
         yield Sentence("Draft of a convention: check it, then measure with it", style="bold")
         yield Sentence(
             f"  bubbleviz inspect {paths} -o mine.toml\n  bubbleviz analyze {paths} {conventions}",
             is_preformatted=True,
         )
-        yield Sentence("\n".join(_trial_lines(inspection)))
+        yield Sentence("\n".join(_describe_trial(inspection)))
         if everything:
-            # No line is wrapped or cut: what is printed is the file to save.
+            # The printed text can be saved as a file, so no line is wrapped or cut.
             lines = map(replace_unprintable, inspection.suggestion.splitlines())
             yield Sentence("\n" + "\n".join(lines) + "\n", is_preformatted=True)
 
 
-def kind_of(inspection: Inspection) -> tuple[object, ...]:
-    """Return what files have in common of which one screen shows the first."""
+def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
+    """Return a key that is equal for similar files, of which one screen only shows the first."""
     source = inspection.contents.source
-    named = tuple(evidence.convention for evidence in inspection.evidence)
-    lacks = (*inspection.missing, *inspection.candidates)
-    return source.format, source.nsys_version, source.schema_version, named, lacks
+    conventions = tuple(evidence.convention for evidence in inspection.evidence)
+    problems = (*inspection.missing, *inspection.candidates)
+    return source.format, source.nsys_version, source.schema_version, conventions, problems
 
 
-def others_like_it(others: Sequence[Inspection]) -> Iterator[Block]:
-    """Yield which files are like one that is shown; nothing without any."""
-    if others:
-        names = [to_one_line(Path(own.contents.source.path).name, 60) for own in others]
-        like = f"{format_count(len(others), 'file')} like it (-v): {list_first(names, _LIKE)}\n"
-        yield Sentence(f"and {like}", style="dim")
+def list_similar_files(similar: Sequence[Inspection]) -> Iterator[Block]:
+    """Yield a note that lists the files similar to a printed one, if there are any."""
+    if similar:
+        names = [to_one_line(Path(own.contents.source.path).name, 60) for own in similar]
+        count = format_count(len(similar), "similar file")
+        yield Sentence(f"and {count} (-v): {list_first(names, _MAX_SIMILAR)}\n", style="dim")
 
 
-def _table_parts(inspection: Inspection) -> Iterator[Block]:
-    """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
+def _describe_table(inspection: Inspection) -> Iterator[Block]:
+    """Yield the blocks that ``inspect`` prints for a table of operations or a recording."""
     contents = inspection.contents
     kind = contents.source.format
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
     text += "".join(f"\n  {what:<12} {to_one_line(fact, 100)}" for what, fact in contents.facts)
     yield Sentence(text, lead=to_one_line(contents.source.path, 200))
-    yield from _rows(inspection, "not given")
+    yield from _list_row_counts(inspection, "not given")
     for phase, count in contents.candidates.items():
         yield Sentence(f"  {phase:<30}{count:>12,}")
-    yield from _next(inspection, inspection.missing)
+    yield from _describe_next_step(inspection, inspection.missing)
 
 
-def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
-    """Yield the rows of each table."""
+def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
+    """Yield the number of rows of each table, or ``unknown`` if it is not known."""
     yield Sentence("Rows", style="bold")
-    for what, count in inspection.contents.tables.items():
+    for table, count in inspection.contents.tables.items():
         rows = unknown if count is None else f"{count:,}"
-        yield Sentence(f"  {what:<30}{rows:>12}")
+        yield Sentence(f"  {table:<30}{rows:>12}")
 
 
-def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
-    """Yield whether a profile can be analysed, and what it lacks."""
+def _describe_next_step(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
+    """Yield whether ``analyze`` can measure the profile, and what is missing."""
     yield Sentence("Next", style="bold")
     verdict = f"analyze {'can' if inspection.analysable else 'cannot'} compute bubble ratios"
     yield HangingLines(
@@ -140,8 +146,8 @@ def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     )
 
 
-def _device_line(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
-    """Return a device as the lead of a line, and its text."""
+def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
+    """Return the lead and the text of the line that describes a device."""
     text = to_one_line(device.name, 60)
     text += f", {to_one_line(device.uuid, 60)}" if uuid and device.uuid else ""
     if device.pid is None:
@@ -149,38 +155,37 @@ def _device_line(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
     return f"  {noun} {device.device_id} ", f"of process {device.pid}: {text}"
 
 
-def _more(count: int, shown: int | None) -> Iterator[Block]:
+def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
+    """Yield the number of entries that are not listed, if there are any."""
+    if max_listed is not None and count > max_listed:
+        yield Sentence(f"  and {count - max_listed:,} more (-v)", style="dim")
 
-    if shown is not None and count > shown:
-        yield Sentence(f"  and {count - shown:,} more (-v)", style="dim")
 
-
-def _trial_lines(inspection: Inspection) -> Iterator[str]:
+def _describe_trial(inspection: Inspection) -> Iterator[str]:
+    """Yield lines with the result of measuring the profile with the drafted convention."""
     trial = inspection.trial
     if trial is not None:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
         yield f"  tried on this profile: {counts}"
         yield f"  attributed: {100 * trial.attributed:.1f} % of compute-kernel time"
-        yield f"  of this file alone: {to_one_line(trial.headline, 400)}"
+        yield f"  result for this file: {to_one_line(trial.headline, 400)}"
 
 
-def convention_parts(conventions: Iterable[Convention]) -> Iterator[Block]:
-    """Yield what ``conventions`` prints: each convention with its examples."""
+def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
+    """Yield the blocks that ``conventions`` prints: each convention with its examples."""
     for convention in conventions:
         yield Sentence(convention.name, style="bold")
         examples = "\n".join(f"    {to_one_line(example, 100)}" for example in convention.examples)
         yield Sentence(f"  {convention.summary}\n{examples}\n")
 
 
-def _convention_lines(inspection: Inspection) -> Iterator[str]:
+def _list_conventions(inspection: Inspection) -> Iterator[str]:
+    """Yield a line per matching convention, with counts and examples of its ranges."""
     if not inspection.evidence:
         yield "  no built-in convention matches these ranges"
     for evidence in inspection.evidence:
         counts = [f"{count:,} {phase}" for phase, count in evidence.phases]
         counts += [format_count(evidence.iterations, "iteration")] if evidence.iterations else []
         examples = ", ".join(to_one_line(e, 40) for e in evidence.examples)
-        left = "; parts of operations that another convention names"
-        yield (
-            f"  {evidence.convention}: {', '.join(counts)} (such as {examples})"
-            f"{left if evidence.parts_left else ''}"
-        )
+        note = "; parts of operations that another convention names" if evidence.parts_left else ""
+        yield f"  {evidence.convention}: {', '.join(counts)} (such as {examples}){note}"

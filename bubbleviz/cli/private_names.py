@@ -1,10 +1,9 @@
-"""Private names: hosts, files, threads, processes and GPUs, and the stand-ins that replace them.
+"""The option ``--anonymous``, which replaces names of hosts, files, threads, processes and GPUs.
 
-The library works with the real names. With ``--anonymous``, the command line replaces them once,
-where a result becomes output: :meth:`PrivateNames.replaced` maps a finished result to the same
-result with stand-ins before anything renders it, and messages for standard error pass through
-:meth:`PrivateNames.text` in :func:`bubbleviz.cli.terminal.complain`. The same name has the same
-stand-in in everything that one command writes.
+The library works with the real names. The command line replaces them only in its outputs:
+:meth:`PrivateNames.replaced` replaces the names in a finished result before it is rendered, and
+:func:`bubbleviz.cli.terminal.print_message` passes messages through :meth:`PrivateNames.text`. The
+same name has the same stand-in in all outputs of a command.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ValueT = TypeVar("ValueT")
 
 @runtime_checkable
 class ListsPaths(Protocol):
-    """A result that lists the files that it comes from."""
+    """A result with the list of files that it was measured from."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -34,27 +33,27 @@ class ListsPaths(Protocol):
 
 @runtime_checkable
 class ListsHosts(Protocol):
-    """A result that lists the hosts that it comes from."""
+    """A result with the list of hosts that it was measured from."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts, and of clocks, which are mostly named after hosts."""
+        """Names of the hosts and of the clocks, which are usually named after hosts."""
 
 
 class PrivateNames:
-    """The private names that one call of the command line meets, and their stand-ins.
+    """The private names in one run of the command line, and their stand-ins.
 
     Args:
-        hidden: Whether names are replaced. If False, nothing is noted or replaced.
+        hidden: Whether names are replaced. If False, all methods return their input unchanged.
     """
 
     def __init__(self, *, hidden: bool = False) -> None:
         self._stand_ins: StandIns | None = None
         if hidden:
-            # Few commands need it, and it loads numpy.
-            from bubbleviz.cli.stand_ins import StandIns, public_words
+            # Imported here because it loads numpy, and few runs need it.
+            from bubbleviz.cli.stand_ins import StandIns, list_public_words
 
-            self._stand_ins = StandIns(public_words())
+            self._stand_ins = StandIns(list_public_words())
 
     def note_paths(self, paths: Iterable[str]) -> None:
         """Note paths of files and directories."""
@@ -69,7 +68,7 @@ class PrivateNames:
                 self._stand_ins.add_host(host)
 
     def note(self, *results: object) -> None:
-        """Note the names of files and hosts that results list; other objects list none."""
+        """Note the names of files and hosts in results; see ``ListsPaths`` and ``ListsHosts``."""
         for result in results if self._stand_ins is not None else ():
             if isinstance(result, ListsPaths):
                 self.note_paths(result.paths)
@@ -77,35 +76,35 @@ class PrivateNames:
                 self.note_hosts(result.hosts)
 
     def replaced(self, result: ValueT) -> ValueT:
-        """Return a result with stand-ins for the private names in it, or itself if none are hidden.
+        """Return a copy of a result with stand-ins for private names.
 
         Args:
             result: A text, a dataclass, a struct, or tuples, lists and mappings of them. The names
-                that it lists, or that the elements of a tuple list, are noted first.
+                listed by it, or by the elements of a tuple, are noted first.
         """
         if self._stand_ins is None:
             return result
         self.note(*(result if isinstance(result, tuple) else [result]))
-        replaced: ValueT = self._stand_ins.value(result)
+        replaced: ValueT = self._stand_ins.replace_in_value(result)
         return replaced
 
     def text(self, text: str) -> str:
-        """Return a text with stand-ins for the private names in it."""
-        return text if self._stand_ins is None else self._stand_ins.text(text)
+        """Return a text with stand-ins for private names."""
+        return text if self._stand_ins is None else self._stand_ins.replace_in_text(text)
 
     def note_error(self, error: BubblevizError) -> None:
-        """Note the names that an error says its message contains."""
+        """Note the paths and hosts that an error lists because its message contains them."""
         self.note_paths(error.paths)
         self.note_hosts(error.hosts)
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a call of the command line hands to its command.
+    """Properties of a run of the command line, for its command.
 
     Attributes:
-        command_line: The words of the call, as a shell reads them.
-        names: The private names that it meets.
+        command_line: The command line, quoted for a shell.
+        names: The private names of this run.
     """
 
     command_line: str = "bubbleviz"

@@ -1,4 +1,4 @@
-"""The part of a report that ``--iteration``, ``--ranks``, ``--stages`` and so on select."""
+"""Options that select a part of a report, and options of pictures."""
 
 from __future__ import annotations
 
@@ -19,39 +19,43 @@ if TYPE_CHECKING:
     from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.report.report import Report
 
-#: More ranks or iterations than any report holds.
-_MOST = 1_000_000
-#: So many hosts stand in a message.
-_NAMED = 8
-#: Options that some outputs draw.
-_DRAWN = ("causes", "critical-path", "heat-map", "style", "width")
+#: Maximum count of numbers in an option; no report has more ranks or iterations.
+_MAX_NUMBERS = 1_000_000
+#: Maximum number of hosts in a message.
+_MAX_HOSTS = 8
+#: Options that only affect pictures.
+_PICTURE_OPTIONS = ("causes", "critical-path", "heat-map", "style", "width")
 _SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
 _RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
 
-def numbers(text: str, option: str) -> tuple[int, ...]:
-    """Return the numbers of ``0,2,4-7``, in the order written.
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Parse numbers and ranges such as ``0,2,4-7``, in the order written.
+
+    Args:
+        text: Value of the option.
+        option: Name of the option, for the message.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: The value does not have this form, or has too many numbers.
     """
-    listed: list[int] = []
-    shown = repr(text if len(text) <= 60 else f"{text[:59]}…")
+    parsed: list[int] = []
+    quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")
     for part in text.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise UsageError(f"{option} {shown}: not of the form 3 or 0-3 or 0,2,4-7")
+            raise UsageError(f"{option} {quoted}: not of the form 3 or 0-3 or 0,2,4-7")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise UsageError(f"{option} {shown}: ends before it begins")
-        if last - first + len(listed) > _MOST:
-            raise UsageError(f"{option} {shown}: more than {_MOST:,} numbers")
-        listed.extend(range(first, last + 1))
-    return tuple(listed)
+            raise UsageError(f"{option} {quoted}: range {first}-{last} ends before it starts")
+        if last - first + len(parsed) > _MAX_NUMBERS:
+            raise UsageError(f"{option} {quoted}: more than {_MAX_NUMBERS:,} numbers")
+        parsed.extend(range(first, last + 1))
+    return tuple(parsed)
 
 
-def _listed(numbers: set[int | None]) -> str:
-    """Return numbers as ``0-3,6``."""
+def _format_numbers(numbers: set[int | None]) -> str:
+    """Format numbers as ``0-3,6``, or ``none`` if there are none."""
     from bubbleviz.model.collectives import format_number_ranges
 
     return (
@@ -59,18 +63,18 @@ def _listed(numbers: set[int | None]) -> str:
     )
 
 
-def parallel_of(text: str) -> Parallel:
-    """Return the sizes of ``tp=2,pp=4,dp=8``; those that are not given are 1.
+def parse_parallel(text: str) -> Parallel:
+    """Parse parallel sizes such as ``tp=2,pp=4,dp=8``; missing sizes are 1.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: The text does not have this form.
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
         match = _SIZE.match(part)
         if match is None or match[1] in sizes:
-            wrong = "twice" if match else "not of the form tp=2,pp=4,dp=8"
-            raise UsageError(f"--parallel: {part[:60]!r} is {wrong}")
+            problem = "given twice" if match else "not of the form tp=2,pp=4,dp=8"
+            raise UsageError(f"--parallel: {part[:60]!r} is {problem}")
         sizes[match[1]] = int(match[2])
     from bubbleviz.align.stages.pipelines import Parallel
 
@@ -81,38 +85,42 @@ def parallel_of(text: str) -> Parallel:
 class PaperOptions:
     """Options of pictures for a paper: their width and style."""
 
-    width: str | None = option("89mm", "Width on paper, letters of 7 pt.", "Pictures")
+    width: str | None = option("89mm", "Figure width on paper; text is 7 pt.", "Pictures")
     style: str | None = option(
         "screen|paper[,KEY=VALUE...]",
-        "Paper: no title, no notes, 183mm wide. Keys: height, row, font, legend, labels.",
+        "paper: no title or notes, 183mm wide. Keys: height, row, font, legend, labels.",
         "Pictures",
         complete=STYLES,
     )
 
-    def able(self, name: str) -> list[str]:
-        """Return the formats that draw what an option adds."""
+    def list_formats(self, name: str) -> list[str]:
+        """Return the formats that an option of pictures affects."""
         del name
         return ["svg", "pdf", "png"]
 
     def check(self, outputs: Collection[str]) -> None:
-        """Check, before any work, the values of options, and that an output draws what they add.
+        """Check the values of the options, and that each of them affects an output.
+
+        Args:
+            outputs: Names of the formats that the command writes.
 
         Raises:
-            UsageError: a value is unknown, or no output, by name, draws it.
+            UsageError: A value is invalid, or no output is affected by an option.
         """
         parse_style(self.style)
         if self.width is not None:
             parse_millimetres(self.width, "--width")
-        for name in _DRAWN:
-            able = self.able(name)
-            if getattr(self, name.replace("-", "_"), None) and not {*able} & {*outputs}:
-                *first, last = (f"--{each}" for each in able)
+        for name in _PICTURE_OPTIONS:
+            formats = self.list_formats(name)
+            is_given = bool(getattr(self, name.replace("-", "_"), None))
+            if is_given and not {*formats} & {*outputs}:
+                *first, last = (f"--{format_name}" for format_name in formats)
                 raise UsageError(
                     f"--{name}: needs a picture to draw on; add {', '.join(first)} or {last}"
                 )
 
-    def styled(self) -> View:
-        """Return a view of everything in this style."""
+    def make_view(self) -> View:
+        """Return a view of the entire report with this width and style."""
         return View(
             style=self.style,
             width_mm=None if self.width is None else parse_millimetres(self.width, "--width"),
@@ -121,35 +129,36 @@ class PaperOptions:
 
 @dataclass(frozen=True)
 class PictureOptions(PaperOptions):
-    """Options of pictures: what they show, and of which iterations and ranks."""
+    """Options of pictures: iterations and ranks to draw, and optional parts of the picture."""
 
-    iteration: str | None = option(
-        "N|A-B|all", "Iterations to draw; else the median one.", "Selection"
-    )
+    iteration: str | None = option("N|A-B|all", "Iterations to draw [the median]", "Selection")
     ranks: str | None = option("0-3,5", "Ranks to draw, by number.", "Selection")
     stages: str | None = option("0-3,5", "Stages to draw.", "Selection")
     pipelines: str | None = option("0-3,5", "Pipelines to draw.", "Selection")
     hosts: str | None = option("A,B", "Hosts to draw, by name.", "Selection")
     rows: str | None = option(
-        "rank|stage|spread", "What a row is; stages above 64 ranks.", "Pictures", complete=ROWS
+        "rank|stage|spread",
+        "One row per rank, or per stage [stage above 64 ranks]",
+        "Pictures",
+        complete=ROWS,
     )
     communication: bool = flag(
-        "Draw a lane of communication under each rank.", "Pictures", "--communication"
+        "Draw communication in a lane below each rank.", "Pictures", "--communication"
     )
     causes: bool = flag("Colour idle time by its cause.", "Pictures", "--causes")
     heat_map: bool = flag(
-        "Draw which microbatch took long on which stage.", "Pictures", "--heat-map"
+        "Add a heat map of times by stage and microbatch.", "Pictures", "--heat-map"
     )
     critical_path: bool = flag(
-        "Draw what bounds the iteration as a line.", "Pictures", "--critical-path"
+        "Draw the critical path of the iteration.", "Pictures", "--critical-path"
     )
 
-    def able(self, name: str) -> list[str]:
-        """Return the formats that draw what an option adds."""
+    def list_formats(self, name: str) -> list[str]:
+        """Return the formats that an option of pictures affects."""
         return [renderer.name for renderer in list_renderers() if name in renderer.draws.split()]
 
     def check(self, outputs: Collection[str]) -> None:
-        """Check the values of options, rows among them."""
+        """Check the values of the options; see :meth:`PaperOptions.check`."""
         check_choice(self.rows, ROWS, "--rows")
         super().check(outputs)
 
@@ -157,12 +166,12 @@ class PictureOptions(PaperOptions):
         """Return the view of a report that the options select.
 
         Raises:
-            UsageError: an option selects something that the report does not hold.
+            UsageError: An option selects something that is not in the report.
         """
         return replace(
-            self.styled(),
-            iterations=_iterations(report, self.iteration),
-            ranks=_ranks(report, self),
+            self.make_view(),
+            iterations=_select_iterations(report, self.iteration),
+            ranks=_select_ranks(report, self),
             communication=self.communication,
             rows=self.rows,
             causes=self.causes,
@@ -171,62 +180,85 @@ class PictureOptions(PaperOptions):
         )
 
 
-def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
+def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
+    """Return the indices of the iterations that ``--iteration`` selects, or () without it.
+
+    A range selects the iterations in it that exist; numbers outside ranges must exist.
+
+    Raises:
+        UsageError: An iteration does not exist.
+    """
     if text is None:
         return ()
     if text == "all":
         return tuple(i.index for i in report.iterations)
-    named = {i.name: i.index for i in report.iterations}
-    wanted = numbers(text, "--iteration")
-    chosen = tuple(sorted({named[str(n)] for n in wanted if str(n) in named}))
-    # A range holds those that there are, as --window does.
-    alone = {str(int(part)) for part in text.split(",") if "-" not in part}
-    if not chosen or not alone <= named.keys():
-        names = [i.name for i in report.iterations]
-        known = f"{names[0]} to {names[-1]}" if names else "none"
-        raise UsageError(f"--iteration {text}: no such iteration; the capture contains {known}")
-    return chosen
+    index_of_name = {i.name: i.index for i in report.iterations}
+    names = map(str, parse_numbers(text, "--iteration"))
+    selected = tuple(sorted({index_of_name[name] for name in names if name in index_of_name}))
+    single_numbers = {str(int(part)) for part in text.split(",") if "-" not in part}
+    if not selected or not single_numbers <= index_of_name.keys():
+        existing = [i.name for i in report.iterations]
+        extent = f"{existing[0]} to {existing[-1]}" if existing else "none"
+        raise UsageError(f"--iteration {text}: no such iteration; the capture contains {extent}")
+    return selected
 
 
-def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
-    chosen = [rank.index for rank in report.ranks]
-    numbered = (
+def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
+    """Return the numbers of the ranks that all options select, or () without such an option.
+
+    Raises:
+        UsageError: A rank, stage, pipeline or host does not exist, or no rank is left.
+    """
+    selected = [rank.index for rank in report.ranks]
+    numeric_options = (
         (picture.ranks, "--ranks", "number"),
         (picture.stages, "--stages", "stage"),
         (picture.pipelines, "--pipelines", "pipeline"),
     )
-    for text, name, field in numbered:
+    for text, name, field in numeric_options:
         if text is None:
             continue
-        wanted = set(numbers(text, name))
-        kept = [i for i in chosen if getattr(report.ranks[i], field) in wanted]
-        known = {getattr(rank, field) for rank in report.ranks}
-        if not wanted <= known or not kept:
-            lacking = min(wanted - known, default=None)
-            lost = "selects nothing" if lacking is None else f"there is no {lacking}"
-            raise UsageError(f"{name} {text}: {lost}; the report holds {_listed(known)}")
-        chosen = kept
+        requested = set(parse_numbers(text, name))
+        matching = [i for i in selected if getattr(report.ranks[i], field) in requested]
+        existing = {getattr(rank, field) for rank in report.ranks}
+        if not requested <= existing or not matching:
+            missing = min(requested - existing, default=None)
+            problem = "selects nothing" if missing is None else f"there is no {missing}"
+            contents = _format_numbers(existing)
+            raise UsageError(f"{name} {text}: {problem}; the report contains {contents}")
+        selected = matching
     if picture.hosts is not None:
-        chosen = _of_hosts(report, chosen, picture.hosts)
-    given = (picture.ranks, picture.stages, picture.pipelines, picture.hosts)
-    if all(text is None for text in given):
+        selected = _select_ranks_of_hosts(report, selected, picture.hosts)
+    options = (picture.ranks, picture.stages, picture.pipelines, picture.hosts)
+    if all(text is None for text in options):
         return ()
-    return tuple(report.ranks[index].number for index in chosen)
+    return tuple(report.ranks[index].number for index in selected)
 
 
-def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
-    """Return the ranks that are on one of the hosts."""
-    shown = to_one_line(text, 60)
-    wanted = {name.strip() for name in text.split(",")}
-    known = {rank.host for rank in report.ranks}
-    if not wanted <= known:
-        lacking = to_one_line(min(wanted - known), 60)
-        there = list_and_count([to_one_line(name, 60) for name in sorted(known)], _NAMED)
+def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
+    """Return the ranks that run on one of the hosts.
+
+    Args:
+        report: The report.
+        ranks: Indices of the ranks to choose from.
+        text: Names of hosts, separated by commas.
+
+    Raises:
+        UsageError: A host does not exist, or none of the ranks runs on these hosts.
+    """
+    quoted = to_one_line(text, 60)
+    requested = {name.strip() for name in text.split(",")}
+    hosts = {rank.host for rank in report.ranks}
+    if not requested <= hosts:
+        missing = to_one_line(min(requested - hosts), 60)
+        existing = list_and_count([to_one_line(name, 60) for name in sorted(hosts)], _MAX_HOSTS)
         raise UsageError(
-            f"--hosts {shown}: there is no host {lacking}; the hosts are {there}",
-            hosts=sorted(known),
+            f"--hosts {quoted}: there is no host {missing}; the hosts are {existing}",
+            hosts=sorted(hosts),
         )
-    kept = [rank for rank in ranks if report.ranks[rank].host in wanted]
-    if not kept:
-        raise UsageError(f"--hosts {shown}: matches nothing that the other options select")
-    return kept
+    matching = [rank for rank in ranks if report.ranks[rank].host in requested]
+    if not matching:
+        raise UsageError(
+            f"--hosts {quoted}: none of the ranks that other options select runs there"
+        )
+    return matching

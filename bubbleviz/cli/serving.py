@@ -1,4 +1,4 @@
-"""One page served to this machine alone, under an address that nobody can guess."""
+"""A local web server for one page, under a secret address."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ _TOKEN_BYTES = 24
 
 
 class _Quiet(ThreadingHTTPServer):
-    """A server that ignores broken connections, and does not wait for them."""
+    """A server that ignores broken connections and does not wait for open ones."""
 
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
-def serving(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
-    """Yield a page's address on a free port of the loopback interface, and the server.
+def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
+    """Open a server for a page on a free port of the loopback interface.
 
-    It listens, but answers only in its ``serve_forever``.
+    The page is only returned for requests with the secret token in the path and with the correct
+    ``Host`` header, so other programs and other web sites cannot read it.
 
-    Only a request for that very address, by its own name, gets the page: what knows neither port
-    nor token, a page of another site among them, gets nothing.
+    Yields:
+        url: Address of the page.
+        server: The server, which answers once its ``serve_forever`` runs.
     """
     path = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/"
 
@@ -42,10 +44,10 @@ def serving(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self._answer(b"")
 
         def _answer(self, content: bytes) -> None:
-            place = f"{_HOST}:{port}"
+            host = f"{_HOST}:{port}"
             requested = self.path.partition("?")[0].encode("utf-8", "replace")
-            known = secrets.compare_digest(requested, path.encode())
-            if self.headers.get("Host") != place or not known:
+            has_token = secrets.compare_digest(requested, path.encode())
+            if self.headers.get("Host") != host or not has_token:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             self.send_response(HTTPStatus.OK)
@@ -58,7 +60,7 @@ def serving(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the library never prints."""
+            """Print nothing: the library never prints."""
 
     with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]

@@ -1,4 +1,4 @@
-"""Standard streams that the caller closed, or that accept no more output."""
+"""Handling of standard streams that are closed, or that accept no more output."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TextIO
 
 
 def open_missing() -> None:
-    """Open a stand-in for each standard stream that the caller closed (``>&-``).
+    """Open a replacement for each standard stream that the caller closed (``>&-``).
 
-    Without one, the next file that is opened takes the stream's number, and whatever prints writes
-    into it. Input is at its end, what is written to standard error is lost, and a write to standard
-    output fails as it would have.
+    Otherwise the next opened file would get the number of the stream, and printed text would go to
+    that file. The replacements behave as follows: standard input is empty, standard error discards
+    its text, and writing to standard output fails.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one: those below it are open by now.
+            # os.open takes the lowest free number, which is this one.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
@@ -30,10 +30,10 @@ def open_missing() -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Drop what a stream still holds; the interpreter would try to write it at its end.
+    """Discard the buffered text of a stream, which the interpreter would write when it exits.
 
     Args:
-        stream: standard output if None.
+        stream: The stream, or None for standard output.
     """
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
@@ -43,8 +43,8 @@ def discard_output(stream: TextIO | None = None) -> None:
         return
 
 
-def failure(error: OSError) -> str:
-    """Return the sentence for an operating system's error while a command ran."""
+def describe_os_error(error: OSError) -> str:
+    """Return the message for an error of the operating system that ended a command."""
     if error.errno == errno.EBADF:
         return "standard output is closed; redirect it to a file or to /dev/null"
     return f"stopped ({error.strerror or error}); fix that and run again"

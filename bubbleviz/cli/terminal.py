@@ -1,4 +1,4 @@
-"""Standard output and error: tables for people, files for programs, progress while they wait."""
+"""Printing: tables on standard output, and messages and progress on standard error."""
 
 from __future__ import annotations
 
@@ -32,26 +32,28 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-#: Characters of a path in a list, and how many files that names.
+#: Maximum length of a path in a list of files, and maximum number of files in the list.
 _LONGEST_PATH, _FILES = 100, 4
-#: Columns of what is no terminal, the fewest that anything is laid out for, and the most.
-PIPED, _NARROWEST, _MOST_COLUMNS = 80, 40, 10_000
-#: Lines of a terminal whose size is unknown.
+#: Number of columns if standard output is not a terminal; minimum and maximum number of columns.
+PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
+#: Number of lines if standard output is not a terminal.
 _PIPED_LINES = 24
-#: What an encoding must have, or ASCII is printed.
-_DRAWN_WITH = "█▓▒░▚▞▄▌▐·─…±≥"
-#: Characters of a complaint.
+#: Characters that the encoding of standard output must have; otherwise ASCII is printed.
+_DRAWING_CHARACTERS = "█▓▒░▚▞▄▌▐·─…±≥"
+#: Maximum length of a message.
 _LONGEST = 800
 
 
 def show(blocks: Iterable[Block]) -> None:
-    """Print for a terminal with its width and colours, else as plain text.
+    """Print the blocks of a document.
 
-    On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
-    width takes them whole. What the encoding of standard output lacks becomes ASCII.
+    Tables are fitted to the width of the terminal, or to ``COLUMNS`` if it is set. Otherwise the
+    output is plain text with complete tables. If the encoding of standard output lacks drawing
+    characters, ASCII is used instead.
     """
-    shown_on = display()
-    if sys.stdout.isatty() or shown_on.colour or _given("COLUMNS") or not shown_on.unicode:
+    shown_on = describe_display()
+    has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None
+    if has_width or shown_on.colour or not shown_on.unicode:
         show_lines(render_lines(blocks, shown_on), shown_on)
         return
     _replace_unknown_characters()
@@ -59,30 +61,30 @@ def show(blocks: Iterable[Block]) -> None:
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
-    """Print lines of styled words, with rich where colours are shown."""
+    """Print styled lines, with rich if the display has colours."""
     if not shown_on.colour:
         _replace_unknown_characters()
         sys.stdout.write(join_plain_lines(lines))
         return
-    to = console(shown_on)
+    to = make_console(shown_on)
     for line in lines:
-        to.print(rich_text(line), no_wrap=True, crop=False, overflow="ignore")
+        to.print(convert_to_rich(line), no_wrap=True, crop=False, overflow="ignore")
 
 
 def show_text(text: str) -> None:
-    """Print a text of one or several lines, with blanks in place of unprintable characters."""
-    show_lines([(Span(line),) for line in text.splitlines()], display())
+    """Print a text of one or more lines, with blanks for unprintable characters."""
+    show_lines([(Span(line),) for line in text.splitlines()], describe_display())
 
 
-def rich_text(line: Line) -> Text:
+def convert_to_rich(line: Line) -> Text:
     """Convert a line to rich text, with a blank for each unprintable character."""
     from rich.text import Text
 
     return Text.assemble(*mask_unprintable(line))
 
 
-def console(shown_on: Display) -> Console:
-    """Return standard output as a console of rich."""
+def make_console(shown_on: Display) -> Console:
+    """Return a rich console that prints to standard output."""
     from rich.console import Console
 
     _replace_unknown_characters()
@@ -97,16 +99,16 @@ def console(shown_on: Display) -> Console:
 
 
 def _replace_unknown_characters() -> None:
-    """Let standard output print ``?`` for a character that its encoding lacks."""
+    """Configure standard output to print ``?`` for characters that its encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
-def display() -> Display:
-    """Return what standard output can show.
+def describe_display() -> Display:
+    """Return the abilities of standard output.
 
-    ``COLUMNS`` and ``LINES`` hold for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb``
-    as elsewhere.
+    ``COLUMNS``, ``LINES``, ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` have their usual
+    meanings. ``COLUMNS`` and ``LINES`` also apply if the output is not a terminal.
     """
     environment = os.environ
     terminal = sys.stdout.isatty()
@@ -115,33 +117,34 @@ def display() -> Display:
     colour = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
     columns, lines = shutil.get_terminal_size((PIPED, _PIPED_LINES))
     if not terminal:
-        columns = _given("COLUMNS") or PIPED
-        lines = _given("LINES") or _PIPED_LINES
-    return Display(max(columns, _NARROWEST), colour, not dumb and _shows_blocks(), lines)
+        columns = _read_size("COLUMNS") or PIPED
+        lines = _read_size("LINES") or _PIPED_LINES
+    unicode = not dumb and _has_drawing_characters()
+    return Display(max(columns, _MIN_COLUMNS), colour, unicode, lines)
 
 
-def _given(size: str) -> int | None:
-    """Return the width or height that the environment gives; None where it gives none."""
-    given = os.environ.get(size, "")
-    return int(given) if given.isdecimal() and 0 < int(given) < _MOST_COLUMNS else None
+def _read_size(variable: str) -> int | None:
+    """Return a width or height from the environment, or None if it is not set or not valid."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() and 0 < int(text) < _MAX_COLUMNS else None
 
 
-def _shows_blocks() -> bool:
-    """Return whether the encoding of standard output has the characters that are drawn with."""
+def _has_drawing_characters() -> bool:
+    """Return whether the encoding of standard output has all characters used for drawing."""
     try:
-        _DRAWN_WITH.encode(sys.stdout.encoding or "ascii")
+        _DRAWING_CHARACTERS.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True
 
 
-def pass_on(content: str | bytes) -> None:
-    """Write the content of a file to standard output, exactly as to disk, with text in UTF-8.
+def write_content(content: str | bytes) -> None:
+    """Write the content of a file to standard output: the same bytes as on disk, text in UTF-8.
 
     On a terminal, unprintable characters of a text become blanks.
 
     Raises:
-        OutputError: The content is binary, and standard output accepts only text.
+        OutputError: The content is binary, but standard output only accepts text.
     """
     binary = getattr(sys.stdout, "buffer", None)
     if isinstance(content, str) and sys.stdout.isatty():
@@ -153,45 +156,48 @@ def pass_on(content: str | bytes) -> None:
     elif isinstance(content, str):
         sys.stdout.write(content)
     else:
-        raise OutputError("standard output takes text only; name a file")
+        raise OutputError("standard output only accepts text; write to a file instead")
 
 
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
-    """Print to standard error where the time went."""
+    """Print the time and the number of rows of each step to standard error."""
     for step in steps:
         if step.files:
-            sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_listed(step.files, names)}\n")
+            sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_list_files(step.files, names)}\n")
             continue
         rows = f"{step.rows:>14,} rows" if step.rows else ""
         sys.stderr.write(f"{'  ' * step.depth + step.name:<44}{step.seconds:>9.3f} s{rows}\n")
 
 
-def _listed(files: Sequence[str], names: PrivateNames) -> str:
-    """Return the first of some files, and how many more there are."""
+def _list_files(files: Sequence[str], names: PrivateNames) -> str:
+    """Return the first files in alphabetical order, and the number of others."""
     first = [to_one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
-    more = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
-    return ", ".join((*first, *more))
+    omitted = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
+    return ", ".join((*first, *omitted))
 
 
-def refuse(error: BubblevizError, names: PrivateNames) -> int:
+def report_error(error: BubblevizError, names: PrivateNames) -> int:
     """Write the message of an error to standard error, and return its exit code."""
     names.note_error(error)
-    return complain(str(error), error.exit_code, names)
+    return print_message(str(error), error.exit_code, names)
 
 
-def complain(message: str, code: int, names: PrivateNames) -> int:
-    """Write one line without control characters to standard error, and return an exit code.
+def print_message(message: str, code: int, names: PrivateNames) -> int:
+    """Write a message to standard error, on one line without control characters.
 
     Args:
-        message: The line, with real names.
-        code: The exit code.
-        names: The private names to replace in it.
+        message: The message, with real names.
+        code: The exit code to return.
+        names: The private names to replace in the message.
+
+    Returns:
+        The exit code, even if standard error cannot be written.
     """
     flat = to_one_line(names.text(message))
     if len(flat) > _LONGEST:
-        # A message around an endless path keeps its head and its next step.
+        # A very long path is cut in the middle, so that the advice at the end of the message stays.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    # Standard error may be full or closed: the exit code stays what it is, at the last flush, too.
+    # If standard error is full or closed, the exit code does not change, even at the final flush.
     try:
         sys.stderr.write(f"bubbleviz: {flat}\n")
         sys.stderr.flush()
@@ -201,8 +207,8 @@ def complain(message: str, code: int, names: PrivateNames) -> int:
 
 
 @contextmanager
-def printed_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
-    """Print the log messages of the package while a command runs, or drop them if it is quiet.
+def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
+    """Print log messages of the package as warnings while a command runs, or drop them if quiet.
 
     The attribute ``hosts`` of a log record lists the host names in its message.
 
@@ -218,7 +224,7 @@ def printed_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             """Print a log record."""
             names.note_hosts(getattr(record, "hosts", ()))
-            complain(f"warning: {record.getMessage()}", 0, names)
+            print_message(f"warning: {record.getMessage()}", 0, names)
 
     logger = logging.getLogger("bubbleviz")
     handler = logging.NullHandler() if quiet else WarningPrinter()
@@ -231,19 +237,17 @@ def printed_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         logger.propagate = propagated
 
 
-# Progress on standard error, on a terminal only.
-
-
-#: What takes less shows no progress.
+#: Time before progress is shown, in seconds.
 _LATE_S = 1.0
-#: What goes on once profiles have been read.
+#: Description of the work after all profiles have been read.
 _AFTER_READING = "linking, aligning, counting"
 
 
 class ReadingBars:
-    """A bar of the bytes of all profiles.
+    """A progress bar for the bytes of all profiles.
 
-    Once all are read, no bar stands full: how long the rest takes is unknown, and it says so.
+    When all profiles have been read, it is replaced by an indeterminate bar, because the duration
+    of the remaining work is unknown.
     """
 
     def __init__(self, bars: Bars) -> None:
@@ -252,37 +256,38 @@ class ReadingBars:
         self._read: dict[str, float] = {}
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Take the profiles of the run, each with its bytes."""
+        """Set the size of each profile in bytes, keyed by path."""
         self._sizes = dict(sizes)
-        what = f"{format_count(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
-        self._bars.update(self._task, total=sum(sizes.values()) or None, description=what)
-        # Small files are read before the next frame.
+        description = f"{format_count(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
+        self._bars.update(self._task, total=sum(sizes.values()) or None, description=description)
+        # Small files may be read before the next automatic refresh.
         self._bars.refresh()
 
-    def read(self, path: str, share: float) -> None:
-        """Show how much of a profile has been read."""
+    def read(self, path: str, fraction: float) -> None:
+        """Advance the bar to the fraction of a profile that has been read."""
         size = self._sizes.get(path, 0)
-        more = share * size - self._read.get(path, 0.0)
-        self._read[path] = share * size
-        self._bars.advance(self._task, more)
+        n_new_bytes = fraction * size - self._read.get(path, 0.0)
+        self._read[path] = fraction * size
+        self._bars.advance(self._task, n_new_bytes)
         if all(self._read.get(file, -1.0) >= size for file, size in self._sizes.items()):
             self._bars.remove_task(self._task)
             self._task = self._bars.add_task(_AFTER_READING, total=None)
 
 
 @contextmanager
-def _late_bars() -> Iterator[Bars]:
+def _show_late_bars() -> Iterator[Bars]:
+    """Show progress bars on standard error, from ``_LATE_S`` seconds after the start."""
     from rich.console import Console
     from rich.progress import Progress
 
-    begun = time.monotonic()
+    started_s = time.monotonic()
 
     class LateProgress(Progress):
-        """Bars that show once what they tell of has taken a second."""
+        """Progress bars that are hidden at first."""
 
         def get_renderables(self) -> Iterator[RenderableType]:
-            """Yield the bars, or nothing."""
-            if time.monotonic() - begun > _LATE_S:
+            """Yield the bars, or nothing while they are hidden."""
+            if time.monotonic() - started_s > _LATE_S:
                 yield from super().get_renderables()
 
     with LateProgress(console=Console(stderr=True), transient=True) as bars:
@@ -290,21 +295,21 @@ def _late_bars() -> Iterator[Bars]:
 
 
 @contextmanager
-def progress_bars() -> Iterator[ReadingBars | None]:
-    """Show how much of the profiles is read, on a terminal's standard error."""
+def show_reading_progress() -> Iterator[ReadingBars | None]:
+    """Show the progress of reading profiles on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    with _late_bars() as bars:
+    with _show_late_bars() as bars:
         yield ReadingBars(bars)
 
 
 @contextmanager
-def search_bar() -> Iterator[Watch]:
-    """Show how much of a search is done, on a terminal's standard error."""
+def show_search_progress() -> Iterator[Watch]:
+    """Show the progress of a search on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield unwatched
         return
-    with _late_bars() as bars:
+    with _show_late_bars() as bars:
         task = bars.add_task("searching", total=1.0)
         yield lambda share: bars.update(task, completed=share)

@@ -41,7 +41,7 @@ from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, get_pid, process_of
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
 
 def interpret(
@@ -71,7 +71,7 @@ def interpret(
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
     profile, named_ranges = linked.profile, linked.named_ranges
-    with step("attribute kernels") as rows:
+    with time_step("attribute kernels") as rows:
         rows.count = len(profile.activities)
         activities = rename_vague_kernels(linked)
         work, receives = classify_work(linked.work, activities, named_ranges, names, kinds)
@@ -145,7 +145,7 @@ def _link_work(
     """
     profile = add_communication(profile, kinds)
     named_ranges = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
-    with step("link kernels to calls and ranges") as rows:
+    with time_step("link kernels to calls and ranges") as rows:
         phase = names.phase[named_ranges.name_id] if cross_thread else None
         linked = link(profile, named_ranges, phase, kinds.helper_threads)
         rows.count = len(profile.activities)

@@ -31,7 +31,7 @@ from bubbleviz.model.texts import quote_for_shell, to_one_line
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.files import export_report
 from bubbleviz.sources.readers import OpenFile, OpenOperations, find_reader
-from bubbleviz.timing import Step, noting, step
+from bubbleviz.timing import Step, record_steps, time_step
 
 #: Number of rows that are sampled to recognise names, and the number of them that must name a
 #: forward or backward. Otherwise the larger sample of a draft is used.
@@ -98,7 +98,7 @@ def record(
         ProfileError: The profile cannot be read, or contains nothing that can be analysed.
     """
     watch(0.0)
-    with noting() as steps, export_of(path, keep=options.keep_export) as file:
+    with record_steps() as steps, export_of(path, keep=options.keep_export) as file:
         recordings = _record_export(file, options, watch)
     renamed_steps = (replace(s, files=(path,) * len(s.files)) for s in steps)
     return rename_path(recordings, file, path), tuple(renamed_steps)
@@ -223,7 +223,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
     requested = tuple(convention for convention in options.conventions if convention.patterns)
-    with step("recognise names"):
+    with time_step("recognise names"):
         available = requested or tuple(convention_file.built_in().values())
         sampled = file.sample((*collect_globs(available), *get_layer_globs()), _SMALL_SAMPLE)
         candidates = requested or _recognize_conventions(file, available, sampled)
@@ -233,7 +233,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
     for conventions in (requested,) if requested else plan_rounds(candidates):
         last = add_iteration_names(conventions)
         profile = file.read((*collect_globs(last), *further))
-        with step("understand names") as rows:
+        with time_step("understand names") as rows:
             names = parse_range_names(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
         missing_passes = list_missing_passes(

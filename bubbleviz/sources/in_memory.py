@@ -17,7 +17,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant
 from bubbleviz.model.grouping import find_distinct, find_positions, group_rows, sort_rows
 from bubbleviz.model.limitations import LEFT_OUT, Limitation
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
 #: Number of calls in a block.
 _BLOCK_CALLS = 1 << 16
@@ -150,7 +150,7 @@ class DecodedFile:
 
     @cached_property
     def _decoded(self) -> Decoded:
-        with step("read events") as rows:
+        with time_step("read events") as rows:
             decoded = self._load()
             rows.count = len(decoded.profile.activities) + len(decoded.profile.ranges)
         return decoded

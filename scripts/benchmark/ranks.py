@@ -173,9 +173,9 @@ def _analyze(path: str, jobs: int) -> Measured:
     vars(timing)["perf_counter"] = process_time
     modules_bytes = _read_status("VmRSS")
     cpu_s, wall_s = process_time(), perf_counter()
-    with timing.noting() as steps:
+    with timing.record_steps() as steps:
         report = api.analyze(path, jobs=jobs)
-        with timing.step("print"), redirect_stdout(io.StringIO()):
+        with timing.time_step("print"), redirect_stdout(io.StringIO()):
             display = Display()
             show_lines(render_first_screen(report, View(), display), display)
     ratios = report.summary.bubble_ratio

@@ -93,9 +93,9 @@ def _load_instead(library: str) -> None:
 @contextmanager
 def _stages(suffix: str = "") -> Iterator[None]:
     """Count each step of what is done inside, without the steps that are parts of it."""
-    from bubbleviz.timing import noting
+    from bubbleviz.timing import record_steps
 
-    with noting() as steps:
+    with record_steps() as steps:
         yield
     inside: list[str] = []
     for step in steps:
@@ -128,15 +128,15 @@ def _analysis(profile: str) -> None:
     from bubbleviz.render.text.report import list_sections
     from bubbleviz.render.text.terminal import render_plain_text
     from bubbleviz.report.view import View
-    from bubbleviz.timing import step
+    from bubbleviz.timing import time_step
 
     # The example prints without rich, whose loading is no part of a table.
     render_plain_text(iter(()))
     with _stages():
         report = bubbleviz.analyze(profile)
-        with step("report as JSON"):
+        with time_step("report as JSON"):
             json_document.render(report, View())
-        with step("report as table"):
+        with time_step("report as table"):
             render_plain_text(list_sections(report, View()))
 
 
@@ -156,10 +156,10 @@ def _naming() -> None:
     """Count what the names of every convention take under all conventions."""
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.conventions.range_names import parse_range_names
-    from bubbleviz.timing import step
+    from bubbleviz.timing import time_step
 
     conventions = tuple(built_in().values())
-    with _stages(), step("understand names of every convention"):
+    with _stages(), time_step("understand names of every convention"):
         for convention in conventions:
             parse_range_names(convention.examples, *conventions)
 

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 import bubbleviz
-from bubbleviz.cli.app import application
+from bubbleviz.cli.app import make_application
 
 #: An option in text.
 _OPTION = re.compile(r"(?<![\w`-])--?[a-z][\w-]*(?![\w`])")
@@ -24,7 +24,7 @@ def write(docs: Path) -> list[str]:
     """Write the pages of all commands and of Python; return the names of the commands."""
     folder = docs / "reference"
     folder.mkdir(parents=True, exist_ok=True)
-    group: Any = typer.main.get_command(application())
+    group: Any = typer.main.get_command(make_application())
     commands = {name: one for name, one in group.commands.items() if not one.hidden}
     rows = []
     for name, command in commands.items():

@@ -25,7 +25,7 @@ from bubbleviz.analyses.watch.outputs import Metrics, open_outputs
 from bubbleviz.analyses.watch.text import format_line, format_page
 from bubbleviz.analyses.watch.watched_iterations import WatchedIteration, make_limit_check
 from bubbleviz.cli.app import main
-from bubbleviz.cli.terminal import rich_text
+from bubbleviz.cli.terminal import convert_to_rich
 from bubbleviz.errors import OutputError
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -71,7 +71,7 @@ def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
 
 def page(sight: Observation, width: int = 120) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(Group(*map(rich_text, format_page("run/", sight, sight.events, width))))
+    console.print(Group(*map(convert_to_rich, format_page("run/", sight, sight.events, width))))
     return console.export_text()
 
 

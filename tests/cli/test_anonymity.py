@@ -344,7 +344,7 @@ def test_no_page_in_the_browser_contains_the_token(
         pages.append(page)
         yield "http://127.0.0.1/", Ended()
 
-    monkeypatch.setattr("bubbleviz.cli.serving.serving", serving)
+    monkeypatch.setattr("bubbleviz.cli.serving.open_server", serving)
     export = write_nsys_export(tmp_path)
     report = tmp_path / f"{TOKEN}.json"
     assert cli("analyze", export, "-o", report)[0] == 0

@@ -103,7 +103,7 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
     assert "zero-bubble: 96 F" in printed
     several = cli.printed("inspect", "fixtures/zb-v")
     assert several.count("analyze can compute bubble ratios") == 1
-    assert "and 3 files like it (-v): " in several
+    assert "and 3 similar files (-v): " in several
 
 
 def test_inspect_counts_a_single_row_in_the_singular(tmp_path: Path, cli: CommandLine) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.help import OF_ANALYZE, spelled_out, tables_of
+from bubbleviz.cli.help import ANALYZE_TABLES, insert_default_values, select_tables
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import render_text as render
 from bubbleviz.report.view import View
@@ -33,7 +33,7 @@ ONE = str(FIXTURES / "1f1b")
     ],
 )
 def test_a_value_may_be_left_out(given: str, spelled: str) -> None:
-    assert spelled_out(given.split()) == spelled.split()
+    assert insert_default_values(given.split()) == spelled.split()
 
 
 def test_a_profile_behind_the_option_is_no_value(
@@ -42,17 +42,17 @@ def test_a_profile_behind_the_option_is_no_value(
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
 
-    assert spelled_out(["analyze", "-v", "run"]) == ["analyze", "-v", "all", "run"]
+    assert insert_default_values(["analyze", "-v", "run"]) == ["analyze", "-v", "all", "run"]
 
 
 def test_a_table_that_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
-        tables_of(["rank"], OF_ANALYZE)
+        select_tables(["rank"], ANALYZE_TABLES)
     with pytest.raises(UsageError, match="give all"):
-        tables_of(["xyz"])
+        select_tables(["xyz"])
 
 
-@pytest.mark.parametrize("name", OF_ANALYZE)
+@pytest.mark.parametrize("name", ANALYZE_TABLES)
 def test_every_table_is_printed(name: str, cli: CommandLine) -> None:
     shown = cli.printed("analyze", ONE, "-v", name)
     assert len(shown.splitlines()) >= 2

@@ -64,7 +64,7 @@ def test_the_list_of_commands_names_them_all(cli: CommandLine) -> None:
 
     assert all(f"│ {command} " in text for command in COMMANDS)
     assert "gaps" not in text
-    assert "bubbleviz PATH looks at a profile" in text
+    assert "bubbleviz PATH chooses analyze" in text
 
 
 @pytest.mark.parametrize("words", [("help", "gate"), ("--help", "gate"), ("-h", "gate")])

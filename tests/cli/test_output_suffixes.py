@@ -164,7 +164,7 @@ def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):
         message = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
-        assert f"{file}: two outputs name the same file" in message
+        assert f"{file}: named by two outputs" in message
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bubbleviz.cli.app import main
-from bubbleviz.cli.terminal import ReadingBars, pass_on, rich_text, show_lines
+from bubbleviz.cli.terminal import ReadingBars, convert_to_rich, show_lines, write_content
 from bubbleviz.render.document import Span
 from bubbleviz.render.text.terminal import Display
 from tests.support.command_line import run_on_terminal
@@ -62,17 +62,17 @@ def test_a_name_directs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     plain = capsys.readouterr().out
 
     assert plain == f"rank 0 {PRINTED}\n"
-    assert rich_text(line).plain == f"rank 0 {PRINTED}"
+    assert convert_to_rich(line).plain == f"rank 0 {PRINTED}"
 
 
 def test_a_file_is_piped_as_it_is_and_printed_without_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pass_on(f"{NAME}\n")
+    write_content(f"{NAME}\n")
     piped = capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
-    pass_on(f"{NAME}\n")
+    write_content(f"{NAME}\n")
 
     assert piped == f"{NAME}\n"
     assert capsys.readouterr().out == "a ]0;t  2J b\nc\n"

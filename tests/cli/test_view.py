@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.serving import serving
+from bubbleviz.cli.serving import open_server
 from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 
@@ -30,7 +30,7 @@ def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
 
 
 def test_only_the_address_itself_is_answered() -> None:
-    with serving(b"page") as (url, server):
+    with open_server(b"page") as (url, server):
         answering = threading.Thread(target=server.serve_forever)
         answering.start()
         try:

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import bubbleviz
-from bubbleviz.cli.app import application, main
+from bubbleviz.cli.app import main, make_application
 from bubbleviz.conventions.convention_file import built_in, load_convention
 from bubbleviz.conventions.range_names import parse_range_names
 from bubbleviz.count.ratios import list_ratios
@@ -240,7 +240,7 @@ def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
 def test_options_in_text_exist(page: Path) -> None:
     """Options that a page names by themselves are options of some command of bubbleviz."""
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
-    commands = typer.main.get_command(application()).commands.values()  # type: ignore[attr-defined]
+    commands = typer.main.get_command(make_application()).commands.values()  # type: ignore[attr-defined]
     known = {
         word
         for c in commands

@@ -181,7 +181,7 @@ def test_a_small_profile_loads_only_what_it_needs(
 
 COMMANDS = sorted(
     command.name or (command.callback.__name__ if command.callback else "")
-    for command in cli.application().registered_commands
+    for command in cli.make_application().registered_commands
     if not command.hidden
 )
 
@@ -201,7 +201,7 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_listed_with_the_first_sentence_of_their_help(command: str) -> None:
     of_command, of_list = (
-        cli.application(arguments).registered_commands for arguments in ([command], ["--help"])
+        cli.make_application(arguments).registered_commands for arguments in ([command], ["--help"])
     )
     docstring = inspect.getdoc(of_command[0].callback) or ""
     listed = {listed.name: listed.help for listed in of_list}
@@ -217,7 +217,7 @@ def test_help_tells_every_option_and_ends_with_an_example(
     example = " ".join(text[text.rindex("Example: bubbleviz ") :].split())
     words = example.split()[2:]
     options = {word for word in words if word.startswith("-") and word != "-"}
-    group = typer.main.get_command(cli.application())
+    group = typer.main.get_command(cli.make_application())
     parameters = getattr(group, "commands")[command].params  # noqa: B009 - vendored class
 
     assert words[0] == command

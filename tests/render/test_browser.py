@@ -13,7 +13,7 @@ import pytest
 from bubbleviz.analyses.idle import idle as measured
 from bubbleviz.analyses.idle.page import render as idle_page
 from bubbleviz.api import analyze
-from bubbleviz.cli.serving import serving
+from bubbleviz.cli.serving import open_server
 from bubbleviz.count.statistics import Spread
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -567,7 +567,7 @@ def test_a_served_page_is_shown_to_those_who_know_its_address(
 ) -> None:
     idle = measured([str(FIXTURES / "1f1b")]) if of_idle else None
     page = (html.render(SMALL, View()) if idle is None else idle_page(idle)).encode()
-    with serving(page) as (url, server):
+    with open_server(page) as (url, server):
         answering = threading.Thread(target=server.serve_forever)
         answering.start()
         try:

@@ -104,9 +104,9 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
         message = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
         assert f"--memory-limit {limit}: needs a unit, such as 80GB" in message
     message = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
-    assert message.endswith("none is asked for; give --what-if, too\n")
+    assert message.endswith("only applies to other schedules; give --what-if as well\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"
-    assert "Limits: memory limit 80GB plays no part" in cli.printed(*words, "80GB")
+    assert "Limits: memory limit 80GB has no effect" in cli.printed(*words, "80GB")
 
 
 def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda own, _: bubbleviz.compare(own, 3), "; see help(bubbleviz.compare)"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze(None), "paths=None: is not of type str | Path"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.analyze("x", memory_limit="y"), "memory_limit y: "),
-        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if, too"),
+        (lambda *_: bubbleviz.analyze("x", memory_limit="8GB"), "give what_if as well"),
         (lambda *_: bubbleviz.simulate(report=3), "Report | RunSummary | str | Path | None; see"),  # type: ignore[arg-type]  # as people do
         (lambda *_: bubbleviz.simulate(["1f1b", "zb-h1"], 4, 8), "is not of type str | None"),  # type: ignore[arg-type]  # as people do
         (lambda own, _: bubbleviz.simulate(report=own, microbatches=[8]), "is not of type int"),  # type: ignore[arg-type]  # as people do
@@ -150,7 +150,7 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
 
 #: What is public, and what its annotations mention, each with the module that has it.
 NAMED = dict.fromkeys({*bubbleviz.__all__} - {"__version__"}, "bubbleviz")
-NAMED |= {name: home for own in bubbleviz._MENTIONED.values() for name, home in own.items()}
+NAMED |= {name: home for own in bubbleviz._ANNOTATION_TYPES.values() for name, home in own.items()}
 
 
 @pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))

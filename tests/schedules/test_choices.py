@@ -94,7 +94,7 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("-m", "8,16", "-o", "x.svg"), "several sizes have no one order"),
+        (("-m", "8,16", "-o", "x.svg"), "pictures and CSV need exactly one schedule"),
         (("-m", "8,x"), "not of the form"),
         (("--schedule", "1f1b,nope", "-m", "8"), "nope"),
     ],

@@ -177,7 +177,7 @@ def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_pa
     assert main(["simulate", *sizes, "-o", str(order), *TIMES]) == 0
     for alone in (sizes, ("--plan", order)):
         unused = cli.refused("simulate", *alone, *carried, *TIMES, code=2)
-        assert "--transport blocking: nothing is sent or received; give --plan" in unused
+        assert "--transport blocking: only applies to a plan with sends" in unused
 
 
 def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         ),
         (
             ("--schedule", "zb-1p,1f1b", *SIZES, "--memory-limit", "4"),
-            "several sizes are compared whatever their memory; leave the --memory options out",
+            "the --memory options need exactly one schedule and size",
         ),
         (("--schedule", "zb-2p", *SIZES, "--chunks", "2"), "zb-2p has one chunk"),
         (("--schedule", "v-min", *SIZES, "--chunks", "1"), "v-min has two chunks"),

@@ -8,29 +8,29 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli import options
-from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, OF_ANALYZE, flag, option, tables_of
+from bubbleviz.cli.help import ALL, ANALYSIS_DETAILS, ANALYZE_TABLES, flag, option, select_tables
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import Invocation
-from bubbleviz.cli.selection import PictureOptions, numbers, parallel_of
+from bubbleviz.cli.selection import PictureOptions, parse_numbers, parse_parallel
 from bubbleviz.cli.terminal import (
-    display,
-    printed_warnings,
-    progress_bars,
+    describe_display,
+    print_warnings,
     show,
     show_lines,
+    show_reading_progress,
     show_steps,
 )
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.report.view import View
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.timing import noting, step
+from bubbleviz.timing import record_steps, time_step
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
 
-#: Formats with an option of their own in help, next to ``-o FILE``.
+#: Formats whose option is listed in help, next to ``-o FILE``.
 _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
 
@@ -49,53 +49,59 @@ def analyze(
     what_if: bool = flag(
         "Simulate other schedules at the measured times.", "Schedule", "--what-if"
     ),
-    memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
+    memory: bool = flag("Read memory allocations in PyTorch traces.", "Reading", "--memory"),
     memory_limit: str | None = option(
-        "SIZE", "Mark schedules that fit a device of e.g. 80GB.", "Schedule"
+        "SIZE", "Device memory, e.g. 80GB; marks what fits.", "Schedule"
     ),
-    flops: str | None = option("FLOPS/PEAK", "Of an iteration, per GPU second: MFU.", "Tables"),
+    flops: str | None = option(
+        "FLOPS/PEAK", "FLOPs of an iteration / peak FLOP/s of a GPU, for MFU.", "Tables"
+    ),
     cross_thread: bool = flag(
-        *("Leave kernels of autograd's thread out of B.", "Names", " /--no-cross-thread"),
+        "Do not count kernels of the autograd thread as backward.",
+        "Names",
+        " /--no-cross-thread",
         default=True,
     ),
-    order: str | None = option("2,0,1", "Ranks in the order of stages, if not inferred.", "Clocks"),
+    order: str | None = option("2,0,1", "Ranks in order of stages, if not inferred.", "Clocks"),
     same_clock: list[str] | None = option(
         "A,B", "Hosts (or containers) that share a clock.", "Clocks"
     ),
     align: str | None = option(
-        *("causal|utc|none", "Align clocks by waits (causal), UTC, or not.", "Clocks"),
+        "causal|utc|none",
+        "Align clocks by waits (causal), by UTC, or not at all.",
+        "Clocks",
         complete=ALIGNMENTS,
     ),
     parallel: str | None = option(
-        "tp=2,pp=4,dp=8", "Sizes, ranks as Megatron's, if not inferred.", "Clocks"
+        "tp=2,pp=4,dp=8", "Parallel sizes (Megatron rank order), if not inferred.", "Clocks"
     ),
-    plan: str | None = option("FILE", "Compare with a planned order (PyTorch's CSV).", "Schedule"),
+    plan: str | None = option("FILE", "Compare with a planned order (PyTorch CSV).", "Schedule"),
     dask: str | None = option(
         "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
     ),
     dask_timeout: float | None = option(
-        "SECONDS", "Wait this long for a silent worker [600].", "Reading"
+        "SECONDS", "Maximum wait for a silent Dask worker [600].", "Reading"
     ),
     reading: options.ReadingOptions,
     details: list[str] | None = ANALYSIS_DETAILS,
-    timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
+    timings: bool = flag("Print the time and rows of each step.", "Reading", "--timings"),
 ) -> None:
-    """Measure the bubbles of one run: a summary, and files."""
-    tables = tables_of(details, OF_ANALYZE)
-    # With --dask, profiles lie on other machines, and stand as given.
+    """Measure the pipeline bubbles of one run."""
+    tables = select_tables(details, ANALYZE_TABLES)
+    # With --dask, profiles are on other machines, so paths are not resolved here.
     files = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     outputs.check([*files, *(convention or ()), plan])
     clocks = [group.split(",") for group in same_clock or ()]
     outputs.names.note_hosts([*chain(*clocks), dask or ""])
     by_name = {renderer.name: renderer for renderer in list_renderers()}
-    ranks = numbers(order, "--order") if order else ()
-    sizes = None if parallel is None else parallel_of(parallel)
-    settings = reading.settings()
+    ranks = parse_numbers(order, "--order") if order else ()
+    sizes = None if parallel is None else parse_parallel(parallel)
+    settings = reading.make_arguments()
     picture.check(outputs.formats.values())
-    with noting() as steps:
-        with step("load the analysis"):
+    with record_steps() as steps:
+        with time_step("load the analysis"):
             from bubbleviz.api import analyze as analyze_run
-        with progress_bars() as bars, printed_warnings(outputs.names, quiet=outputs.quiet):
+        with show_reading_progress() as bars, print_warnings(outputs.names, quiet=outputs.quiet):
             report = analyze_run(
                 profiles,
                 skip=skip,
@@ -116,38 +122,43 @@ def analyze(
                 progress=bars,
                 **settings,
             )
-        # Under --dask, only now are the files known that were read.
+        # With --dask, the files are known only after reading.
         outputs.inputs.extend(profile.path for profile in report.profiles)
         report = replace(report, command=invocation.command_line)
         view = picture.view_of(report)
         outputs.deliver(
             report,
-            lambda shown, name, file: by_name[name].content(shown, view, file),
-            lambda shown: _print(shown, view, tables, compared=what_if),
+            lambda public, name, file: by_name[name].content(public, view, file),
+            lambda public: _print(public, view, tables, has_schedules=what_if),
         )
     if timings:
         show_steps(steps, outputs.names)
 
 
-def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
-    """Print the first screen, or the tables that were asked for."""
+def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: bool) -> None:
+    """Print the selected tables, or the first screen if no table is selected.
+
+    Args:
+        report: The report.
+        view: The part of the report to print.
+        tables: Names of the selected tables.
+        has_schedules: Whether to print other schedules after the first screen.
+    """
     from bubbleviz.render.text import orders, savings, times
     from bubbleviz.render.text import report as text
     from bubbleviz.render.text.first_screen import render_first_screen
 
-    if tables:
-        shown = (
-            text.list_sections(report, view)
-            if ALL in tables
-            else text.select_sections(report, view, tables)
-        )
-        show(shown)
+    if ALL in tables:
+        show(text.list_sections(report, view))
         return
-    shown_on = display()
+    if tables:
+        show(text.select_sections(report, view, tables))
+        return
+    shown_on = describe_display()
     show_lines(render_first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
         show(orders.list_plan_deviations(report))
-    if compared:
+    if has_schedules:
         show(savings.list_schedules(report))
     if report.memory is not None:
         show(times.list_memory(report))

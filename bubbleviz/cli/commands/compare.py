@@ -1,4 +1,4 @@
-"""``bubbleviz compare``: several runs side by side."""
+"""``bubbleviz compare``: the differences between runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli import options
-from bubbleviz.cli.help import ALL_DETAILS, argument, flag, tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, flag, select_tables
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import complain, show
+from bubbleviz.cli.terminal import print_message, show
 from bubbleviz.errors import UsageError
 from bubbleviz.report.saved import is_saved_report
 
@@ -31,26 +31,26 @@ def compare(
     ),
     *,
     fail_if_worse: bool = flag(
-        *("Exit with 3 where a run is worse than the first.", "Limits", "--fail-if-worse")
+        "Exit with 3 if a run is worse than the first.", "Limits", "--fail-if-worse"
     ),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: options.MeasurementOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Tell what changed between runs, and why.
+    """Show what changed between runs, and why.
 
-    A run is worse where its iterations are longer than the first one's, or no shorter and with a
-    larger bubble ratio, by more than chance (p < 0.05). Where iterations have other numbers of
-    microbatches, the time of a microbatch takes the place of theirs. Exit codes: 0, 1 bad
-    input, 2 wrong usage, and with --fail-if-worse 3.
+    A run is worse if its iterations are significantly longer (p < 0.05) than those of the first
+    run, or if they are not shorter and its bubble ratio is significantly larger. Runs with
+    different numbers of microbatches are compared per microbatch. Exit codes: 0 success, 1 bad
+    input, 2 wrong usage, 3 a run is worse and --fail-if-worse is given.
     """
-    everything = bool(tables_of(details))
+    everything = bool(select_tables(details))
     if len(runs) < 2:
         raise UsageError("compare needs two or more runs")
     paper.check(outputs.formats.values())
     is_saved = {path: is_saved_report(path) for path in runs}
-    outputs.check([*options.files_of(is_saved), *(measurement.convention or [])])
+    outputs.check([*options.find_files(is_saved), *(measurement.convention or [])])
     from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.compared.comparison import compare as compare_runs
     from bubbleviz.report.compared.comparison import find_worse_runs
@@ -58,15 +58,15 @@ def compare(
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(is_saved)
     comparison = compare_runs(_read(runs, measurement, outputs.names))
-    view = paper.styled()
+    view = paper.make_view()
     outputs.deliver(
         comparison,
-        lambda shown, name, _: comparison_report.RENDERINGS[name](shown, view),
-        lambda shown: show(comparison_report.list_sections(shown, screen=not everything)),
+        lambda public, name, _: comparison_report.RENDERINGS[name](public, view),
+        lambda public: show(comparison_report.list_sections(public, screen=not everything)),
     )
     if fail_if_worse and (worse := find_worse_runs(comparison)):
         message = f"worse than {comparison.runs[0].title}: {', '.join(worse)}"
-        complain(message, WORSE, outputs.names)
+        print_message(message, WORSE, outputs.names)
         raise typer.Exit(WORSE)
 
 
@@ -75,8 +75,8 @@ def _read(
 ) -> list[ComparedRun]:
     """Read or measure each run. A path that is given twice is read once.
 
-    Titles are the last parts of paths. Stand-ins exist for whole paths only, so titles are made
-    from the stand-ins.
+    Titles are the last parts of paths. With ``--anonymous`` they are made from the stand-ins of the
+    paths, because a part of a path has no stand-in.
     """
     from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 

@@ -1,4 +1,4 @@
-"""``bubbleviz conventions``: the NVTX conventions that are built in."""
+"""``bubbleviz conventions``: the built-in conventions of range names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bubbleviz.cli.terminal import show
 
 def conventions() -> None:
     """List the built-in conventions of range names."""
-    from bubbleviz.cli.overview import convention_parts
+    from bubbleviz.cli.overview import describe_conventions
     from bubbleviz.conventions.convention_file import built_in
 
-    show(convention_parts(built_in().values()))
+    show(describe_conventions(built_in().values()))

@@ -1,4 +1,4 @@
-"""``bubbleviz gate``: fail a job where a bubble, or an iteration, is too large."""
+"""``bubbleviz gate``: limits of bubble ratios and iteration times for CI jobs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from bubbleviz.report.gate import Check
     from bubbleviz.report.ratio_summary import ReportSummary
 
-    #: A report, its checks, and a line on each promise with whether it was kept.
+    #: A report, its checks, and for each promise its line and whether it was kept.
     _Verdict: TypeAlias = tuple[ReportSummary, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
-#: Exit code if a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
+#: Exit code if a value is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
 
 
@@ -41,37 +41,39 @@ def gate(
     reports: list[str] = options.REPORT_OR_PROFILES,
     *,
     max_bubble: list[str] | None = option(
-        *("[RATIO=]LIMIT", "Highest bubble allowed: 12%, step=12%, 9ms of a rank.", "Limits"),
-        complete=options.limit_beginnings,
+        "[RATIO=]LIMIT",
+        "Maximum bubble: 12%, step=12%, or 9ms per rank.",
+        "Limits",
+        complete=options.list_limit_prefixes,
     ),
     max_time: list[str] | None = option(
         "[RATIO=]MS",
-        "Longest iteration allowed: 120ms.",
+        "Maximum iteration time: 120ms.",
         "Limits",
-        complete=options.limit_beginnings,
+        complete=options.list_limit_prefixes,
     ),
     baseline: str | None = option("MAIN", "Earlier run or report to compare with.", "Limits"),
     max_increase: list[str] | None = option(
-        "1pt|2%", "Points of the ratio, % of the time, above --baseline.", "Limits"
+        "1pt|2%", "Allowed increase over --baseline: ratio 1pt, time 2%.", "Limits"
     ),
     promised_by: str | None = option(
-        "BEFORE", "Advice that was followed kept its promise.", "Limits"
+        "BEFORE", "Fail if advice followed since BEFORE saved too little.", "Limits"
     ),
     allow_incomplete: bool = flag(
-        "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
+        "Check the recorded ranks even if others are missing.", "Limits", "--allow-incomplete"
     ),
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:
-    """Fail where a bubble ratio, or an iteration, is or may be above its limit.
+    """Exit with 3 if a bubble ratio or iteration time may exceed its limit.
 
-    It may be where the bounds of the clocks reach above it, and where the report restricts its
-    ratios: ranks, stages, kernels or operations are, or may be, missing, or nothing tells
-    iterations apart. Limits of bubbles and times may be several; with --allow-incomplete, lost
-    kernels and any other doubt of the profiled ranks still fail. --baseline alone allows 1pt and
-    2%. --promised-by names an earlier report: where advice of it was followed, iterations are to be
-    as much shorter as it promised. Exit codes: 0 all within limits, 3 one above, 1 a value or the
-    pipeline is missing, 2 wrong usage.
+    The check also fails if clock uncertainty reaches the limit, or if the report is incomplete:
+    ranks, stages, kernels or operations are missing, or iterations cannot be told apart. With
+    --allow-incomplete, missing ranks are accepted, but problems of the recorded ranks still fail.
+    --max-bubble, --max-time and --max-increase can be repeated. --baseline alone allows 1pt and 2%.
+    --promised-by compares with an earlier report: if its advice was followed, iterations must be
+    shorter by the predicted time. Exit codes: 0 all values are within their limits, 1 a value or
+    the pipeline is missing, 2 wrong usage, 3 a value is above its limit.
     """
     limits = [*parse_limits(max_bubble or ()), *parse_limits(max_time or (), "--max-time")]
     if max_increase and baseline is None:
@@ -82,8 +84,8 @@ def gate(
             "earlier report with --baseline or --promised-by"
         )
     is_saved = measurement.is_saved(reports, "gate", "checks")
-    given = (path for path in (promised_by, baseline, *reports) if path is not None)
-    outputs.check(options.files_of(given))
+    inputs = (path for path in (promised_by, baseline, *reports) if path is not None)
+    outputs.check(options.find_files(inputs))
     promising = None if promised_by is None else measurement.read(promised_by)[0]
     earlier = None if baseline is None else measurement.read(baseline)[0]
     saved = read_saved(reports[0]) if is_saved else measurement.summarize(reports)[0]
@@ -103,29 +105,30 @@ def gate(
             promising, saved, promised_by or "", allow_incomplete=allow_incomplete
         )
 
-    def content(shown: _Verdict, name: str, _: str) -> str:
+    def content(public: _Verdict, name: str, _: str) -> str:
         from bubbleviz.render.gate import format_json, format_markdown
 
         render = format_json if name == "json" else format_markdown
-        return render(*shown)
+        return render(*public)
 
     verdict: _Verdict = saved, checks, promises
-    with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(verdict, content, lambda shown: _print(_lines(shown)))
-    if not all(passed for _, passed in _lines(verdict)):
+    with suppress(BrokenPipeError):  # the exit code is still valid if nobody reads the output
+        outputs.deliver(verdict, content, lambda public: _print(_list_lines(public)))
+    if not all(is_passed for _, is_passed in _list_lines(verdict)):
         raise typer.Exit(TOO_LARGE)
 
 
-def _lines(verdict: _Verdict) -> list[tuple[str, bool]]:
+def _list_lines(verdict: _Verdict) -> list[tuple[str, bool]]:
     """Return a line for each check and promise, and whether it passed."""
     _, checks, promises = verdict
     return [*((check.line, check.passed) for check in checks), *promises]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
+    """Print the lines, with their verdicts in green or red."""
     blocks = []
-    for line, passed in lines:
-        verdict = describe_verdict(passed)
-        text, style = line.removeprefix(verdict), "green" if passed else "bold red"
+    for line, is_passed in lines:
+        verdict = describe_verdict(is_passed)
+        text, style = line.removeprefix(verdict), "green" if is_passed else "bold red"
         blocks.append(Sentence(text, lead=verdict, lead_style=style, is_preformatted=True))
     show(blocks)

@@ -1,4 +1,4 @@
-"""``bubbleviz guide``: the pages of ``bubbleviz/guides``, in the terminal."""
+"""``bubbleviz guide``: the pages of ``bubbleviz/guides`` in the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import complain, console, display, pass_on, show
+from bubbleviz.cli.terminal import (
+    describe_display,
+    make_console,
+    print_message,
+    show,
+    write_content,
+)
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggest_word
 from bubbleviz.render.document import Sentence
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".md"
 _FOLDER = Path(__file__).parents[2] / "guides"
-#: The guides of commands that have none of their own name.
+#: Guides for commands without a guide of the same name.
 _OF_COMMANDS = {
     "analyze": "ratios",
     "gate": "compare",
@@ -29,40 +35,46 @@ _OF_COMMANDS = {
 }
 
 
-def _names() -> list[str]:
+def _list_names() -> list[str]:
     """Return the names of all guides, in alphabetical order."""
     pages = (page.name for page in _FOLDER.iterdir())
     return sorted(name.removesuffix(_SUFFIX) for name in pages if name.endswith(_SUFFIX))
 
 
-def _pages() -> Mapping[str, str]:
-    """Return the Markdown of every guide by name, in alphabetical order."""
-    return {n: (_FOLDER / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in _names()}
+def _read_pages() -> Mapping[str, str]:
+    """Return the Markdown of every guide, keyed by name, in alphabetical order."""
+    return {n: (_FOLDER / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in _list_names()}
 
 
 def guide(
-    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, _names),
+    name: str | None = argument(
+        "[NAME]", "Name of a guide. Without it, all guides are listed.", None, _list_names
+    ),
 ) -> None:
-    """Read a guide, or list the guides; plain Markdown when piped."""
-    pages = _pages()
+    """Print a guide, or list the guides; plain Markdown when piped."""
+    pages = _read_pages()
     if name in _OF_COMMANDS:
-        complain(f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0, PrivateNames())
+        print_message(
+            f"guide {_OF_COMMANDS[name]}; options: bubbleviz {name} --help", 0, PrivateNames()
+        )
         name = _OF_COMMANDS[name]
     if name is None:
-        show(_titles(pages))
+        show(_list_titles(pages))
     elif name not in pages:
-        all_of_them = f"; there are {', '.join(pages)}"
-        raise UsageError(f"{name[:60]!r}: no such guide{suggest_word(name, pages) or all_of_them}")
+        all_names = f"; there are {', '.join(pages)}"
+        raise UsageError(f"{name[:60]!r}: no such guide{suggest_word(name, pages) or all_names}")
     elif sys.stdout.isatty():
         from rich.markdown import Markdown
 
-        console(display()).print(Markdown(pages[name]), crop=False, overflow="ellipsis")
+        make_console(describe_display()).print(
+            Markdown(pages[name]), crop=False, overflow="ellipsis"
+        )
     else:
-        pass_on(pages[name])
+        write_content(pages[name])
 
 
-def _titles(pages: Mapping[str, str]) -> Iterator[Sentence]:
-
+def _list_titles(pages: Mapping[str, str]) -> Iterator[Sentence]:
+    """Yield the name and the title of each guide."""
     width = max(map(len, pages))
     for name, page in pages.items():
         title = page.partition("\n")[0].removeprefix("# ")

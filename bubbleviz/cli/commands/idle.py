@@ -1,20 +1,20 @@
-"""``bubbleviz idle``: how long the devices of any profile were idle, and why."""
+"""``bubbleviz idle``: the idle time of the devices of any profile, and its causes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import ALL_DETAILS, argument, option, tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, option, select_tables
 from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import progress_bars, show
+from bubbleviz.cli.terminal import show, show_reading_progress
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.sources.paths import find_profiles
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.idle.report import IdleMeasurement
 
-#: Rows of tables with --details, and gaps in the JSON.
+#: Default number of rows of tables with --details, and of gaps in the JSON.
 _TOP = 12
 
 
@@ -26,29 +26,31 @@ def idle(
     ),
     *,
     outputs: Outputs,
-    step: str | None = option("NAME|REGEX", "Ranges that are steps, if not recognised.", "Names"),
+    step: str | None = option("NAME|REGEX", "Ranges of steps, if not recognised.", "Names"),
     shortest: float = option(
-        "US", "Ignore gaps shorter than US us.", "Selection", default=SHORTEST_US, min=0
+        "US", "Ignore gaps shorter than this many us.", "Selection", default=SHORTEST_US, min=0
     ),
-    activities: str | None = option("FILE", "Host activities of your own, as TOML.", "Names"),
+    activities: str | None = option("FILE", "TOML file with more host activities.", "Names"),
     convention: list[str] | None = ADDITIONS,
-    top: int | None = option("N", "Rows of tables, and gaps in the JSON.", "Selection", min=1),
+    top: int | None = option(
+        "N", "Maximum number of table rows, and of gaps in the JSON.", "Selection", min=1
+    ),
     reading: ReadingOptions,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Show how long devices were idle, what their hosts did, and which kernels ran longest.
+    """Measure the idle time of devices, its causes, and the longest kernels.
 
-    Works with or without a pipeline: steps, duty cycle, launch queue, kernels by class, and every
-    idle gap attributed to what the launching thread was doing.
+    Works with or without a pipeline. Reports steps, duty cycle, launch queue and kernels by class,
+    and attributes every idle gap to the activity of the thread that launched the next kernel.
     """
-    everything = bool(tables_of(details))
-    settings = reading.settings()
+    everything = bool(select_tables(details))
+    settings = reading.make_arguments()
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, activities, *(convention or ())])
     from bubbleviz.analyses.idle import idle as measure_idle_time
     from bubbleviz.analyses.idle.text import sections
 
-    with progress_bars() as bars:
+    with show_reading_progress() as bars:
         report = measure_idle_time(
             profiles,
             step=step,
@@ -60,10 +62,10 @@ def idle(
         )
     rows = top or _TOP
 
-    def content(shown: IdleMeasurement, name: str, _: str) -> str:
+    def content(public: IdleMeasurement, name: str, _: str) -> str:
         from bubbleviz.analyses.idle.page import format_output
 
-        return format_output(shown, name, rows)
+        return format_output(public, name, rows)
 
     outputs.deliver(
         report,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import ALL_DETAILS, argument, tables_of
+from bubbleviz.cli.help import ALL_DETAILS, argument, select_tables
 from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.private_names import PrivateNames
-from bubbleviz.cli.terminal import complain, show
+from bubbleviz.cli.terminal import print_message, show
 from bubbleviz.errors import InputError, ProfileError, UsageError
 from bubbleviz.model.texts import quote_for_shell
 from bubbleviz.render.document import Sentence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    {"toml": "draft of a convention", "report": "what reproduces a wrong number, without names"},
+    {"toml": "draft of a convention", "report": "anonymous bundle for a bug report"},
     {".toml": "toml", ".zip": "report"},
 )
 def inspect(
@@ -31,115 +31,126 @@ def inspect(
     convention: list[str] | None = CONVENTIONS,
     details: list[str] | None = ALL_DETAILS,
 ) -> None:
-    """Show what a profile holds, names and lacks.
+    """Show the contents of a profile, and what is missing.
 
-    Where no known convention names forward and backward, -o mine.toml writes a draft of one for
-    analyze --convention mine.toml.
+    If no known convention names forward and backward, -o mine.toml writes a draft of a convention
+    for analyze --convention mine.toml.
 
-    -o run.zip measures the run of all profiles, and writes its operations and ratios, to be sent
-    with a report of a wrong number: no names of ranges, kernels, groups, hosts or files are in it.
+    -o run.zip measures the run and writes its operations and ratios to a bundle, to be attached to
+    a bug report about a wrong number. It contains no names of ranges, kernels, groups, hosts or
+    files.
     """
-    everything = bool(tables_of(details))
+    everything = bool(select_tables(details))
     if {*outputs.formats.values()} == {"report"}:
         _write_bundle(profiles, convention or (), outputs)
         return
     if "report" in outputs.formats.values():
-        raise UsageError("a report is written alone; leave the other outputs out")
+        raise UsageError("-o FILE.zip cannot be combined with other outputs; leave them out")
     files = find_profiles(profiles)
     outputs.check([*(file.path for file in files), *(convention or ())])
-    from bubbleviz.cli.overview import inspection_parts, kind_of, others_like_it
+    from bubbleviz.cli.overview import describe_inspection, list_similar_files, make_kind_key
 
-    seen, unreadable = _looked_over(files, convention or ())
-    given = outputs.names.text(" ".join(map(quote_for_shell, profiles)))
-    named = (evidence for own in seen if own.analysable for evidence in own.evidence)
-    known = {evidence.convention: "" for evidence in named if "F" in dict(evidence.phases)}
+    inspections, unreadable = _inspect_files(files, convention or ())
+    paths = outputs.names.text(" ".join(map(quote_for_shell, profiles)))
+    matching = (
+        evidence
+        for inspection in inspections
+        if inspection.analysable
+        for evidence in inspection.evidence
+    )
+    conventions = {e.convention: "" for e in matching if "F" in dict(e.phases)}
 
-    def printed(shown: Sequence[Inspection]) -> None:
-        alike: dict[tuple[object, ...], list[Inspection]] = {}
-        for number, inspection in enumerate(shown):
-            kind = (number,) if everything else kind_of(inspection)
-            alike.setdefault(kind, []).append(inspection)
-        for first, *others in alike.values():
-            show(inspection_parts(first, given, known, everything=everything))
-            show(others_like_it(others))
+    def print_inspections(public: Sequence[Inspection]) -> None:
+        by_kind: dict[tuple[object, ...], list[Inspection]] = {}
+        for number, inspection in enumerate(public):
+            kind = (number,) if everything else make_kind_key(inspection)
+            by_kind.setdefault(kind, []).append(inspection)
+        for first, *similar in by_kind.values():
+            show(describe_inspection(first, paths, conventions, everything=everything))
+            show(list_similar_files(similar))
 
-    outputs.deliver(tuple(seen), lambda shown, *_: _draft(shown), printed)
+    outputs.deliver(tuple(inspections), lambda public, *_: _choose_draft(public), print_inspections)
     for error in unreadable:
         outputs.names.note_error(error)
-        complain(make_unreadable_limitation(error).sentence, 0, outputs.names)
+        print_message(make_unreadable_limitation(error).sentence, 0, outputs.names)
 
 
-def _looked_over(
+def _inspect_files(
     files: Sequence[InputFile], convention: Sequence[str]
 ) -> tuple[list[Inspection], list[InputError | ProfileError]]:
-    """Return the inspections of files, and why others of directories cannot be read.
+    """Inspect files, and collect the errors of unreadable files in directories.
+
+    Returns:
+        inspections: Inspections of the readable files.
+        errors: Errors of the files that cannot be read.
 
     Raises:
-        BubblevizError: a file that was named cannot be read, or none can.
+        BubblevizError: A file given by name cannot be read, or no file can be read.
     """
     from bubbleviz.analyses.inspection import inspect as inspect_profile
 
     unreadable: list[InputError | ProfileError] = []
-    seen: list[Inspection] = []
+    inspections: list[Inspection] = []
     for file in files:
         try:
-            seen.append(inspect_profile(file.path, convention=convention))
+            inspections.append(inspect_profile(file.path, convention=convention))
         except (InputError, ProfileError) as error:
             if file.named:
                 raise
             unreadable.append(error)
-    if not seen:
+    if not inspections:
         raise unreadable[0]
-    return seen, unreadable
+    return inspections, unreadable
 
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
-    """Measure a run, and write what reproduces its numbers."""
+    """Measure a run, and write a bundle with which its numbers can be reproduced."""
     from bubbleviz.analyses.bundle import make_bundle
     from bubbleviz.api import analyze
 
-    outputs.check(own.path for own in find_profiles(profiles))
+    outputs.check(file.path for file in find_profiles(profiles))
     report = analyze(profiles, convention=convention)
-    # A bundle never contains private names; messages do, without --anonymous.
-    made = make_bundle(PrivateNames(hidden=True).replaced(report), analyze)
+    # A bundle never contains private names, not even without --anonymous; messages may.
+    run_bundle = make_bundle(PrivateNames(hidden=True).replaced(report), analyze)
     file = next(iter(outputs.formats))
     outputs.deliver(
-        (made, file), lambda shown, *_: shown[0].content, lambda shown: _say(*shown, outputs.names)
+        (run_bundle, file),
+        lambda public, *_: public[0].content,
+        lambda public: _describe_bundle(*public, outputs.names),
     )
 
 
-def _say(made: Bundle, file: str, names: PrivateNames) -> None:
-    """Print what is in a bundle, and which numbers come out of it otherwise."""
-    ratios = ", ".join(made.measured)
-    show(
-        [
-            Sentence(
-                f"{file} holds operations and ratios ({ratios}), no names; check it before sending"
-            )
-        ]
-    )
-    if made.differing:
-        complain(
-            f"{', '.join(made.differing)}: the bundle gives another number than the profiles, so "
-            "the error is in how they are read; say which profiler wrote them",
+def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None:
+    """Print the contents of a bundle, and the ratios that differ from those of the profiles."""
+    ratios = ", ".join(run_bundle.measured)
+    contents = f"{file} contains operations and ratios ({ratios}), but no names"
+    show([Sentence(f"{contents}; check it before sending")])
+    if run_bundle.differing:
+        print_message(
+            f"{', '.join(run_bundle.differing)}: the bundle gives a different number than the "
+            "profiles, so the error is in reading them; report the profiler and its version",
             0,
             names,
         )
 
 
-def _draft(seen: Sequence[Inspection]) -> str:
-    """Return the draft that explains most of a profile.
+def _choose_draft(inspections: Sequence[Inspection]) -> str:
+    """Return the drafted convention that attributes the largest share of compute time.
 
     Raises:
-        InputError: none of the profiles needs, or gives, a draft.
+        InputError: No profile needs a draft, or no draft could be made.
     """
-    drafts = [(own.trial.attributed, own.suggestion) for own in seen if own.trial]
-    known = next((own.contents.source.path for own in seen if own.analysable), None)
-    if not drafts and known is not None:
-        raise InputError(f"{known}: its names are known; run bubbleviz analyze without a draft")
+    drafts = [(i.trial.attributed, i.suggestion) for i in inspections if i.trial]
+    paths = (i.contents.source.path for i in inspections if i.analysable)
+    analysable_path = next(paths, None)
+    if not drafts and analysable_path is not None:
+        raise InputError(
+            f"{analysable_path}: its range names are recognised, so no draft is needed; run "
+            "bubbleviz analyze"
+        )
     if not drafts:
         raise InputError(
-            f"{seen[0].contents.source.path}: no range names forward and backward in words that "
-            "give a draft; name them (bubbleviz guide annotate)"
+            f"{inspections[0].contents.source.path}: no range name looks like a forward or "
+            "backward, so no draft can be made; add ranges (bubbleviz guide annotate)"
         )
-    return max(drafts, key=lambda own: own[0])[1] or ""
+    return max(drafts, key=lambda draft: draft[0])[1] or ""

@@ -1,4 +1,4 @@
-"""``bubbleviz layout``: which layers go on which stage."""
+"""``bubbleviz layout``: the assignment of layers to stages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli import options
 from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import progress_bars, search_bar, show
+from bubbleviz.cli.terminal import show, show_reading_progress, show_search_progress
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def layout(
     run: list[str] | None = argument(
         "RUN...",
-        "Profiles of one run with ranges of layers, or its JSON report; none where --layers says "
-        "all.",
+        "Profiles of one run with ranges of layers, or its JSON report; optional with --layers.",
         None,
     ),
     *,
@@ -30,24 +29,26 @@ def layout(
         "FILE", "CSV of layers: name, forward_ms, backward_ms, ...", "Layers"
     ),
     layers_per_stage: str | None = option(
-        "N[,N...]", "Layers of each stage of a report, taken as equal.", "Layers"
+        "N[,N...]", "Number of (equal) layers of each stage of a report.", "Layers"
     ),
     schedule: list[str] | None = option(
-        *("NAME", "Schedule; repeat for several [all of one order]", "Schedule"),
-        complete=options.schedule_names,
+        "NAME",
+        "Schedule to consider; repeatable [all]",
+        "Schedule",
+        complete=options.list_schedule_names,
     ),
     stages: int | None = options.STAGES,
     microbatches: int | None = options.MICROBATCHES,
     chunks: int | None = options.CHUNKS,
-    memory_limit: str | None = option("SIZE", "Memory of a device, such as 80GB.", "Schedule"),
+    memory_limit: str | None = option("SIZE", "Device memory, e.g. 80GB.", "Schedule"),
     outputs: Outputs,
     measurement: options.MeasurementOptions,
 ) -> None:
-    """Find the layers of each stage for the shortest iteration.
+    """Assign layers to stages for the shortest iteration.
 
-    Layers are measured by their ranges or modules inside forwards and backwards, or read from
-    --layers. The layout is the best of all for each schedule, within --memory-limit, and printed
-    as Megatron's and torchtitan's options, of a run that only goes forward as vLLM's and SGLang's.
+    The times of layers are measured by their ranges or modules in forwards and backwards, or read
+    from --layers. The layout is optimal for each schedule within --memory-limit. It is printed as
+    options of Megatron and torchtitan, or of vLLM and SGLang for inference.
     """
     from bubbleviz.model.memory_sizes import parse_memory
 
@@ -57,10 +58,10 @@ def layout(
     from bubbleviz.analyses.layout.report import find_layouts
     from bubbleviz.analyses.layout.text import list_sections
 
-    known = _measured_model(run or [], layers, layers_per_stage, measurement)
-    with search_bar() as watch:
+    model = _read_model(run or [], layers, layers_per_stage, measurement)
+    with show_search_progress() as watch:
         sizes = stages, microbatches, chunks
-        report = find_layouts(known, sizes, schedule or (), limit, watch)
+        report = find_layouts(model, sizes, schedule or (), limit, watch)
     outputs.deliver(
         report,
         lambda shown, name, _: RENDERINGS[name](shown),
@@ -68,20 +69,28 @@ def layout(
     )
 
 
-def _measured_model(
+def _read_model(
     run: Sequence[str],
     layers: str | None,
     layers_per_stage: str | None,
     measurement: options.MeasurementOptions,
 ) -> MeasuredModel:
-    """Return what is known of the model: by a table, a report, or profiles.
+    """Read the layers of the model from a table, a report or profiles.
+
+    Args:
+        run: Paths of profiles, or the path of a report, or [] with a table.
+        layers: Path of a table of layers, or None.
+        layers_per_stage: Value of ``--layers-per-stage``.
+        measurement: Options for measuring profiles.
 
     Raises:
-        UsageError: neither a table nor a run is given, or both.
+        UsageError: Both a table and a run are given, or neither.
     """
     if layers is not None:
         if run or layers_per_stage is not None:
-            raise UsageError("--layers holds all layers; leave out the run and --layers-per-stage")
+            raise UsageError(
+                "--layers already defines all layers; leave out the run and --layers-per-stage"
+            )
         from bubbleviz.analyses.layout.layer_table import read_layers
 
         return read_layers(layers)
@@ -91,24 +100,24 @@ def _measured_model(
         per_stage = tuple(map(int, layers_per_stage.split(","))) if layers_per_stage else ()
     except ValueError:
         raise UsageError(
-            f"--layers-per-stage {layers_per_stage}: no numbers; give one, or one a "
-            "virtual stage with commas"
+            f"--layers-per-stage {layers_per_stage}: not a number; give one number, or one per "
+            "virtual stage (2,2,3)"
         ) from None
     from bubbleviz.analyses.layout import inputs
 
     if measurement.is_saved(run, "layout", "takes"):
         if not per_stage:
             raise UsageError(
-                f"{run[0]}: a report holds no times of layers; give --layers-per-stage, or the "
-                "profiles themselves"
+                f"{run[0]}: a report contains no times of layers; give --layers-per-stage, or the "
+                "profiles of the run"
             )
         return inputs.read_model_of_report(run[0], per_stage)
-    with progress_bars() as bars:
+    with show_reading_progress() as bars:
         return inputs.measure_model(
             run,
             layers_per_stage=per_stage,
             conventions=measurement.convention or (),
             skip=measurement.skip,
-            jobs=options.jobs_or_cores(measurement.jobs),
+            jobs=options.resolve_jobs(measurement.jobs),
             progress=bars,
         )

@@ -1,4 +1,4 @@
-"""``bubbleviz mcp``: answers the questions of an AI assistant over standard input and output."""
+"""``bubbleviz mcp``: a Model Context Protocol server on standard input and output."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from bubbleviz.cli.options import command
 
 
 @command()
-def mcp(folders: list[str] = argument("FOLDERS...", "Only profiles in these are read.")) -> None:
-    """Serve an AI assistant over the Model Context Protocol (stdio).
+def mcp(
+    folders: list[str] = argument("FOLDERS...", "Folders; only files in them can be read."),
+) -> None:
+    """Let an AI assistant query runs (Model Context Protocol, stdio).
 
-    The assistant starts it. Its tools inspect, analyze, why, compare, simulate, plan and timeline
-    read profiles and reports, and write nothing.
+    The assistant starts this command. The tools inspect, analyze, why, compare, simulate, plan and
+    timeline read profiles and reports, and write nothing.
     """
-    from bubbleviz.assistant import server
+    from bubbleviz.assistant import make_server
 
-    server(folders).run("stdio")
+    make_server(folders).run("stdio")

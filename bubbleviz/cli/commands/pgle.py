@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.cli.help import argument, option
-from bubbleviz.cli.options import ADDITIONS, CSV, JOBS, KEEP_EXPORT, command, jobs_or_cores
+from bubbleviz.cli.options import ADDITIONS, CSV, JOBS, KEEP_EXPORT, command, resolve_jobs
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.terminal import progress_bars, show, show_text
+from bubbleviz.cli.terminal import show, show_reading_progress, show_text
 from bubbleviz.errors import UsageError
 from bubbleviz.sources.paths import find_profiles
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.pgle.costs import Costs
 
 
-#: The statistics that become a cost.
+#: Statistics to choose from as the cost of an instruction.
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
@@ -32,28 +32,34 @@ def pgle(
     *,
     outputs: Outputs,
     against: str | None = option(
-        "FILE", "Compare estimates in a file with the costs; -o errors.csv.", "Selection"
+        "FILE", "Compare the estimates in this file with the costs.", "Selection"
     ),
     aggregate: str = option(
-        *("STAT", "max, median, mean, min, or pNN.", "Cost"), default="p90", complete=_STATISTICS
+        "STAT",
+        "Cost statistic: max, median, mean, min, or pNN.",
+        "Cost",
+        default="p90",
+        complete=_STATISTICS,
     ),
     aggregate_collectives: str | None = option(
-        "STAT", "The same for collectives, if different.", "Cost", complete=_STATISTICS
+        "STAT", "Cost statistic of collectives, if different.", "Cost", complete=_STATISTICS
     ),
-    module: list[str] | None = option("NAME", "Only this module; repeat for several.", "Selection"),
-    skip: int = option("N", "Leave out the first N executions.", "Selection", default=1, min=0),
+    module: list[str] | None = option("NAME", "Only this XLA module; repeatable.", "Selection"),
+    skip: int = option(
+        "N", "Exclude the first N executions of each module.", "Selection", default=1, min=0
+    ),
     convention: list[str] | None = ADDITIONS,
     keep_export: bool = KEEP_EXPORT,
     jobs: int | None = JOBS,
 ) -> None:
-    """Measure what XLA instructions take, for its scheduler.
+    """Measure the times of XLA instructions for XLA's scheduler.
 
-    The latency-hiding scheduler of the compiler reads such costs. They are device times of whole
-    executions, and --aggregate is the statistic over those of an instruction on all devices; the
-    flags for both runs are printed with them.
+    The latency-hiding scheduler of the compiler reads these costs. A cost is a statistic
+    (--aggregate) of the device times of all executions of an instruction on all devices. The XLA
+    flags for profiling and for using the costs are printed as well.
     """
     if against is None and "csv" in outputs.formats.values():
-        raise UsageError("a comparison is written as CSV; add --against FILE")
+        raise UsageError("only a comparison can be written as CSV; add --against FILE")
     files = (file.path for file in find_profiles(profiles))
     outputs.check([*files, against, *(convention or ())])
     from bubbleviz.analyses.pgle import measure_costs, text
@@ -61,7 +67,7 @@ def pgle(
     from bubbleviz.analyses.pgle.files import encode_costs, read_costs
 
     estimates = None if against is None else read_costs(against)
-    with progress_bars() as bars:
+    with show_reading_progress() as bars:
         costs = measure_costs(
             profiles,
             aggregate=aggregate,
@@ -70,7 +76,7 @@ def pgle(
             skip=skip,
             convention=convention or (),
             keep_export=keep_export,
-            jobs=jobs_or_cores(jobs),
+            jobs=resolve_jobs(jobs),
             progress=bars,
         )
     comparison = None if estimates is None else compare_costs(costs.instructions, estimates)
@@ -78,7 +84,7 @@ def pgle(
     cost_files = [file for file, name in outputs.formats.items() if name != "csv"]
 
     def content(_: object, name: str, __: str) -> str | bytes:
-        # XLA looks costs up by the names of instructions, so these stay as they are.
+        # XLA finds costs by the names of instructions, so --anonymous does not change them.
         if comparison is not None and name == "csv":
             return format_comparison_csv(comparison)
         return encode_costs(cost_us, name)
@@ -94,7 +100,7 @@ def pgle(
 def _print_result(
     costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]
 ) -> None:
-    """Print the comparison, or the costs (their sum where a file holds them) and XLA's flags."""
+    """Print the comparison, or the costs (a summary if a file has them) and XLA's flags."""
     from bubbleviz.analyses.pgle import text
 
     if comparison is not None:

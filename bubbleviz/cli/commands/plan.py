@@ -1,4 +1,4 @@
-"""``bubbleviz plan``: the best order for the measured times of a run."""
+"""``bubbleviz plan``: the best order of operations for the measured times of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bubbleviz.cli import options
 from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import search_bar, show
+from bubbleviz.cli.terminal import show, show_search_progress
 from bubbleviz.model.choices import BACKWARDS, check_choice
 
 _ENDINGS = {".memory.svg": "memory-plot"}
@@ -21,23 +21,25 @@ def plan(
     *,
     microbatches: int | None = options.MICROBATCHES,
     backward: str | None = option(
-        *("split|fused", "In its two halves, or in one [as the run]", "Schedule"),
+        "split|fused",
+        "Split into B and W, or fused [as recorded]",
+        "Schedule",
         complete=BACKWARDS,
     ),
     memory_limit: str | None = option(
-        "SIZE|none", "Of a device if measured, else activations: 80GB.", "Memory"
+        "SIZE|none", "Device memory, or activations if not measured: 80GB.", "Memory"
     ),
-    memory_b: str | None = option("SIZE", "Held from F to B; else measured, or 1.", "Memory"),
-    memory_w: str | None = option("SIZE", "Part of --memory-b until W; else all.", "Memory"),
+    memory_b: str | None = option("SIZE", "Activations from F to B [measured, or 1]", "Memory"),
+    memory_w: str | None = option("SIZE", "Part of --memory-b kept until W [all]", "Memory"),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: options.MeasurementOptions,
 ) -> None:
-    """Find the order with the shortest iteration at a run's times.
+    """Find the order of operations with the shortest iteration for a run.
 
-    Every virtual stage has its measured times, every link its transfers. All schedules with one
-    order are simulated, and better orders searched, within the memory that the run took or
-    --memory-limit; a lower bound shows what is left.
+    All known schedules are simulated with the measured times of each virtual stage and each link,
+    and a search looks for better orders. All orders stay within the memory of the run, or within
+    --memory-limit. A lower bound shows how much could still be gained.
     """
     paper.check(outputs.formats.values())
     outputs.check(run)
@@ -52,7 +54,7 @@ def plan(
         report = measurement.measure(run, memory=True)
         outputs.names.note(report)
         measured = extract_run(report, run[0])
-    with search_bar() as watch:
+    with show_search_progress() as watch:
         planned = plan_run(
             measured,
             microbatches=microbatches,
@@ -62,7 +64,7 @@ def plan(
             split=None if backward is None else backward == "split",
             watch=watch,
         )
-    view = paper.styled()
+    view = paper.make_view()
     outputs.deliver(
         planned,
         lambda shown, name, _: RENDERINGS[name](shown, view),

@@ -1,4 +1,4 @@
-"""``bubbleviz schedules``: the schedules that are built in."""
+"""``bubbleviz schedules``: the built-in schedules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bubbleviz.cli.terminal import show
 
 
 def schedules() -> None:
-    """List the schedules that simulate knows, with their sources."""
+    """List the schedules that simulate supports, with references."""
     from bubbleviz.render.ideal import list_schedules
 
     show(list_schedules())

@@ -1,4 +1,4 @@
-"""``bubbleviz simulate``: the makespan, bubble ratios and memory of a schedule in theory."""
+"""``bubbleviz simulate``: makespan, bubble ratios and memory of a schedule in theory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bubbleviz.cli import options
 from bubbleviz.cli.help import option
 from bubbleviz.cli.outputs import Outputs
-from bubbleviz.cli.selection import PaperOptions, numbers
-from bubbleviz.cli.terminal import search_bar, show
+from bubbleviz.cli.selection import PaperOptions, parse_numbers
+from bubbleviz.cli.terminal import show, show_search_progress
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.report.restrictions import read_restrictions
@@ -27,62 +27,72 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import StageTimes
 
-    #: Predictions of several sizes, and why they may be wrong.
+    #: Predictions for several sizes, and reasons why they may be wrong.
     _Comparison: TypeAlias = tuple[Sequence[Choice], tuple[Restriction, ...]]
 
 
 @dataclass(frozen=True)
 class TimeOptions:
-    """How long the operations of a microbatch take."""
+    """Options for the times of operations."""
 
-    tf: str | None = option("MS[,MS...]", "Forward of a microbatch, or one per stage.", "Times")
-    tb: str | None = option("MS[,MS...]", "Backward for the input gradients.", "Times")
-    tw: str | None = option("MS[,MS...]", "Backward for the weight gradients.", "Times")
-    tcomm: float | None = option("MS", "Transfer between two devices; else 0.", "Times")
+    tf: str | None = option("MS[,MS...]", "Forward time (F), or one per stage.", "Times")
+    tb: str | None = option("MS[,MS...]", "Input-gradient time (B).", "Times")
+    tw: str | None = option("MS[,MS...]", "Weight-gradient time (W).", "Times")
+    tcomm: float | None = option("MS", "Transfer time between two devices [0]", "Times")
 
-    def given(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
-        """Return the given times, where others are measured, or else all of them.
+    def parse_times(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
+        """Return the times of F, B, W and transfers, with None for options that are not given.
+
+        Args:
+            measured: Whether a report supplies missing times.
 
         Raises:
-            UsageError: one is not.
+            UsageError: A time is invalid, or missing and not measured.
         """
         texts = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
-        lacking = [name for name, text in texts.items() if text is None]
-        if lacking and not measured:
-            raise UsageError(f"give {_listed(lacking)}, or a report with --from")
+        missing = [name for name, text in texts.items() if text is None]
+        if missing and not measured:
+            raise UsageError(f"give {_join_words(missing)}, or a report with --from")
         tf, tb, tw = (
-            None if text is None else _milliseconds(name, text) for name, text in texts.items()
+            None if text is None else _parse_milliseconds(name, text)
+            for name, text in texts.items()
         )
         return tf, tb, tw, self.tcomm
 
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """A schedule by name, its sizes, and the memory that a searched one keeps within.
+    """Options for schedules, their sizes, and the memory limit of searched schedules.
 
-    Of several, all combinations are compared.
+    If an option has several values, all combinations are compared.
     """
 
     schedule: list[str] | None = option(
-        *("NAME,...", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
-        complete=options.schedule_names,
+        "NAME,...",
+        "Name of a schedule; see bubbleviz schedules.",
+        "Schedule",
+        complete=options.list_schedule_names,
     )
     stages: str | None = option(
-        *("P,...", "Number of stages, one per device.", "Schedule", "--stages", "-p")
+        "P,...", "Number of stages, one per device.", "Schedule", "--stages", "-p"
     )
     microbatches: str | None = option(
-        *("M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m")
+        "M,...", "Number of microbatches.", "Schedule", "--microbatches", "-m"
     )
-    chunks: str | None = option("V,...", "Chunks per stage [the schedule's usual]", "Schedule")
-    memory_limit: str | None = option("SIZE", "Of a device, in M_B's unit, as 80GB.", "Memory")
-    memory_b: str | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
-    memory_w: str | None = option("M_W", "Part of M_B that is held until W.", "Memory")
+    chunks: str | None = option("V,...", "Chunks per stage [default of the schedule]", "Schedule")
+    memory_limit: str | None = option(
+        "SIZE", "Device memory, in the unit of --memory-b: 80GB.", "Memory"
+    )
+    memory_b: str | None = option("M_B", "Activations kept from F to B [1]", "Memory")
+    memory_w: str | None = option("M_W", "Part of --memory-b kept until W.", "Memory")
 
-    def listed(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the names and sizes that are given, in the order of the options.
+    def parse_sizes(
+        self,
+    ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the values of each option: schedules, stages, microbatches and chunks.
 
         Raises:
-            UsageError: one is none.
+            UsageError: A schedule does not exist, or a size is not a number.
         """
         from bubbleviz.schedules.ideal import check_name
 
@@ -90,43 +100,47 @@ class ScheduleOptions:
         for name in names:
             check_name(name)
         sizes = {"-p": self.stages, "-m": self.microbatches, "--chunks": self.chunks}
-        p, m, v = (numbers(text, name) if text else () for name, text in sizes.items())
+        p, m, v = (parse_numbers(text, name) if text else () for name, text in sizes.items())
         return names, p, m, v
 
-    def memory(self) -> MemoryOptions:
-        """Return the memory that is given.
+    def parse_memory(self) -> MemoryOptions:
+        """Return the memory limit, the memory from F to B, and the part until W; None if not given.
 
         Raises:
-            UsageError: one is none.
+            UsageError: A value is not a size.
         """
         from bubbleviz.model.memory_sizes import parse_memory
 
         texts = ("limit", self.memory_limit), ("b", self.memory_b), ("w", self.memory_w)
-        limit, whole, rest = (
+        limit, until_b, until_w = (
             None if text is None else parse_memory(text, f"--memory-{name}") for name, text in texts
         )
-        return limit, whole, rest
+        return limit, until_b, until_w
 
 
 @options.command({**options.JSON, **options.PICTURE_FILES, **options.ORDER})
 def simulate(
     *,
     times: TimeOptions,
-    report: str | None = option("REPORT", "Defaults from a JSON report.", "Times", "--from"),
+    report: str | None = option(
+        "REPORT", "JSON report with the default times and sizes.", "Times", "--from"
+    ),
     sizes: ScheduleOptions,
-    plan: str | None = option("FILE", "The order in a file (PyTorch's CSV) instead.", "Schedule"),
+    plan: str | None = option("FILE", "File with the order to simulate (PyTorch CSV).", "Schedule"),
     transport: str | None = option(
-        *("NAME", "Transfers: buffered, rendezvous, blocking [streams].", "Schedule"),
+        "NAME",
+        "Transfers: buffered, rendezvous or blocking [streams]",
+        "Schedule",
         complete=CARRIERS,
     ),
     outputs: Outputs,
     paper: PaperOptions,
 ) -> None:
-    """Simulate a schedule: cost, bubble ratios, activations.
+    """Simulate a schedule: cost, bubble ratios and activations.
 
-    Times are milliseconds for one microbatch of a stage; each of V chunks takes 1/V of them.
-    Without --memory-limit, zb-1p, zb-2p, v-half and v-min keep within p, 2p, (p+2)/2 and
-    (p+4)/3 M_B; without --memory-w, zb-1p and zb-2p hold 32/74 of M_B until W, others all of it.
+    Times are in milliseconds per microbatch and stage; each of V chunks takes 1/V of the time.
+    Default memory limits: p M_B for zb-1p, 2p M_B for zb-2p, (p+2)/2 M_B for v-half and (p+4)/3 M_B
+    for v-min. Default of --memory-w: 32/74 M_B for zb-1p and zb-2p, M_B for other schedules.
     """
     paper.check(outputs.formats.values())
     outputs.check((plan, report))
@@ -135,37 +149,42 @@ def simulate(
     from bubbleviz.schedules.ideal import simulate_or_estimate
 
     carried = transport_named(transport)
-    listed = sizes.listed()
+    option_values = sizes.parse_sizes()
     saved = None if report is None else read_pipeline(report)
-    given = times.given(measured=saved is not None)
-    memory = sizes.memory()
-    name, (p, m, v) = next(iter(listed[0]), None), (next(iter(own), None) for own in listed[1:])
-    named, stage_times = choose_sizes_and_times(saved, (name, p, m), *given)
-    read = None if plan is None else _of_plan(plan, sizes, stage_times, carried)
+    given_times = times.parse_times(measured=saved is not None)
+    memory = sizes.parse_memory()
+    name, (p, m, v) = (
+        next(iter(option_values[0]), None),
+        (next(iter(own), None) for own in option_values[1:]),
+    )
+    default_sizes, stage_times = choose_sizes_and_times(saved, (name, p, m), *given_times)
+    read = None if plan is None else _simulate_plan(plan, sizes, stage_times, carried)
     if transport is not None and (read is None or read.carried_ms is None):
         raise UsageError(
-            f"--transport {transport}: nothing is sent or received; give --plan FILE with sends "
-            "and receives"
+            f"--transport {transport}: only applies to a plan with sends and receives; give one "
+            "with --plan FILE"
         )
     result: Ideal | Estimate
     if read is not None:
         result = read
     else:
-        known = _known(named, measured=saved is not None)
-        if any(len(each) > 1 for each in listed):
+        schedule_and_sizes = _check_sizes(default_sizes, measured=saved is not None)
+        if any(len(values) > 1 for values in option_values):
             if any(memory):
                 raise UsageError(
-                    "several sizes are compared whatever their memory; leave the --memory options "
-                    "out, or name one of each"
+                    "the --memory options need exactly one schedule and size; leave them out to "
+                    "compare several"
                 )
-            _compare(saved, given, known, stage_times, listed, outputs)
+            _compare(saved, given_times, schedule_and_sizes, stage_times, option_values, outputs)
             return
-        with search_bar() as watch:
-            result = simulate_or_estimate(*known, stage_times, v, memory=memory, watch=watch)
+        with show_search_progress() as watch:
+            result = simulate_or_estimate(
+                *schedule_and_sizes, stage_times, v, memory=memory, watch=watch
+            )
     if saved is not None:
         result = replace(result, restrictions=read_restrictions(saved.restrictions))
     outputs.names.note(saved)
-    view = paper.styled()
+    view = paper.make_view()
 
     outputs.deliver(
         result,
@@ -176,35 +195,46 @@ def simulate(
 
 def _compare(
     saved: RunSummary | None,
-    given: tuple[Any, Any, Any, float | None],
+    given_times: tuple[Any, Any, Any, float | None],
     sizes: tuple[str, int, int],
     times: StageTimes,
-    listed: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    option_values: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     outputs: Outputs,
 ) -> None:
-    """Print and write what all combinations of sizes would take.
+    """Print and write the predictions for all combinations of schedules and sizes.
+
+    Args:
+        saved: Report with the default times, or None.
+        given_times: Times that were given as options; see :meth:`TimeOptions.parse_times_times`.
+        sizes: Schedule, stages and microbatches that are used for options without values.
+        times: Times of the stages.
+        option_values: Values of the options; see :meth:`ScheduleOptions.option_values`.
+        outputs: Outputs of the command.
 
     Raises:
-        UsageError: an output holds one order.
+        UsageError: An output format can only contain one order.
     """
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.choices import compare_sizes
 
     name, p, m = sizes
-    schedules, stages, microbatches, chunks = listed
-    # Where a time is given, it is not that of the run.
+    schedules, stages, microbatches, chunks = option_values
+    # The spread of the measured times applies only if all times are those of the run.
     run = None
-    if saved is not None and given == (None,) * 4:
+    if saved is not None and given_times == (None,) * 4:
         run = measure_stage_times(saved)
     choices = compare_sizes(
         times, run, schedules or (name,), stages or (p,), microbatches or (m,), chunks or (None,)
     )
     restrictions = () if saved is None else read_restrictions(saved.restrictions)
 
-    def content(shown: _Comparison, name: str, _: str) -> str:
+    def content(public: _Comparison, name: str, _: str) -> str:
         if name != "json":
-            raise UsageError("several sizes have no one order; name one of each, or write .json")
-        return ideal_report.format_sizes(*shown)
+            raise UsageError(
+                "pictures and CSV need exactly one schedule and size; give one of each, or write "
+                ".json"
+            )
+        return ideal_report.format_sizes(*public)
 
     result: _Comparison = choices, restrictions
     outputs.deliver(
@@ -214,49 +244,57 @@ def _compare(
     )
 
 
-def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:
-    """Return the simulation of the order in a file.
+def _simulate_plan(
+    plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport
+) -> Ideal:
+    """Simulate the order in a file, with its sends and receives if it has any.
 
     Raises:
-        UsageError: a schedule or its sizes are given, too.
-        MismatchError: the order, or its communication, deadlocks.
+        UsageError: A schedule or size is given as well.
+        MismatchError: The order or its communication deadlocks.
     """
     from bubbleviz.schedules.communication.torch_csv import read_checked
     from bubbleviz.schedules.ideal import simulate_lowered_plan, simulate_plan
 
     if any(size is not None for size in astuple(sizes)):
-        raise UsageError("--plan sets the order and its sizes; leave the other options out")
-    found = read_checked(plan, carried)
-    if found.communicates:
-        return simulate_lowered_plan(found, times, carried)
-    return simulate_plan(found.plan, times)
+        raise UsageError(
+            "--plan already defines the schedule and its sizes; leave the other options out"
+        )
+    lowered = read_checked(plan, carried)
+    if lowered.communicates:
+        return simulate_lowered_plan(lowered, times, carried)
+    return simulate_plan(lowered.plan, times)
 
 
-def _known(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
-    """Return the name of a schedule and its sizes.
+def _check_sizes(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
+    """Check that the schedule and its sizes are all known, and return them.
+
+    Args:
+        sizes: Schedule, stages and microbatches, each None if unknown.
+        measured: Whether there is a report, for the message.
 
     Raises:
-        UsageError: one is not known.
+        UsageError: One of them is unknown.
     """
-    lacking = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
+    size_of_option = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
     name, stages, microbatches = sizes
     if name is None or stages is None or microbatches is None:
-        named = "; the report names no schedule" if measured and name is None else ""
-        words = _listed([option for option, size in lacking if size is None])
-        raise UsageError(f"give {words}, or --plan FILE{named}")
+        note = "; the report names no schedule" if measured and name is None else ""
+        missing = _join_words([option for option, size in size_of_option if size is None])
+        raise UsageError(f"give {missing}, or --plan FILE{note}")
     return name, stages, microbatches
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _milliseconds(option: str, text: str) -> tuple[float, ...]:
-    """Return the times in the value of an option.
+def _parse_milliseconds(option: str, text: str) -> tuple[float, ...]:
+    """Parse the times in the value of an option.
 
     Raises:
-        UsageError: it is not a list of numbers.
+        UsageError: The value is not a list of numbers.
     """
     try:
         return tuple(map(float, text.split(",")))

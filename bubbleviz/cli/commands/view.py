@@ -1,4 +1,4 @@
-"""``bubbleviz view``: the interactive report in a browser, without a file."""
+"""``bubbleviz view``: the interactive report in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from bubbleviz.cli.help import flag
 from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
 from bubbleviz.cli.private_names import Invocation
-from bubbleviz.cli.terminal import pass_on
+from bubbleviz.cli.terminal import write_content
 from bubbleviz.render.formats import check_installed
 from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
@@ -20,15 +20,18 @@ def view(
     *,
     invocation: Invocation,
     browser: bool = flag(
-        *("Print the address only; open no browser.", "Options", " /--no-browser"), default=True
+        "Only print the address; do not open a browser.",
+        "Options",
+        " /--no-browser",
+        default=True,
     ),
     measurement: MeasurementOptions,
 ) -> None:
-    """Open the interactive report in a browser, until Ctrl-C.
+    """Show the interactive report in a browser, until Ctrl-C.
 
-    The page is served on the loopback address only, under a new secret address each time.
+    The page is only served on this machine (127.0.0.1), under a new secret address each time.
     """
-    from bubbleviz.cli.serving import serving
+    from bubbleviz.cli.serving import open_server
     from bubbleviz.render.web.page import render, render_saved
 
     names = invocation.names
@@ -42,11 +45,11 @@ def view(
     else:
         page = render(names.replaced(measurement.measure(inputs)), View())
     with (
-        serving(page.encode("utf-8", "replace")) as (url, server),
+        open_server(page.encode("utf-8", "replace")) as (url, server),
         suppress(KeyboardInterrupt, SystemExit),
     ):
-        pass_on(f"{url}\n")
+        write_content(f"{url}\n")
         if browser:
             webbrowser.open(url)
-        # A signal is how it ends, and nothing is incomplete.
+        # A signal is the normal end of this command, so it is not reported as an interruption.
         server.serve_forever()

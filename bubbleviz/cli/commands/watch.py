@@ -1,4 +1,4 @@
-"""``bubbleviz watch``: the bubble of a run that runs."""
+"""``bubbleviz watch``: the bubbles of a running job."""
 
 from __future__ import annotations
 
@@ -17,54 +17,56 @@ from typing import TYPE_CHECKING
 import typer
 
 from bubbleviz.cli.help import argument, flag, option
-from bubbleviz.cli.options import command, limit_beginnings
+from bubbleviz.cli.options import command, list_limit_prefixes
 from bubbleviz.cli.private_names import Invocation, PrivateNames
-from bubbleviz.cli.terminal import complain, rich_text, show_text
+from bubbleviz.cli.terminal import convert_to_rich, print_message, show_text
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.texts import quote_for_shell
-from bubbleviz.signals import unwinding
+from bubbleviz.signals import handle_signals
 
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Observation, Watcher
 
-#: Exit code where a ratio was above its limit for too long.
+#: Exit code if a ratio was above its limit for too many iterations.
 TOO_LARGE = 3
-#: Events that the page shows.
+#: Number of the latest events that the page shows.
 _EVENTS = 4
 
 
 @command()
 def watch(
-    folder: str = argument("RUN/", "Directory that the ranks record into."),
+    folder: str = argument("RUN/", "Directory in which the ranks write their recordings."),
     *,
     invocation: Invocation,
-    plain: bool = flag("Print one line per iteration instead of the page.", "Options", "--plain"),
+    plain: bool = flag(
+        "Print one line per iteration instead of a live page.", "Options", "--plain"
+    ),
     jsonl: str | None = option("FILE", "Append one line of JSON per iteration.", "Options"),
     listen: str | None = option(
-        "HOST:PORT", "Serve Prometheus metrics, as 127.0.0.1:9100.", "Options"
+        "HOST:PORT", "Serve Prometheus metrics, e.g. on 127.0.0.1:9100.", "Options"
     ),
     tensorboard: str | None = option("DIR", "Write scalars for TensorBoard.", "Options"),
     interval: float = option(
-        "SECONDS", "Seconds between looks for new iterations.", "Options", default=1.0
+        "SECONDS", "Time between checks for new iterations.", "Options", default=1.0
     ),
-    stop_after: float | None = option(
-        "SECONDS", ("Stop after this long without new data."), "Options"
-    ),
+    stop_after: float | None = option("SECONDS", "Stop after this time without data.", "Options"),
     max_bubble: list[str] | None = option(
-        *("RATIO=LIMIT", "Highest ratio allowed: schedule=20% or =0.2.", "Limits"),
-        complete=limit_beginnings,
+        "RATIO=LIMIT",
+        "Maximum ratio: schedule=20% or schedule=0.2.",
+        "Limits",
+        complete=list_limit_prefixes,
     ),
     for_: int = option(
         "N", "Consecutive iterations above the limit.", "Limits", "--for", default=1
     ),
-    run: str | None = option("COMMAND", "Run this once instead of ending.", "Limits"),
+    run: str | None = option("COMMAND", "Run this command once instead of stopping.", "Limits"),
 ) -> None:
-    """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
+    """Monitor a running job: bubble ratio, causes and slow ranks of each iteration.
 
-    Ranks record with annotate.megatron(record="run/") and the like (bubbleviz guide record). The
-    page needs a terminal; elsewhere one line per iteration is printed. Ctrl-C ends it. Exit codes:
-    0 ended, 3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets
-    the reason in the environment variable BUBBLEVIZ_LIMIT.
+    The ranks record with annotate.megatron(record="run/") or a similar call (bubbleviz guide
+    record). On a terminal a live page is shown, otherwise one line per iteration is printed. Press
+    Ctrl-C to stop. COMMAND finds the reason in the environment variable BUBBLEVIZ_LIMIT. Exit
+    codes: 0 stopped, 1 bad input, 2 wrong usage, 3 a ratio was above its limit for N iterations.
     """
     from bubbleviz.analyses.watch.measurement import Watcher
     from bubbleviz.analyses.watch.outputs import open_outputs
@@ -85,46 +87,57 @@ def watch(
         raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
     if not max_bubble and (run is not None or for_ != 1):
         extra = "--for" if run is None else "--run"
-        raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
+        raise UsageError(f"{extra} only applies to a limit; add one with --max-bubble RATIO=LIMIT")
     names = invocation.names
     exceeded = make_limit_check(max_bubble or (), for_)
-    start, look_after = _once(run, names)
+    start_command, check_command = _prepare_command(run, names)
     watcher = Watcher(folder)
     sight: Observation | None = None
     label = names.replaced(Path(folder).resolve().name)
     with open_outputs(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
-        # Watching ends where its job does: by Ctrl-C, or by SIGTERM of a scheduler.
-        with suppress(KeyboardInterrupt, BrokenPipeError, SystemExit), unwinding([signal.SIGTERM]):
-            show = _shown(stack, folder, names, plain=plain)
-            for sight in map(names.replaced, _looks(watcher, interval, stop_after)):
-                for take in outputs:
-                    take(sight)
+        # Normal ends of watching: Ctrl-C, or SIGTERM from the scheduler of the job.
+        with (
+            suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
+            handle_signals([signal.SIGTERM]),
+        ):
+            show = _make_printer(stack, folder, names, plain=plain)
+            for sight in map(names.replaced, _iterate_sights(watcher, interval, stop_after)):
+                for write in outputs:
+                    write(sight)
                 show(sight)
                 for reason in filter(None, map(exceeded, sight.iterations)):
                     if run is None:
                         stack.close()
-                        complain(reason, TOO_LARGE, names)
+                        print_message(reason, TOO_LARGE, names)
                         raise typer.Exit(TOO_LARGE)
-                    start(reason)
-                look_after()
+                    start_command(reason)
+                check_command()
         stack.close()
-        # The reason was printed when a file could not be read.
+        # Errors of unreadable files have been printed already.
         if sight is not None and not sight.trend and not _are_all_readable(sight, watcher, names):
             raise typer.Exit(1)
 
 
 def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames) -> bool:
-    """Print which recordings are empty, and return whether none is empty or unreadable."""
+    """Print the empty recordings, and return whether no recording is empty or unreadable."""
     from bubbleviz.sources.readers import describe_empty_file
 
     empty = watcher.list_empty_recordings()
     for path in empty:
-        complain(f"{path}: {describe_empty_file(path)}", 0, names)
+        print_message(f"{path}: {describe_empty_file(path)}", 0, names)
     return not sight.unreadable and not empty
 
 
-def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Iterator[Observation]:
-    """Yield what is new at each look, until nothing was for ``stop_after`` seconds."""
+def _iterate_sights(
+    watcher: Watcher, interval: float, stop_after: float | None
+) -> Iterator[Observation]:
+    """Yield the new iterations at each check, until there are none for ``stop_after`` seconds.
+
+    Args:
+        watcher: Reads the recordings.
+        interval: Time between checks, in seconds.
+        stop_after: Maximum time without new iterations, in seconds, or None to never stop.
+    """
     from bubbleviz.analyses.watch.measurement import SILENT_S
 
     written_s = time.monotonic()
@@ -134,53 +147,70 @@ def _looks(watcher: Watcher, interval: float, stop_after: float | None) -> Itera
         yield sight
         written_s = now_s if sight.iterations else written_s
         if stop_after is not None and now_s - written_s >= stop_after:
-            # What ranks that are missing held up is taken without them.
+            # Iterations that still wait for missing ranks are measured without these ranks.
             yield watcher.look(now_s + SILENT_S)
             return
         time.sleep(interval)
 
 
-def _shown(
+def _make_printer(
     stack: ExitStack, folder: str, names: PrivateNames, *, plain: bool
 ) -> Callable[[Observation], None]:
-    """Return what shows a sight: a page on a terminal, else lines."""
+    """Return a function that shows new iterations: as a live page, or as lines of text.
+
+    Args:
+        stack: Closes the page when the command ends.
+        folder: Directory of the recordings.
+        names: Private names to replace.
+        plain: Whether to print lines even on a terminal.
+    """
     from bubbleviz.analyses.watch.text import describe_waiting, format_line, format_page
 
-    waited: list[str] = []
+    has_printed_waiting = False
 
-    def lines(sight: Observation) -> None:
-        if not sight.trend and not sight.unreadable and not waited:
-            waited.append(describe_waiting(folder))
-            complain(waited[0], 0, names)
+    def print_lines(sight: Observation) -> None:
+        nonlocal has_printed_waiting
+        if not sight.trend and not sight.unreadable and not has_printed_waiting:
+            has_printed_waiting = True
+            print_message(describe_waiting(folder), 0, names)
         for event in sight.events:
-            complain(event, 0, names)
+            print_message(event, 0, names)
         for iteration in sight.iterations:
             show_text(format_line(iteration))
         if sight.iterations:
             sys.stdout.flush()
 
     if plain or not sys.stdout.isatty():
-        return lines
+        return print_lines
     from rich.console import Group
     from rich.live import Live
 
     live = stack.enter_context(Live(refresh_per_second=4))
-    told: deque[str] = deque(maxlen=_EVENTS)
+    latest_events: deque[str] = deque(maxlen=_EVENTS)
 
-    def page(sight: Observation) -> None:
-        told.extend(sight.events)
-        lines = format_page(names.replaced(folder), sight, tuple(told), live.console.width)
-        live.update(Group(*map(rich_text, lines)))
+    def update_page(sight: Observation) -> None:
+        latest_events.extend(sight.events)
+        lines = format_page(names.replaced(folder), sight, tuple(latest_events), live.console.width)
+        live.update(Group(*map(convert_to_rich, lines)))
 
-    return page
+    return update_page
 
 
-def _once(
+def _prepare_command(
     text: str | None, names: PrivateNames
 ) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Return what runs a command once, with a reason, and what reports how it ended.
+    """Return functions that start a command and report its exit code, without waiting for it.
 
-    The job is watched on meanwhile.
+    Args:
+        text: The command as written by the user, or None for no command.
+        names: Private names to replace in messages.
+
+    Returns:
+        start: Runs the command with a reason in ``BUBBLEVIZ_LIMIT``. Later calls do nothing.
+        check: Prints the exit code once the command has ended.
+
+    Raises:
+        UsageError: The command is empty, or its quotes do not match.
     """
     try:
         words = [] if text is None else shlex.split(text)
@@ -194,18 +224,18 @@ def _once(
         command, words[:] = list(words), []
         if not command:
             return
-        complain(reason, 0, names)
+        print_message(reason, 0, names)
         environment = {**os.environ, "BUBBLEVIZ_LIMIT": reason}
         try:
             running.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
         except OSError as error:
             names.note_paths(command[:1])
-            message = f"--run {command[0]}: cannot be run ({error.strerror}); give another one"
-            complain(message, 0, names)
+            message = f"--run {command[0]}: cannot be run ({error.strerror}); check the command"
+            print_message(message, 0, names)
 
     def look() -> None:
         if running and (code := running[0].poll()) is not None:
-            complain(f"--run ended with exit code {code}", 0, names)
+            print_message(f"--run ended with exit code {code}", 0, names)
             running.clear()
 
     return start, look

@@ -23,7 +23,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.progress import Progress, Watch, unwatched
 from bubbleviz.sources.nsys.files import list_files, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles, make_unreadable_limitation
-from bubbleviz.timing import Step, add
+from bubbleviz.timing import Step, add_steps
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -233,7 +233,7 @@ def record_all(
             if isinstance(outcome, ProfileError):
                 errors[number] = outcome
             else:
-                add(outcome)
+                add_steps(outcome)
         if read.recordings is not None:
             parts[read.numbers[0]] = read.recordings
         read_numbers.update(read.numbers)

@@ -15,7 +15,7 @@ from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.profile import Calls, process_of
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
 #: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
@@ -65,7 +65,7 @@ class ExportedCalls:
         """
         blocks = self.export.stream_converted("calls/all", self._convert_block)
         while True:
-            with step("read calls") as rows:
+            with time_step("read calls") as rows:
                 numbers, calls = next(blocks, (range(0), None))
                 rows.count = len(numbers)
             if calls is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import escape_leading_dash, quote_for_shell, to_one_line
-from bubbleviz.signals import unwinding
+from bubbleviz.signals import handle_signals
 from bubbleviz.sources.sqlite.queries import SQLITE
 
 #: Endings of the directories, as nsys names them.
@@ -139,7 +139,7 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
             paths=[str(beside)],
         )
     temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
-    with unwinding([signal.SIGTERM]), temporary as folder:
+    with handle_signals([signal.SIGTERM]), temporary as folder:
         refuse_pointer(path)
         if not keep and find_spec("duckdb") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"

@@ -26,7 +26,7 @@ from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.sqlite_export import open_export
 from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.sources.operations.arrow import check_installed
-from bubbleviz.timing import note_way, step
+from bubbleviz.timing import record_file, time_step
 
 #: The remedy where a table is absent or empty.
 _RECORD_AGAIN = {
@@ -211,7 +211,7 @@ class NsysFile:
         earlier = next(
             (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
         )
-        with step("look up strings"):
+        with time_step("look up strings"):
             names = earlier[0] if earlier else nvtx.make_name_filter(export, globs)
         # Calls matter where some can have launched something.
         called = export.has("calls/all") and export.query_rows("calls/any")
@@ -219,7 +219,7 @@ class NsysFile:
         if not partial and calls is not None:
             # Threads that have read the kernels go on with these.
             export.begin("calls/all", calls._convert_block)
-        with step("read kernels") as rows:
+        with time_step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
             activities, notes = work.activities, work.limitations
             rows.count = len(activities)
@@ -273,7 +273,7 @@ class NsysFile:
     ) -> tuple[profile.Ranges, int]:
         if not names.globs or not self.export.has("ranges/named"):
             return make_no_ranges(), 0
-        with step("read ranges") as rows:
+        with time_step("read ranges") as rows:
             ranges, impossible = nvtx.read_ranges(self.export, names, last_ns)
             rows.count = len(ranges)
         return ranges, impossible
@@ -325,7 +325,7 @@ def _open_threads(export: Export) -> Iterator[NsysFile]:
     pool = export.open_pool()
     try:
         yield NsysFile(export)
-        note_way(export.describe_readers(), export.path)
+        record_file(export.describe_readers(), export.path)
     finally:
         pool.shutdown(cancel_futures=True)
 

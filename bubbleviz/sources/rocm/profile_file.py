@@ -23,7 +23,7 @@ from bubbleviz.sources.activities import ActivitiesBuilder, has_times
 from bubbleviz.sources.rocm.database_parts import RECORD_WITH_ROCPROF, RECORD_WITH_RPD
 from bubbleviz.sources.rocm.host_events import HostEventKind
 from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
-from bubbleviz.timing import step
+from bubbleviz.timing import time_step
 
 #: Command that records what is missing, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
@@ -313,7 +313,7 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
         watch: Called with the fraction of the file that has been read.
         kind: Format of the file, "rocpd" or "rpd".
     """
-    with step("read tables") as rows:
+    with time_step("read tables") as rows:
         recording = read_recording(path, kind, watch)
         rows.count = _count_rows((*recording.kernels, *recording.calls))
     yield in_memory.DecodedFile(lambda: build_decoded(recording))
