@@ -258,7 +258,7 @@ def _write_recordings(folder: Path) -> None:
                 for phase in ("F", "BW")
                 for microbatch in (0, 1)
             ]
-            record_names(folder / "run", [*names, "Optimizer"], 3, place=(rank, 2))
+            record_names(folder / "run", [*names, "Optimizer"], 3, rank_and_size=(rank, 2))
 
 
 def _run_command(*words: object) -> None:

@@ -95,7 +95,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
-    communication = measure_communication(write_ring(tmp_path, 12, 2, late=40_000))
+    communication = measure_communication(write_ring(tmp_path, 12, 2, delay_ns=40_000))
 
     assert set(
         list_columns(communication, "rank", "duration_ns", "waiting_ns", "moving_ns", "split")

@@ -67,7 +67,7 @@ def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
         (
             o.rank,
             o.phase,
-            o.named.microbatches[0] if o.named.microbatches else NONE,
+            o.meaning.microbatches[0] if o.meaning.microbatches else NONE,
             o.occurrence,
             o.span,
             measure_union(o.busy),

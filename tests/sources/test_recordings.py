@@ -130,7 +130,7 @@ def test_iterations_are_told_apart_with_names_and_without(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = planted(tmp_path, replace(BASE, iterations=4))
-    record_run(truth, tmp_path / "run", monkeypatch, named=lambda k: k + 70 if named else None)
+    record_run(truth, tmp_path / "run", monkeypatch, number_of=lambda k: k + 70 if named else None)
 
     report = bubbleviz.analyze([tmp_path / "run"])
 
@@ -168,7 +168,7 @@ def test_numbers_that_begin_anew_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = planted(tmp_path, replace(BASE, iterations=4))
-    record_run(truth, tmp_path / "run", monkeypatch, named=lambda k: k % 2)
+    record_run(truth, tmp_path / "run", monkeypatch, number_of=lambda k: k % 2)
 
     report = bubbleviz.analyze([tmp_path / "run"])
 

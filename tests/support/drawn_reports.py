@@ -129,7 +129,9 @@ def make_report(
     numbers = sorted({op.iteration for op in ops})
     iterations = tuple(make_iteration(n, [op for op in ops if op.iteration == n]) for n in numbers)
     nothing = {ratio.name: Ratio(None, None, None, None) for ratio in list_ratios()}
-    known = [replace(i, ratios=nothing | {"schedule": i.ratios["schedule"]}) for i in iterations]
+    iterations_with_ratio = [
+        replace(i, ratios=nothing | {"schedule": i.ratios["schedule"]}) for i in iterations
+    ]
     return Report(
         version="0",
         convention="zero_bubble",
@@ -138,7 +140,7 @@ def make_report(
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
         iterations=make_iteration_records(iterations),
-        summary=summarize(known),
+        summary=summarize(iterations_with_ratio),
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(

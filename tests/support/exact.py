@@ -151,35 +151,35 @@ def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
 
     They work before and after it, or run its Optimizer.
     """
-    worked = {(o.iteration, o.rank) for o in operations if o.phase in COUNTED}
-    before = {rank for k, rank in worked if k < number}
-    after = {rank for k, rank in worked if k > number}
+    working = {(o.iteration, o.rank) for o in operations if o.phase in COUNTED}
+    works_earlier = {rank for k, rank in working if k < number}
+    works_later = {rank for k, rank in working if k > number}
     stepped = {o.rank for o in operations if o.iteration == number and o.phase == "Optimizer"}
-    candidates = (before & after) | ((before | after) & stepped)
-    return {rank for rank in candidates if (number, rank) not in worked}
+    candidates = (works_earlier & works_later) | ((works_earlier | works_later) & stepped)
+    return {rank for rank in candidates if (number, rank) not in working}
 
 
 def find_windows(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
     """Return the window of each ratio and rank; period only if every rank continues."""
-    worked = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
-    begin = min(times[0] for times in worked.values() if times)
+    extent_of_rank = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
+    begin_ns = min(times[0] for times in extent_of_rank.values() if times)
     # A rank without work has an empty window at the start of the iteration.
-    own = {r: times or (begin, begin) for r, times in worked.items()}
-    end = max(last for _, last in own.values())
-    cost = max(last - first for first, last in own.values())
+    own_window = {r: times or (begin_ns, begin_ns) for r, times in extent_of_rank.items()}
+    end = max(last for _, last in own_window.values())
+    cost = max(last - first for first, last in own_window.values())
     step_end = max([end, *(e for p in parts.values() for _, e in select_spans(p, "Optimizer"))])
     after_worked = {r: find_extent(select_spans(p, *WORK)) for r, p in following.items()}
     next_begin = min((times[0] for times in after_worked.values() if times), default=0)
-    after = {r: times[0] if times else next_begin for r, times in after_worked.items()}
+    next_start = {r: times[0] if times else next_begin for r, times in after_worked.items()}
     result = {
-        "schedule": dict.fromkeys(parts, (begin, end)),
-        "stage": {r: (first, first + cost) for r, (first, _) in own.items()},
-        "step": dict.fromkeys(parts, (begin, step_end)),
+        "schedule": dict.fromkeys(parts, (begin_ns, end)),
+        "stage": {r: (first, first + cost) for r, (first, _) in own_window.items()},
+        "step": dict.fromkeys(parts, (begin_ns, step_end)),
     }
-    if all(r in after and first < after[r] for r, (first, _) in own.items()):
-        result["period"] = {r: (first, after[r]) for r, (first, _) in own.items()}
+    if all(r in next_start and first < next_start[r] for r, (first, _) in own_window.items()):
+        result["period"] = {r: (first, next_start[r]) for r, (first, _) in own_window.items()}
     return result
 
 
@@ -228,8 +228,8 @@ def compute_numbers(
         accounts = {name: make_account(own[rank], *sets) for name, own in windows.items()}
         lacks_work = not (select_spans(part, "F") and select_spans(part, "B", "BW"))
         missing = training and lacks_work and rank not in idle
-        begin = windows["stage"][rank][0]
-        first, last = find_extent(select_spans(part, *WORK)) or (begin, begin)
+        begin_ns = windows["stage"][rank][0]
+        first, last = find_extent(select_spans(part, *WORK)) or (begin_ns, begin_ns)
         ratios = {
             name: None
             if missing or name not in accounts

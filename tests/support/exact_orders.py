@@ -103,8 +103,8 @@ class _Model:
         lifetimes: list[cp_model.IntervalVar] = []
         sizes: list[int] = []
         for stage in problem.stages[device]:
-            kept = problem.weight_activation[stage] if self.phases == 3 else 0
-            size_until = {1: problem.activation[stage] - kept, 2: kept}
+            weight_memory = problem.weight_activation[stage] if self.phases == 3 else 0
+            size_until = {1: problem.activation[stage] - weight_memory, 2: weight_memory}
             for microbatch in range(problem.microbatches):
                 for code in range(3 * stage, 3 * stage + self.phases):
                     length = problem.lengths[code]

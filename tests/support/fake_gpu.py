@@ -35,8 +35,8 @@ class Event:
         self.pending = False
 
     def record(self, stream: Stream) -> None:
-        ended = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
-        assert ended or not self.pending, "an event is recorded again before it is complete"
+        is_complete = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
+        assert is_complete or not self.pending, "an event is recorded again before it is complete"
         assert not self._gpu.capturing, "an event would become part of a CUDA graph"
         gpu = self._gpu
         self.at_ns = stream.free_ns = max(stream.free_ns, gpu.clock.now_ns + gpu.latency_ns(stream))
@@ -95,11 +95,11 @@ class FakeGpu(ModuleType):
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
-        before, self.stream = self.stream, stream
+        previous_stream, self.stream = self.stream, stream
         try:
             yield
         finally:
-            self.stream = before
+            self.stream = previous_stream
 
     def is_initialized(self) -> bool:
         return self.initialized

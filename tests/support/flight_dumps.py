@@ -17,9 +17,9 @@ GROUPS = {
 }
 
 
-def make_entry(group: str, name: str, number: int, *times: float, **more: Any) -> Entry:
+def make_entry(group: str, name: str, number: int, *times: float, **fields: Any) -> Entry:
     """Return an operation as in FlightRecorderDetail.hpp; times: end seen, duration, in ms."""
-    own: Entry = {
+    entry: Entry = {
         "record_id": 0,
         "process_group": (group, GROUPS[group]["desc"]),
         "is_p2p": " " in name,
@@ -33,7 +33,7 @@ def make_entry(group: str, name: str, number: int, *times: float, **more: Any) -
         "state": "completed" if times else "scheduled",
         "time_discovered_completed_ns": 10**18 + int(times[0] * 1e6) if times else None,
     }
-    return own | dict(zip(["duration_ms"], times[1:], strict=False)) | more
+    return entry | dict(zip(["duration_ms"], times[1:], strict=False)) | fields
 
 
 def write_dumps(folder: Path, ranks: Mapping[int, Sequence[Entry]], ending: str = "") -> str:

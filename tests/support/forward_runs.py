@@ -71,7 +71,7 @@ def simulate_serving(run: Serving) -> list[Chunk]:
     return sorted(chunks, key=lambda chunk: (chunk.stage, chunk.start_ns))
 
 
-def write_table(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
+def write_table(folder: Path, run: Serving, **columns_: Sequence[int]) -> Path:
     """Write the run as a table of operations, and return the file."""
     chunks = simulate_serving(run)
     columns: dict[str, Sequence[object]] = {
@@ -84,7 +84,7 @@ def write_table(folder: Path, run: Serving, **more: Sequence[int]) -> Path:
     }
     if run.tokens:
         columns["tokens"] = [run.tokens[c.number] for c in chunks]
-    return write_csv(folder / "operations.csv", columns | more)
+    return write_csv(folder / "operations.csv", columns | columns_)
 
 
 def compute_idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:

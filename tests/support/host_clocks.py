@@ -112,8 +112,12 @@ def compare_with_truth(report: Report, truth: Truth, complete_iterations: range)
     mixed = len({k for k, _ in pairs}) != len(pairs)
     values = [r.value for i in report.iterations for n, r in i.ratios.items() if n != "stage"]
     if mixed:
-        said = bool(unpaired) and not is_paired and all(v is None for v in values)
-        return Outcome("unknown") if said else Outcome("wrong", "iterations of others are paired")
+        is_reported = bool(unpaired) and not is_paired and all(v is None for v in values)
+        return (
+            Outcome("unknown")
+            if is_reported
+            else Outcome("wrong", "iterations of others are paired")
+        )
     problem = _find_clock_problem(report, truth, true_iterations) or _find_ratio_problem(
         report, truth, true_iterations, complete_iterations
     )
@@ -185,10 +189,10 @@ def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
         )
         end_ns, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
         rows = np.flatnonzero((table.rank == rank.index) & spanned)
-        at = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
+        file_end_ns = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
         # The last kernels are missing from an operation that the capture cuts.
-        place = np.clip(np.searchsorted(end_ns, at - 3), 0, len(end_ns) - 1)
-        true_iterations[rows] = iterations[place]
+        nearest = np.clip(np.searchsorted(end_ns, file_end_ns - 3), 0, len(end_ns) - 1)
+        true_iterations[rows] = iterations[nearest]
     return true_iterations.tolist()
 
 
@@ -196,16 +200,16 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
     """Describe a clock whose error exceeds its uncertainty, or return "" if there is none."""
     files = [file.path for file in truth.files]
     table, spanned = report.operations, np.array(true_iterations) >= 0
-    held = {}
+    errors_of_rank = {}
     for one in report.ranks:
         rows = np.flatnonzero((table.rank == one.index) & spanned)
-        ends = _convert_to_file_times(report, one.profile, table.end_ns[rows])
-        held[one.profile, one.pid, one.device_id] = int(ends.min()), int(ends.max())
+        end_ns = _convert_to_file_times(report, one.profile, table.end_ns[rows])
+        errors_of_rank[one.profile, one.pid, one.device_id] = int(end_ns.min()), int(end_ns.max())
     for rank in truth.ranks:
         clock = report.profiles[files.index(rank.file)]
         if clock.clock_uncertainty_ns is None:
             continue
-        low, high = held[files.index(rank.file), rank.pid, rank.device_id]
+        low, high = errors_of_rank[files.index(rank.file), rank.pid, rank.device_id]
         times = [
             (o.end_ns, o.file_end_ns)
             for o in truth.operations
@@ -213,8 +217,8 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
         ]
         true, file_ns = np.array(times, np.int64).T
         drifted = np.rint((file_ns - clock.clock_t0_ns) * clock.clock_drift_ppm * 1e-6)
-        told = file_ns + clock.clock_offset_ns + drifted
-        error = float(np.abs(told - truth.files[0].clock.of(true)).max())
+        corrected_ns = file_ns + clock.clock_offset_ns + drifted
+        error = float(np.abs(corrected_ns - truth.files[0].clock.of(true)).max())
         if error > clock.clock_uncertainty_ns + 2:
             return (
                 f"clock of {rank.host} off by {error / 1e3:.1f} us, said "
@@ -298,24 +302,24 @@ def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
     if draw.random() > 0.2:
         return planting
     step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
-    whole = planting.iterations * estimate_iteration_ns(planting)
+    run_ns = planting.iterations * estimate_iteration_ns(planting)
     steps = [0] * planting.servers
     steps[draw.randrange(planting.servers)] = step
-    at = round(whole * draw.uniform(0.3, 0.7))
-    return replace(planting, step_ns=tuple(steps), step_at_ns=at)
+    step_at_ns = round(run_ns * draw.uniform(0.3, 0.7))
+    return replace(planting, step_ns=tuple(steps), step_at_ns=step_at_ns)
 
 
 def _cut_captures(planting: Planting, draw: random.Random) -> Job:
     n = planting.iterations
     sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))
-    held = []
-    moved = draw.randint(1, max(1, min(3, n - 2)))
+    captured = []
+    n_shifted = draw.randint(1, max(1, min(3, n - 2)))
     for host in range(planting.servers):
-        chosen = host > 0 and (host == planting.servers - 1 or draw.random() < 0.5)
-        low = moved if sort in ("starts", "shifted") and chosen else 0
-        high = n - moved if sort == "ends" and chosen else n
-        if sort == "shifted" and not chosen:
-            high = n - moved
-        held.append((low, high))
-    inside = draw.choice((0.0, 0.0, 0.3, 0.7))
-    return Job(planting, () if sort == "whole" else tuple(held), inside)
+        is_shifted = host > 0 and (host == planting.servers - 1 or draw.random() < 0.5)
+        low = n_shifted if sort in ("starts", "shifted") and is_shifted else 0
+        high = n - n_shifted if sort == "ends" and is_shifted else n
+        if sort == "shifted" and not is_shifted:
+            high = n - n_shifted
+        captured.append((low, high))
+    cut_share = draw.choice((0.0, 0.0, 0.3, 0.7))
+    return Job(planting, () if sort == "whole" else tuple(captured), cut_share)

@@ -76,8 +76,8 @@ def json_line_variants(path: Path) -> Iterator[str]:
     """Make all strings of each key hostile in the lines of a recording."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for key in sorted({key for line in lines for key in _text_keys(line)}):
-        written = [_with_hostile_key(json.loads(json.dumps(line)), key) for line in lines]
-        path.write_text("".join(map(_checked_line, written)))
+        hostile_lines = [_with_hostile_key(json.loads(json.dumps(line)), key) for line in lines]
+        path.write_text("".join(map(_checked_line, hostile_lines)))
         yield key
 
 
@@ -98,9 +98,9 @@ def csv_variants(path: Path) -> Iterator[str]:
         for row in (0, len(rows) - 1):
             changed = [list(cells) for cells in rows]
             changed[row][column] += HOSTILE_TEXT
-            written = io.StringIO()
-            csv.writer(written, lineterminator="\n").writerows(changed)
-            content = written.getvalue().encode()
+            output = io.StringIO()
+            csv.writer(output, lineterminator="\n").writerows(changed)
+            content = output.getvalue().encode()
             path.write_bytes(gzip.compress(content) if good.startswith(b"\x1f\x8b") else content)
             yield f"row {row}, column {column}"
 
@@ -129,8 +129,8 @@ def arrow_variants(path: Path) -> Iterator[str]:
             hostile = [None if value is None else f"{value}{HOSTILE_TEXT}" for value in values]
             write(table.set_column(index, name, pa.array(hostile)))
             yield name
-    first, *others = table.column_names
-    write(table.rename_columns([f"{first}{HOSTILE_TEXT}", *others]))
+    first, *other_columns = table.column_names
+    write(table.rename_columns([f"{first}{HOSTILE_TEXT}", *other_columns]))
     yield f"the header of {first}"
     path.write_bytes(good)
 

@@ -43,22 +43,26 @@ def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
 
 def check_sums(rank: RankIdle) -> None:
     """Check that all parts add up exactly to the idle time."""
-    own = rank
-    assert own.span_ns == own.compute_ns + own.exposed_communication_ns + own.exposed_copy_ns + (
-        own.idle_ns
+    rank_ = rank
+    assert (
+        rank_.span_ns
+        == rank_.compute_ns
+        + rank_.exposed_communication_ns
+        + rank_.exposed_copy_ns
+        + (rank_.idle_ns)
     )
-    assert sum(part.idle_ns for part in rank.activities) == own.idle_ns
-    assert sum(step.idle_ns for step in rank.steps) == own.idle_ns
-    assert sum(step.length_ns for step in rank.steps) == own.span_ns
+    assert sum(part.idle_ns for part in rank.activities) == rank_.idle_ns
+    assert sum(step.idle_ns for step in rank.steps) == rank_.idle_ns
+    assert sum(step.length_ns for step in rank.steps) == rank_.span_ns
     for step in rank.steps:
         assert sum(spent_ns for _, spent_ns in step.activities) == step.idle_ns
         assert len(dict(step.activities)) == len(step.activities)
-    assert (own.idle.start_ns < own.idle.end_ns).all()
-    gaps, pieces_ns = own.gaps, own.idle.end_ns - own.idle.start_ns
+    assert (rank_.idle.start_ns < rank_.idle.end_ns).all()
+    gaps, pieces_ns = rank_.gaps, rank_.idle.end_ns - rank_.idle.start_ns
     by_gap = np.zeros(len(gaps), np.int64)
-    np.add.at(by_gap, own.idle.interval, pieces_ns)
+    np.add.at(by_gap, rank_.idle.interval, pieces_ns)
     assert (by_gap == gaps.end_ns - gaps.start_ns).all()
-    assert pieces_ns.sum() + sum(step.short_ns for step in rank.steps) == own.idle_ns
+    assert pieces_ns.sum() + sum(step.short_ns for step in rank.steps) == rank_.idle_ns
 
 
 def make_training(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
@@ -113,8 +117,8 @@ def worlds(draw: st.DrawFn) -> World:
     for _ in range(draw(st.integers(0, 8))):
         start, name = draw(time), draw(st.sampled_from(NAMES))
         ranges.append((start, start + draw(st.integers(0, 90)), draw(thread), name))
-    held = [(a := draw(time), a + draw(length)) for _ in range(draw(st.integers(0, 2)))]
-    return World(kernels, draw(st.permutations(calls)), ranges, held)
+    overheads = [(a := draw(time), a + draw(length)) for _ in range(draw(st.integers(0, 2)))]
+    return World(kernels, draw(st.permutations(calls)), ranges, overheads)
 
 
 def write_world(folder: Path, world: World) -> Path:

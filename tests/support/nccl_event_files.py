@@ -19,11 +19,11 @@ def format_line(
     arguments: str | None = None,
 ) -> str:
     """Return one event as ``print_event.cc`` prints it; time None is 0."""
-    told = "" if arguments is None else f', "args": {{{arguments}}}'
+    arguments_text = "" if arguments is None else f', "args": {{{arguments}}}'
     time = 0.0 if ns is None else ns / 1000
     return (
         f'{{"name": "{name}", "cat": "{category}", "ph": "{phase}", "id": {number}, '
-        f'"pid": {pid}, "tid": 1, "ts": {time:f}{told}}},\n'
+        f'"pid": {pid}, "tid": 1, "ts": {time:f}{arguments_text}}},\n'
     )
 
 
@@ -79,58 +79,64 @@ class Plugin:
         """Write one operation in a separate group."""
         pid, number = self.pid, self.number
         self.number += 1
-        taken = op.start - self.begin - 5_000
+        enqueued_ns = op.start - self.begin - 5_000
         kind = "COLL" if op.peer is None else "P2P"
         quote = '"' if self.valid else ""
         call = f'"count": {op.count}, "datatype": {quote}ncclFloat32{quote}, '
         call += '"root": 0, ' if op.peer is None else ""
         call += f'"GraphCaptured": 0, "Stream": {quote}0x5020{quote}'
-        told = f'"CommHash": {op.communicator}, "Rank": {op.rank}, '
+        arguments = f'"CommHash": {op.communicator}, "Rank": {op.rank}, '
         if op.peer is None:
-            told = f'"SeqNum": {op.sequence}, {told}"Count": {op.count}, '
-            told += f'"Datatype": "ncclFloat32", "Algorithm": "{op.algorithm}", '
-            told += f'"Protocol": "{op.protocol}", "nChannels": {op.channels}'
+            arguments = f'"SeqNum": {op.sequence}, {arguments}"Count": {op.count}, '
+            arguments += f'"Datatype": "ncclFloat32", "Algorithm": "{op.algorithm}", '
+            arguments += f'"Protocol": "{op.protocol}", "nChannels": {op.channels}'
         else:
-            told += f'"Peer": {op.peer}, "Count": {op.count}, "Datatype": "ncclFloat32", '
-            told += f'"nChannels": {op.channels}'
+            arguments += f'"Peer": {op.peer}, "Count": {op.count}, "Datatype": "ncclFloat32", '
+            arguments += f'"nChannels": {op.channels}'
         group = '"groupApiId": 0, "groupDepth": 1'
-        self._line("Group API", "GROUP_API", "b", number, taken, group)
+        self._line("Group API", "GROUP_API", "b", number, enqueued_ns, group)
         self._line(op.name, f"{kind}_API", "b", number, None, call)
-        self._line(op.name, kind, "b", number, taken + 1_000, told)
+        self._line(op.name, kind, "b", number, enqueued_ns + 1_000, arguments)
         for channel in range(op.channels):
             self._channel(op, channel)
-        self._line(op.name, kind, "e", number, taken + 3_000)
-        self._line(op.name, f"{kind}_API", "e", number, taken + 4_000)
-        self._line("Group API", "GROUP_API", "e", number, taken + 4_500)
+        self._line(op.name, kind, "e", number, enqueued_ns + 3_000)
+        self._line(op.name, f"{kind}_API", "e", number, enqueued_ns + 4_000)
+        self._line("Group API", "GROUP_API", "e", number, enqueued_ns + 4_500)
         assert pid == self.pid
 
     def _channel(self, op: Op, channel: int) -> None:
-        seen = op.start - self.begin + self.lag[channel % len(self.lag)]
+        seen_ns = op.start - self.begin + self.lag[channel % len(self.lag)]
         clock = ""
         if self.gpu_clock:
             stop = 0 if op.end is None else op.end + self.gpu - 100 * channel
             clock = f', "StartGpuClk": {op.start + self.gpu + 10 * channel}, "StopGpuClk": {stop}'
-        self._line("KernelCh", "GPU", "b", 0, seen, f'"Channel": {channel}{clock}')
-        for own in op.steps if channel == 0 else ():
-            self._proxy(own)
-        ended = None if op.end is None else op.end - self.begin + 700
-        self._line("KernelCh", "GPU", "e", 0, ended)
+        self._line("KernelCh", "GPU", "b", 0, seen_ns, f'"Channel": {channel}{clock}')
+        for step in op.steps if channel == 0 else ():
+            self._proxy(step)
+        end_ns = None if op.end is None else op.end - self.begin + 700
+        self._line("KernelCh", "GPU", "e", 0, end_ns)
 
     def _proxy(self, step_: Step) -> None:
         first, last = step_.bounds[0] - self.begin, step_.bounds[-1] - self.begin
         name = "ProgressSend" if step_.states[0].startswith("Send") else "ProgressRecv"
-        told = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'
-        self._line(name, "PROXY", "b", self.step, first, told)
-        for state, begin, end in zip(step_.states, step_.bounds, step_.bounds[1:], strict=False):
-            self._line(state, "NET", "b", self.step, begin - self.begin, '"Step": 0')
+        arguments = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'
+        self._line(name, "PROXY", "b", self.step, first, arguments)
+        for state, begin_ns, end in zip(step_.states, step_.bounds, step_.bounds[1:], strict=False):
+            self._line(state, "NET", "b", self.step, begin_ns - self.begin, '"Step": 0')
             self._line(state, "NET", "e", self.step, end - self.begin)
         self._line(name, "PROXY", "e", self.step, last)
         self.step += 1
 
     def _line(
-        self, name: str, cat: str, phase: str, number: int, ns: int | None, told: str | None = None
+        self,
+        name: str,
+        cat: str,
+        phase: str,
+        number: int,
+        ns: int | None,
+        arguments: str | None = None,
     ) -> None:
-        self.lines.append(format_line(name, cat, phase, number, self.pid, ns, told))
+        self.lines.append(format_line(name, cat, phase, number, self.pid, ns, arguments))
 
     def text(self, *, closed: bool = True) -> str:
         return "".join(self.lines) + ("{}]\n" if closed else "")
@@ -149,10 +155,10 @@ def make_proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) 
     lines = ["[\n"]
     for number, (direction, peer, count, bounds) in enumerate(transfers):
         name = f"{direction}-{peer}-0"
-        told = f' "opCount": {count}, "proxyOpIndex":3 '
-        lines.append(format_line(name, "NET", "b", number, 0, bounds[0], told))
-        for state, begin, end in zip(states[direction], bounds, bounds[1:], strict=False):
-            lines.append(format_line(state, "NET", "b", number, 0, begin))
+        arguments = f' "opCount": {count}, "proxyOpIndex":3 '
+        lines.append(format_line(name, "NET", "b", number, 0, bounds[0], arguments))
+        for state, begin_ns, end in zip(states[direction], bounds, bounds[1:], strict=False):
+            lines.append(format_line(state, "NET", "b", number, 0, begin_ns))
             lines.append(format_line(state, "NET", "e", number, 0, end))
         lines.append(format_line(name, "NET", "e", number, 0, bounds[-1]))
     number = len(transfers)

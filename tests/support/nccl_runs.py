@@ -23,14 +23,14 @@ def write_file(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def write_ring(folder: Path, count: int = 12, ranks: int = 2, late: int = 40_000) -> list[str]:
-    """Write one file of all-reduces per rank; rank r begins r * ``late`` ns after rank 0."""
+def write_ring(folder: Path, count: int = 12, ranks: int = 2, delay_ns: int = 40_000) -> list[str]:
+    """Write one file of all-reduces per rank; rank r begins r * ``delay_ns`` ns after rank 0."""
     paths = []
     for rank in range(ranks):
         file = Plugin(pid=100 + rank, begin=7_000 * rank, gpu=10**18 + 5**9 * rank, lag=EXACT)
         for number in range(count):
             start = 1_000_000 * (number + 1) + number**2 * 1_000
-            op = Op("AllReduce", start + late * rank, start + 500_000, rank, sequence=number)
+            op = Op("AllReduce", start + delay_ns * rank, start + 500_000, rank, sequence=number)
             file.add(op)
         paths.append(write_file(folder, f"trace-host-{rank}.txt", file.text()))
     return paths

@@ -224,7 +224,7 @@ class ExportRows:
     ranges: list[R] = field(default_factory=list)
 
     def launch(
-        self, called: int, start: int, end: int, name: str = "gemm", *, took: int = 1, **more: int
+        self, called: int, start: int, end: int, name: str = "gemm", *, took: int = 1, **fields: int
     ) -> None:
         """Add a kernel, and the call that launches it.
 
@@ -234,11 +234,11 @@ class ExportRows:
             end: End of the kernel.
             name: Name of the kernel.
             took: Length of the call.
-            more: Further fields of the kernel.
+            fields: Further fields of the kernel.
         """
         number = len(self.calls) + 1
         self.calls.append(C(called, called + took, number, tid=self.pid, pid=self.pid))
-        self.kernels.append(K(start, end, number, name, pid=self.pid, **more))
+        self.kernels.append(K(start, end, number, name, pid=self.pid, **fields))
 
     def add_range(self, start: int, end: int, name: str, *, registered: bool = False) -> None:
         """Add a range on the launching thread."""
@@ -251,8 +251,8 @@ class ExportRows:
 
 def _list_activity_columns(row: K | M) -> tuple[object, ...]:
     """Return the columns that kernels, copies and fills have in common."""
-    place = (row.device, 1, row.stream)
-    return (row.start, row.end, *place, row.correlation, pack_global_id(row.pid))
+    device_columns = (row.device, 1, row.stream)
+    return (row.start, row.end, *device_columns, row.correlation, pack_global_id(row.pid))
 
 
 @cache

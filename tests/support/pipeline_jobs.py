@@ -92,12 +92,12 @@ class Job:
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
         """Return the relative lengths of the microbatches of an iteration, by replica."""
-        drawn = [
+        lengths = [
             [math.exp(self.lengths * draw(0, 1)) * self.microbatch.get(m, 1.0) for m in counted]
             for counted in [range(self.microbatches)] * self.replicas
         ]
-        mean = sum(map(sum, drawn)) / self.microbatches / self.replicas
-        return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else drawn
+        mean = sum(map(sum, lengths)) / self.microbatches / self.replicas
+        return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else lengths
 
     def factor(self, rank: int, iteration: int) -> float:
         """Return the factor of a rank's computes in an iteration."""
@@ -105,10 +105,10 @@ class Job:
         of_stage = self.stage.get(stage, 1.0)
         if self.even_stages:
             of_stage = sum(self.stage.get(s, 1.0) for s in range(self.stages)) / self.stages
-        slowed, since = self.slows.get(rank, (1.0, 0))
+        slowed, slow_from = self.slows.get(rank, (1.0, 0))
         drifted = 1 + self.drift.get(rank, 0.0) * iteration / last
         steady_factor = of_stage * self.rank.get(rank, 1.0) * self.iteration.get(iteration, 1.0)
-        return steady_factor * drifted * (slowed if iteration >= since else 1.0)
+        return steady_factor * drifted * (slowed if iteration >= slow_from else 1.0)
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,23 @@ def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
     for iteration in range(job.iterations):
         lengths, free_ns = job.drawn_lengths(random_of.gauss), {}
         begins_ns.append(base_ns)
-        for replica, own in enumerate(lengths):
-            ranks = _simulate_replica(job, iteration, replica, own, base_ns, random_of)
+        for replica, lengths_of_replica in enumerate(lengths):
+            ranks = _simulate_replica(
+                job, iteration, replica, lengths_of_replica, base_ns, random_of
+            )
             for rank, (free, done) in ranks.items():
                 free_ns[rank] = free
                 rows += done
         for rank, free in free_ns.items():
             all_ns = max(free_ns[r] for r in free_ns if r % job.stages == rank % job.stages)
-            place: Row = {"iteration": iteration, "rank": rank, "stage": rank % job.stages}
-            place |= {"pipeline": rank // job.stages, "launched_ns": round(base_ns - 100_000)}
+            identity: Row = {"iteration": iteration, "rank": rank, "stage": rank % job.stages}
+            identity |= {"pipeline": rank // job.stages, "launched_ns": round(base_ns - 100_000)}
             end_ns = free
             if job.replicas > 1:
                 end_ns = all_ns + job.reduce * MS
                 group: Row = {"kind": "all-reduce", "group": f"stage {rank % job.stages}"}
-                rows.append(_make_timed_row(place | group, "COLLECTIVE", free, end_ns))
-            rows.append(_make_timed_row(place, "Optimizer", end_ns, end_ns + MS))
+                rows.append(_make_timed_row(identity | group, "COLLECTIVE", free, end_ns))
+            rows.append(_make_timed_row(identity, "Optimizer", end_ns, end_ns + MS))
         base_ns = max(int(row["end_ns"]) for row in rows)
         lengths_ns.append(base_ns - begins_ns[-1])
         base_ns += _APART_NS + job.between * MS
@@ -171,11 +173,11 @@ def _simulate_replica(
 ) -> dict[int, tuple[float, list[Row]]]:
     """Return the end of each rank of a replica, and its rows."""
     plan, first = job.plan, replica * job.stages
-    late = iteration % job.late_every == job.late_every - 1
-    late_ns = [late * job.late.get(first + s, 0.0) * MS for s in range(job.stages)]
+    is_late = iteration % job.late_every == job.late_every - 1
+    late_ns = [is_late * job.late.get(first + s, 0.0) * MS for s in range(job.stages)]
     free_ns = [base_ns + own for own in late_ns]
     left = [list(order) for order in plan.orders]
-    ended: dict[tuple[str, int, int], float] = {}
+    end_of: dict[tuple[str, int, int], float] = {}
     rows: list[list[Row]] = [[] for _ in range(job.stages)]
     waits = 0
     while any(left):
@@ -185,20 +187,20 @@ def _simulate_replica(
             continue
         planned = left[stage][0]
         phase, virtual, m = planned.phase.label, planned.virtual_stage, planned.microbatch
-        needs = [(phase, virtual + (-1 if phase == "F" else 1), m)]
-        if needs[0][1] in (-1, plan.virtual_stages) or phase == "W":
-            needs = []
+        inputs = [(phase, virtual + (-1 if phase == "F" else 1), m)]
+        if inputs[0][1] in (-1, plan.virtual_stages) or phase == "W":
+            inputs = []
         if phase != "F":
-            needs.append(("B" if phase == "W" else "F", virtual, m))
-        if not all(need in ended for need in needs):
+            inputs.append(("B" if phase == "W" else "F", virtual, m))
+        if not all(need in end_of for need in inputs):
             waits += 1
             continue
         rank, launch_ns = first + stage, base_ns + late_ns[stage] - 20_000
-        place: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
+        identity: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
         chunk: Row = {"microbatch": m, "virtual_stage": virtual, "chunk": plan.chunk_of(virtual)}
         ready_ns = base_ns
-        for need in needs:
-            there_ns, sender = ended[need], plan.device_of(need[1])
+        for need in inputs:
+            there_ns, sender = end_of[need], plan.device_of(need[1])
             if sender != stage:
                 low = min(sender, stage) if abs(sender - stage) == 1 else -1
                 links = ((replica, low), (-1, low))
@@ -206,14 +208,14 @@ def _simulate_replica(
                 noise = math.exp(job.noise * random_of.gauss(0, 1))
                 there_ns += job.transfer * factor * noise * MS
                 kind = "F" if phase == "F" else "B"
-                other: Row = {**place, "rank": first + sender, "stage": sender}
+                other: Row = {**identity, "rank": first + sender, "stage": sender}
                 sent: Row = {"microbatch": m, "virtual_stage": need[1]}
                 sent["chunk"] = plan.chunk_of(need[1])
                 if job.messages:
-                    row = _make_timed_row(other | sent, f"SEND_{kind}", ended[need], there_ns)
+                    row = _make_timed_row(other | sent, f"SEND_{kind}", end_of[need], there_ns)
                     rows[sender].append(row)
                     row = _make_timed_row(
-                        place | chunk, f"RECV_{kind}", min(free_ns[stage], there_ns), there_ns
+                        identity | chunk, f"RECV_{kind}", min(free_ns[stage], there_ns), there_ns
                     )
                     rows[stage].append(row)
             ready_ns = max(ready_ns, there_ns)
@@ -225,8 +227,8 @@ def _simulate_replica(
         if phase == "F" and m == 2 and plan.chunk_of(virtual) == 0:
             length += job.pause.get(rank, 0.0)
         active_ns, length = round(length * MS), length * (1 + job.gaps.get(rank, 0.0))
-        free_ns[stage] = ended[phase, virtual, m] = start_ns + length * MS
-        row = _make_timed_row(place | chunk, phase, start_ns, free_ns[stage])
+        free_ns[stage] = end_of[phase, virtual, m] = start_ns + length * MS
+        row = _make_timed_row(identity | chunk, phase, start_ns, free_ns[stage])
         row["launched_ns"] = round(min(launch_ns, start_ns - 5_000))
         row |= {"active_ns": active_ns, "kernels": 9} if job.gaps else {}
         rows[stage].append(row)

@@ -74,11 +74,11 @@ def read_processes(export: Path, *, hip: bool = True) -> list[Process]:
             pid = number >> 24 & 0xFFFFFF
             return processes.setdefault(pid, Process(host, pid))
 
-        seen = set()
+        seen_ids = set()
         calls = rows("CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, globalTid, correlationId, nameId")
         for start, end, thread, correlation, name in sorted(calls) if hip else calls:
-            if not hip or (thread >> 24, correlation) not in seen:
-                seen.add((thread >> 24, correlation))
+            if not hip or (thread >> 24, correlation) not in seen_ids:
+                seen_ids.add((thread >> 24, correlation))
                 called = HIP.get(strings[name], "hipOther") if hip else strings[name]
                 times = start + zero, end + zero
                 of(thread).calls.append((*times, thread & 0xFFFFFF, correlation, called))
@@ -90,8 +90,10 @@ def read_processes(export: Path, *, hip: bool = True) -> list[Process]:
                 of(thread).ranges.append(row)
         columns = "start, end, globalPid, deviceId, correlationId, streamId"
         for table, kind in (("KERNEL", "kernels"), ("MEMCPY", "copies"), ("MEMSET", "fills")):
-            named = ", demangledName" if kind == "kernels" else ""
-            for start, end, process, *rest in rows(f"CUPTI_ACTIVITY_KIND_{table}", columns + named):
+            name_column = ", demangledName" if kind == "kernels" else ""
+            for start, end, process, *rest in rows(
+                f"CUPTI_ACTIVITY_KIND_{table}", columns + name_column
+            ):
                 names = [strings[number] for number in rest[3:]]
                 getattr(of(process), kind).append((start + zero, end + zero, *rest[:3], *names))
         for name, thread in rows("ThreadNames", "nameId, globalTid"):

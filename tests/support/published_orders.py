@@ -55,8 +55,8 @@ def parse_listed_plan(row: Row) -> Plan:
         orders.append(tuple(PlannedOperation(int(s), LETTERS[x], int(m)) for s, x, m in matches))
         placement.update({int(stage): device for stage, _, _ in matches})
     p, m, chunks = read_numbers(row, "p", "m", "chunks")
-    at = tuple(placement[stage] for stage in range(len(placement)))
-    return Plan(row["schedule"], p, m, chunks, at, tuple(orders))
+    placement_ = tuple(placement[stage] for stage in range(len(placement)))
+    return Plan(row["schedule"], p, m, chunks, placement_, tuple(orders))
 
 
 #: Schedules in which microbatches enter the pipeline at one end only.

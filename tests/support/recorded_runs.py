@@ -76,17 +76,17 @@ def record_rank(
     recorder: Recorder,
     clock: Clock,
     operations: Sequence[TrueOperation],
-    named: Callable[[int], int | None] = lambda iteration: iteration,
+    number_of: Callable[[int], int | None] = lambda iteration: iteration,
 ) -> None:
     """Record the operations of one rank, iteration by iteration, and stop.
 
-    ``named`` returns the number of an iteration, or None if no range names it.
+    ``number_of`` returns the number of an iteration, or None if no range names it.
     """
     ran = sorted((o for o in operations if o.span), key=lambda o: o.start_ns or 0)
     for iteration, operations_of_iteration in itertools.groupby(
         ran, key=lambda operation: operation.iteration
     ):
-        record_iteration(recorder, clock, list(operations_of_iteration), named(iteration))
+        record_iteration(recorder, clock, list(operations_of_iteration), number_of(iteration))
     recorder.stop()
 
 
@@ -95,7 +95,7 @@ def record_run(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    named: Callable[[int], int | None] = lambda iteration: iteration,
+    number_of: Callable[[int], int | None] = lambda iteration: iteration,
     errors_ns: Sequence[int] = (0,),
     every: int = 0,
     iterations: int = 1,
@@ -107,7 +107,7 @@ def record_run(
         truth: Planted run.
         folder: Directory of the files.
         monkeypatch: Fixture that sets the names of hosts.
-        named: See :func:`record_rank`.
+        number_of: See :func:`record_rank`.
         errors_ns: Errors of the hosts' clocks, in the order of their ranks.
         every: See :class:`~bubbleviz.annotate.recorder.Recorder`.
         iterations: See there.
@@ -128,7 +128,7 @@ def record_run(
             utc=clock.utc,
         )
         operations = [operation for operation in truth.operations if operation.rank == rank.rank]
-        record_rank(recorder, clock, operations, named)
+        record_rank(recorder, clock, operations, number_of)
 
 
 def record_names(
@@ -137,7 +137,7 @@ def record_names(
     iterations: int = 2,
     *,
     lengths: Sequence[int] = (),
-    place: tuple[int, int] = (0, 1),
+    rank_and_size: tuple[int, int] = (0, 1),
     limit_bytes: int = 1 << 20,
     now_ns: int = 0,
 ) -> None:
@@ -145,7 +145,11 @@ def record_names(
     clock = Clock()
     clock.now_ns = now_ns
     with Recorder(
-        folder, limit_bytes=limit_bytes, place=place, monotonic=clock.monotonic, utc=clock.utc
+        folder,
+        limit_bytes=limit_bytes,
+        place=rank_and_size,
+        monotonic=clock.monotonic,
+        utc=clock.utc,
     ) as recorder:
         for number in range(iterations):
             around = recorder.open("", iteration=number)
@@ -160,8 +164,10 @@ def write_recording(
     folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
 ) -> Path:
     """Write a recording whose iterations have one forward and one backward, and return its file."""
-    before = set(folder.glob("*")) if folder.exists() else set()
-    names, place = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
-    record_names(folder, names, iterations, place=place, now_ns=hour * 3_600_000_000_000)
-    (new,) = set(folder.glob("*")) - before
+    existing = set(folder.glob("*")) if folder.exists() else set()
+    names, rank_and_size = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
+    record_names(
+        folder, names, iterations, rank_and_size=rank_and_size, now_ns=hour * 3_600_000_000_000
+    )
+    (new,) = set(folder.glob("*")) - existing
     return new

@@ -122,22 +122,24 @@ def read(path: Path) -> Capture:
     for _, start, end, process, device, correlation, *name in (*kernels, *copies):
         text = strings[name[0]] if name else ""
         rank = (thread_of(process)[0], device)
-        one = Work(bool(name), start, end, rank, correlation, text)
-        if (start, end) != (0, 0) and (correlation is None or one not in work):
-            work.append(one)
-    ends = [*(one.end for one in work), *(call.end for call in calls)]
-    ends += [event[2] for event in events if event[2] is not None]
-    kept = [one for one in work if one.rank not in stray_ranks(work, calls)]
+        piece = Work(bool(name), start, end, rank, correlation, text)
+        if (start, end) != (0, 0) and (correlation is None or piece not in work):
+            work.append(piece)
+    end_times = [*(piece.end for piece in work), *(call.end for call in calls)]
+    end_times += [event[2] for event in events if event[2] is not None]
+    valid_work = [piece for piece in work if piece.rank not in stray_ranks(work, calls)]
     ranges = []
     for row, start, end, kind, thread, text, text_id, end_thread in events:
-        named = strings.get(text_id) if text is None else str(text)
-        if named is not None:
+        text_of_range = strings.get(text_id) if text is None else str(text)
+        if text_of_range is not None:
             push_pop = kind in (59, 70)
             wide = not push_pop and end_thread not in (None, thread)
-            stop = max(start, *ends, 0) if end is None else end
-            at = thread_of(thread)
-            ranges.append(Range(row, start, stop, named, at, push_pop, wide, end is None))
-    return Capture(kept, calls, ranges, thread_names)
+            stop = max(start, *end_times, 0) if end is None else end
+            range_thread = thread_of(thread)
+            ranges.append(
+                Range(row, start, stop, text_of_range, range_thread, push_pop, wide, end is None)
+            )
+    return Capture(valid_work, calls, ranges, thread_names)
 
 
 def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
@@ -147,13 +149,15 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
     """
     counts = Counter(one.rank for one in work)
     calling = {call.thread[0] for call in calls}
-    few = max(1, len(work) // 100)
-    strays = {r for r, count in counts.items() if calling and r[0] not in calling and count <= few}
+    max_stray = max(1, len(work) // 100)
+    strays = {
+        r for r, count in counts.items() if calling and r[0] not in calling and count <= max_stray
+    }
     return strays if len(strays) < len(counts) else set()
 
 
 @dataclass(frozen=True)
-class Named:
+class Meaning:
     """What a range's name says. A range that names two things has two of each coordinate.
 
     ``receives``: communication of which some part is a receive. ``validates``: an Optimizer range
@@ -180,7 +184,7 @@ _PART = re.compile(
 )
 
 
-def parse(name: str) -> Named | int | None:
+def parse(name: str) -> Meaning | int | None:
     """The zero-bubble convention: whole names only, ASCII digits only; an int is a mark's number.
 
     ``W_clear`` is a W of a chunk without a microbatch. Fused communication is ``SEND_RECV``.
@@ -189,11 +193,11 @@ def parse(name: str) -> Named | int | None:
     if match := _MARK.fullmatch(name):
         return int(match[1])
     if match := _OPERATION.fullmatch(name):
-        return Named(match[1], (int(match[2]),), (int(match[3]),), (int(match[4]),))
+        return Meaning(match[1], (int(match[2]),), (int(match[3]),), (int(match[4]),))
     if match := _CLEAR.fullmatch(name):
-        return Named("W", (), (int(match[1]),), (int(match[2]),))
+        return Meaning("W", (), (int(match[1]),), (int(match[2]),))
     if name in ("Optimizer", "POST_VALIDATION", "post_validation_phase"):
-        return Named("Optimizer", validates=name != "Optimizer")
+        return Meaning("Optimizer", validates=name != "Optimizer")
     if not _COMMUNICATION.fullmatch(name):
         return None
     parts = [m.groups() for m in _PART.finditer(name)]
@@ -202,7 +206,7 @@ def parse(name: str) -> Named | int | None:
     microbatches, chunks, sequences = (
         tuple(int(p[place]) for p in parts if p[place] is not None) for place in (2, 3, 4)
     )
-    return Named(
+    return Meaning(
         phase if len(parts) == 1 else "SEND_RECV",
         microbatches,
         chunks,
@@ -244,8 +248,10 @@ class Attribution(NamedTuple):
 
 def contains(range_: Range, call: Call) -> bool:
     """Contains, on the same thread, or in the same process for a wide range."""
-    here = range_.thread == call.thread or (range_.wide and range_.thread[0] == call.thread[0])
-    return here and range_.start <= call.start and call.end <= range_.end
+    is_same_thread = range_.thread == call.thread or (
+        range_.wide and range_.thread[0] == call.thread[0]
+    )
+    return is_same_thread and range_.start <= call.start and call.end <= range_.end
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
@@ -255,12 +261,12 @@ def innermost(candidates: Iterable[Range]) -> Range | None:
     )
 
 
-def may_cross(capture: Capture, named: dict[Range, Named], thread: Thread) -> bool:
+def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread) -> bool:
     """Not a thread that opens F or Optimizer, nor one of the excluded names.
 
     A name that it shares with its process's main thread is inherited, and says nothing.
     """
-    if any(r.thread == thread and n.phase in ("F", "Optimizer") for r, n in named.items()):
+    if any(r.thread == thread and n.phase in ("F", "Optimizer") for r, n in meaning_of.items()):
         return False
     main = (thread[0], thread[0])
     inherited = capture.thread_names.get(main, []) if thread != main else []
@@ -268,7 +274,7 @@ def may_cross(capture: Capture, named: dict[Range, Named], thread: Thread) -> bo
     return not any(EXCLUDED_THREADS.search(n) for n in names if n not in inherited)
 
 
-def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
+def attribute(capture: Capture, meaning_of: dict[Range, Meaning]) -> list[Attribution]:
     """From kernel to call to range: for every kernel, copy and fill in turn.
 
     Rule 1: of the calls that share (process, correlation), the one started first; of several
@@ -287,26 +293,26 @@ def attribute(capture: Capture, named: dict[Range, Named]) -> list[Attribution]:
         if call is None:
             result.append(Attribution(work, None, None, "unlinked"))
             continue
-        holder = innermost(r for r in named if contains(r, call))
+        holder = innermost(r for r in meaning_of if contains(r, call))
         if holder is not None:
             result.append(Attribution(work, call, holder, "range"))
             continue
         candidates = [
             r
-            for r, n in named.items()
+            for r, n in meaning_of.items()
             if n.phase in BACKWARD
             and r.start <= call.start <= r.end
             and (r.thread[0] == call.thread[0] and r.thread != call.thread)
         ]
-        if not (candidates and may_cross(capture, named, call.thread)):
+        if not (candidates and may_cross(capture, meaning_of, call.thread)):
             result.append(Attribution(work, call, None, "none"))
             continue
         threads = {r.thread for r in candidates}
         if len(threads) > 1:
             threads = {t for t in threads if (t, work.rank[1]) in launching}
-        chosen = innermost(r for r in candidates if r.thread in threads)
+        backward_range = innermost(r for r in candidates if r.thread in threads)
         how = "cross" if len(threads) == 1 else "ambiguous"
-        result.append(Attribution(work, call, chosen if how == "cross" else None, how))
+        result.append(Attribution(work, call, backward_range if how == "cross" else None, how))
     return result
 
 
@@ -324,29 +330,29 @@ class Entry:
     """
 
     range: Range
-    named: Named
+    meaning: Meaning
     iteration: int = 0
     alone: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Operation: the key, without rank and occurrence."""
-        n = self.named
+        n = self.meaning
         return (self.iteration, n.phase, n.microbatches, n.chunks, n.sequences)
 
     @property
     def is_forward(self) -> bool:
         """Whether it is an F."""
-        return self.named.phase == "F"
+        return self.meaning.phase == "F"
 
     @property
     def is_step(self) -> bool:
         """An Optimizer that can end an iteration; post-validation cannot."""
-        return self.named.phase == "Optimizer" and not self.named.validates
+        return self.meaning.phase == "Optimizer" and not self.meaning.validates
 
 
 def ranks_of_ranges(
-    capture: Capture, named: dict[Range, Named], attributions: Sequence[Attribution]
+    capture: Capture, meaning_of: dict[Range, Meaning], attributions: Sequence[Attribution]
 ) -> dict[Range, set[Rank]]:
     """Rank: the ranks on which a range's work ran.
 
@@ -355,10 +361,10 @@ def ranks_of_ranges(
     kernels ran on makes no operation there.
     """
     result = {}
-    for range_ in named:
-        held = [a.work for a in attributions if a.range == range_]
-        kernels = [w for w in held if w.kernel]
-        result[range_] = {(range_.thread[0], w.rank[1]) for w in kernels or held}
+    for range_ in meaning_of:
+        work_in_range = [a.work for a in attributions if a.range == range_]
+        kernels = [w for w in work_in_range if w.kernel]
+        result[range_] = {(range_.thread[0], w.rank[1]) for w in kernels or work_in_range}
     for empty in [r for r, ranks in result.items() if not ranks]:
         of_process = {w.rank for w in capture.work if w.rank[0] == empty.thread[0]}
         of_thread = {
@@ -373,11 +379,13 @@ def relabel(entries: Sequence[Entry]) -> list[Entry]:
 
     A ``W_clear`` gives a W to every microbatch of its chunk.
     """
-    weights = {(e.named.microbatches, e.named.chunks) for e in entries if e.named.phase == "W"}
+    weights = {
+        (e.meaning.microbatches, e.meaning.chunks) for e in entries if e.meaning.phase == "W"
+    }
     return [
-        replace(e, named=replace(e.named, phase="BW"))
-        if e.named.phase == "B"
-        and weights.isdisjoint({(e.named.microbatches, e.named.chunks), ((), e.named.chunks)})
+        replace(e, meaning=replace(e.meaning, phase="BW"))
+        if e.meaning.phase == "B"
+        and weights.isdisjoint({(e.meaning.microbatches, e.meaning.chunks), ((), e.meaning.chunks)})
         else e
         for e in entries
     ]
@@ -386,7 +394,7 @@ def relabel(entries: Sequence[Entry]) -> list[Entry]:
 def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
     """Operation: whether no other F, B or W (nor BW) lies between two places."""
     return not any(
-        e.named.phase in COUNTED and e.key != entries[first].key
+        e.meaning.phase in COUNTED and e.key != entries[first].key
         for e in entries[first + 1 : second]
     )
 
@@ -397,20 +405,23 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, i
     An iteration lasts from its mark to the next one, or to the first forward behind the end of
     its mark; a mark that holds no forward has no end.
     """
-    found = [
+    mark_of = [
         max((place for place, (r, _) in enumerate(marks) if r.start <= e.range.start), default=-1)
         for e in entries
     ]
-    inside = [
-        at >= 0 and e.range.start < marks[at][0].end for e, at in zip(entries, found, strict=True)
+    is_inside = [
+        mark >= 0 and e.range.start < marks[mark][0].end
+        for e, mark in zip(entries, mark_of, strict=True)
     ]
     bounding = {
-        at for e, at, held in zip(entries, found, inside, strict=True) if held and e.is_forward
+        mark
+        for e, mark, is_in_mark in zip(entries, mark_of, is_inside, strict=True)
+        if is_in_mark and e.is_forward
     }
     result: list[int] = []
-    for entry, at, held in zip(entries, found, inside, strict=True):
-        if at >= 0 and (held or at not in bounding):
-            result.append(marks[at][1])
+    for entry, mark, is_in_mark in zip(entries, mark_of, is_inside, strict=True):
+        if mark >= 0 and (is_in_mark or mark not in bounding):
+            result.append(marks[mark][1])
         else:
             result.append(-1 if entry.is_forward or not result else result[-1])
     return result
@@ -427,8 +438,8 @@ def iterations_between_marks(
             result += [number] * len(loose)
         else:
             numbers = iterations_by_steps(loose) if constant else iterations_by_keys(loose)
-            before = result[-1] if result else -1
-            result += [-1 - 1000 * (before + 1) - n for n in numbers]
+            previous = result[-1] if result else -1
+            result += [-1 - 1000 * (previous + 1) - n for n in numbers]
     return result
 
 
@@ -443,26 +454,26 @@ def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -
     That is: all forwards name one microbatch, and one of them is repeated within an iteration,
     which only marks or Optimizers can tell.
     """
-    if len({e.named.microbatches for e in entries if e.is_forward}) != 1:
+    if len({e.meaning.microbatches for e in entries if e.is_forward}) != 1:
         return False
     if marked is None and not any(e.is_step for e in entries):
         return False
-    seen = Counter(
-        (number, e.named.chunks, e.named.sequences)
+    counts = Counter(
+        (number, e.meaning.chunks, e.meaning.sequences)
         for e, number in zip(entries, marked or iterations_by_steps(entries), strict=True)
         if e.is_forward and number >= 0
     )
-    return any(count > 1 for count in seen.values())
+    return any(count > 1 for count in counts.values())
 
 
 def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
     """Constant names: an iteration ends at the last Optimizer before a forward."""
-    begins = [0]
-    for place, entry in enumerate(entries):
-        steps = [i for i in range(begins[-1], place) if entries[i].is_step]
+    first_index = [0]
+    for index, entry in enumerate(entries):
+        steps = [i for i in range(first_index[-1], index) if entries[i].is_step]
         if entry.is_forward and steps:
-            begins.append(steps[-1] + 1)
-    return _numbers(begins, len(entries))
+            first_index.append(steps[-1] + 1)
+    return _numbers(first_index, len(entries))
 
 
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
@@ -473,7 +484,7 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
     """
 
     def identity(place: int) -> tuple[tuple[int, ...], ...]:
-        n = entries[place].named
+        n = entries[place].meaning
         return n.chunks or (-1,), n.sequences or (-1,), n.microbatches or (-1,)
 
     def flaws(numbers: Sequence[int]) -> tuple[int, int]:
@@ -481,41 +492,47 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
             any(numbers[j] == numbers[i] and identity(j) == identity(i) for j in forwards[:n])
             for n, i in enumerate(forwards)
         )
-        for place in counted:
-            of = [i for i in counted if i < place and identity(i) == identity(place)]
+        for forward_index in counted_index:
+            of = [
+                i
+                for i in counted_index
+                if i < forward_index and identity(i) == identity(forward_index)
+            ]
             of = [i for i in of if entries[i].is_forward]
             wrong += bool(
-                of and not entries[place].is_forward and numbers[of[-1]] != numbers[place]
+                of
+                and not entries[forward_index].is_forward
+                and numbers[of[-1]] != numbers[forward_index]
             )
         held = Counter(numbers[i] for i in forwards)
         return wrong, -sum(count == len(set(map(identity, forwards))) for count in held.values())
 
-    counted = [i for i, e in enumerate(entries) if e.named.phase in COUNTED]
+    counted_index = [i for i, e in enumerate(entries) if e.meaning.phase in COUNTED]
     forwards = [
         i
-        for n, i in enumerate(counted)
+        for n, i in enumerate(counted_index)
         if entries[i].is_forward
         and not (
             n
-            and entries[counted[n - 1]].key == entries[i].key
-            and not any(e.is_step for e in entries[counted[n - 1] : i])
+            and entries[counted_index[n - 1]].key == entries[i].key
+            and not any(e.is_step for e in entries[counted_index[n - 1] : i])
         )
     ]
     smallest = min((identity(i)[2] for i in forwards), default=())
     starts = sorted({identity(i) for i in forwards if identity(i)[2] == smallest})
     repeated = iterations_by_repetition(entries)
-    if not starts or (counted[0] == forwards[0] and [identity(forwards[0])] == starts):
+    if not starts or (counted_index[0] == forwards[0] and [identity(forwards[0])] == starts):
         return repeated
     ways = []
     for start in starts:
-        begins = [0]
-        for n, place in enumerate(forwards):
-            between = range(forwards[n - 1] if n else 0, place)
+        first_index = [0]
+        for n, forward_index in enumerate(forwards):
+            between = range(forwards[n - 1] if n else 0, forward_index)
             steps = [i for i in between if entries[i].is_step]
-            begin = steps[-1] + 1 if steps else place
-            if identity(place) == start and begin > counted[0]:
-                begins.append(begin)
-        ways.append(_numbers(begins, len(entries)))
+            begin_index = steps[-1] + 1 if steps else forward_index
+            if identity(forward_index) == start and begin_index > counted_index[0]:
+                first_index.append(begin_index)
+        ways.append(_numbers(first_index, len(entries)))
     return min(*ways, repeated, key=flaws)
 
 
@@ -526,27 +543,33 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
     iteration holds no Optimizer; what then begins must not hold the key either. A further part of
     one operation (no Optimizer between) repeats nothing.
     """
-    begins = [0]
+    first_index = [0]
     forwards = [i for i, e in enumerate(entries) if e.is_forward]
     leading = [i for i, e in enumerate(entries) if e.is_step and forwards and i < forwards[0]]
     if leading:
         # A capture that begins after the last forward of an iteration: its rest is one of its own.
-        begins.append(leading[-1] + 1)
-    for place in forwards:
+        first_index.append(leading[-1] + 1)
+    for forward_index in forwards:
         while True:
-            held = [i for i in range(begins[-1], place) if entries[i].key == entries[place].key]
-            steps = [i for i in range(begins[-1], place) if entries[i].is_step]
-            if not held:
+            same_key = [
+                i
+                for i in range(first_index[-1], forward_index)
+                if entries[i].key == entries[forward_index].key
+            ]
+            steps = [i for i in range(first_index[-1], forward_index) if entries[i].is_step]
+            if not same_key:
                 break
-            if not any(s > held[-1] for s in steps) and same_operation(entries, held[-1], place):
+            if not any(s > same_key[-1] for s in steps) and same_operation(
+                entries, same_key[-1], forward_index
+            ):
                 break
-            begins.append(steps[-1] + 1 if steps else place)
-    return _numbers(begins, len(entries))
+            first_index.append(steps[-1] + 1 if steps else forward_index)
+    return _numbers(first_index, len(entries))
 
 
-def _numbers(begins: Sequence[int], count: int) -> list[int]:
+def _numbers(first_index: Sequence[int], count: int) -> list[int]:
     """The number of the iteration at every place, from the places at which they begin."""
-    return [sum(begin <= place for begin in begins) - 1 for place in range(count)]
+    return [sum(begin <= place for begin in first_index) - 1 for place in range(count)]
 
 
 def place_in_iterations(
@@ -566,17 +589,17 @@ def place_in_iterations(
         numbers = iterations_by_steps(entries)
     else:
         numbers = iterations_by_keys(entries)
-    seen: Counter[tuple[object, ...]] = Counter()
+    n_seen: Counter[tuple[object, ...]] = Counter()
     result = []
     last = -1
     for entry, number in zip(entries, numbers, strict=True):
         last = number if entry.is_step else last
-        placed = replace(entry, iteration=last if entry.named.validates else number)
-        if constant and placed.named.phase in WORK and placed.named.microbatches:
-            numbered = replace(placed.named, microbatches=(seen[placed.key],))
-            seen[placed.key] += 1
-            placed = replace(placed, named=numbered, alone=True)
-        result.append(placed)
+        entry_ = replace(entry, iteration=last if entry.meaning.validates else number)
+        if constant and entry_.meaning.phase in WORK and entry_.meaning.microbatches:
+            meaning = replace(entry_.meaning, microbatches=(n_seen[entry_.key],))
+            n_seen[entry_.key] += 1
+            entry_ = replace(entry_, meaning=meaning, alone=True)
+        result.append(entry_)
     return result
 
 
@@ -586,7 +609,7 @@ class Operation:
 
     rank: Rank
     iteration: int
-    named: Named
+    meaning: Meaning
     occurrence: int
     ranges: tuple[Range, ...]
     kernels: tuple[Work, ...]
@@ -596,7 +619,7 @@ class Operation:
     @property
     def phase(self) -> str:
         """Its phase, after relabelling."""
-        return self.named.phase
+        return self.meaning.phase
 
     @property
     def active(self) -> int:
@@ -608,23 +631,23 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
     """Operation: parts joined, with the number of the occurrence."""
     result: list[tuple[int, list[Entry]]] = []
     latest: dict[tuple[object, ...], tuple[int, int, list[Entry]]] = {}
-    for place, entry in enumerate(entries):
-        before, occurrence, parts = latest.get(entry.key, (0, -1, []))
-        if parts and not entry.alone and same_operation(entries, before, place):
+    for index, entry in enumerate(entries):
+        previous, occurrence, parts = latest.get(entry.key, (0, -1, []))
+        if parts and not entry.alone and same_operation(entries, previous, index):
             parts.append(entry)
         else:
             occurrence, parts = occurrence + 1, [entry]
             result.append((occurrence, parts))
-        latest[entry.key] = (place, occurrence, parts)
+        latest[entry.key] = (index, occurrence, parts)
     return result
 
 
-def is_receive(attribution: Attribution, named: dict[Range, Named]) -> bool:
+def is_receive(attribution: Attribution, meaning_of: dict[Range, Meaning]) -> bool:
     """Communication that waits for its peer's data.
 
     Where a communication range holds the kernel, its name tells; elsewhere the kernel's does.
     """
-    holder = named[attribution.range] if attribution.range is not None else None
+    holder = meaning_of[attribution.range] if attribution.range is not None else None
     if holder is None or holder.phase in COMPUTE:
         return "sendrecv" in attribution.work.name.lower()
     return holder.receives
@@ -635,7 +658,7 @@ def operation_of(
     occurrence: int,
     parts: Sequence[Entry],
     attributions: Sequence[Attribution],
-    named: dict[Range, Named],
+    meaning_of: dict[Range, Meaning],
 ) -> Operation:
     """One operation, from its parts.
 
@@ -648,11 +671,11 @@ def operation_of(
     and no own kernel does.
     """
     ranges = tuple(e.range for e in parts)
-    held = [a.work for a in attributions if a.range in ranges and a.work.rank[1] == rank[1]]
-    kernels = tuple(w for w in held if is_compute(w))
-    comm = [w for w in held if is_communication(w)]
-    copies = [w for w in held if not w.kernel]
-    compute = parts[0].named.phase in COMPUTE
+    own_work = [a.work for a in attributions if a.range in ranges and a.work.rank[1] == rank[1]]
+    kernels = tuple(w for w in own_work if is_compute(w))
+    comm = [w for w in own_work if is_communication(w)]
+    copies = [w for w in own_work if not w.kernel]
+    compute = parts[0].meaning.phase in COMPUTE
     choices = (kernels, comm, copies) if compute else (comm, kernels, copies)
     span = find_extent(times(next((choice for choice in choices if choice), ())))
     receives = [
@@ -661,14 +684,14 @@ def operation_of(
         if a.call is not None
         and (a.call.thread[0], a.work.rank[1]) == rank
         and (a.range in ranges or any(contains(r, a.call) for r in ranges))
-        and (is_communication(a.work) and is_receive(a, named))
+        and (is_communication(a.work) and is_receive(a, meaning_of))
     ]
     waits = subtract(times(receives if compute else ()), times(kernels))
     only_communicates = compute and not kernels and bool(comm)
     busy = [] if span is None or only_communicates else subtract([span], waits)
     entry = parts[0]
     return Operation(
-        rank, entry.iteration, entry.named, occurrence, ranges, kernels, span, tuple(busy)
+        rank, entry.iteration, entry.meaning, occurrence, ranges, kernels, span, tuple(busy)
     )
 
 
@@ -676,7 +699,7 @@ class Analysis(NamedTuple):
     """All results. ``iterations`` is None where the ranks' iterations cannot be paired."""
 
     ranges: list[Range]
-    named: dict[Range, Named]
+    meaning_of: dict[Range, Meaning]
     attributions: list[Attribution]
     operations: list[Operation]
     iterations: list[dict[Rank, RankIteration]] | None
@@ -689,19 +712,19 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
     Only ranks with some F, B or W count. Equal marks pair. Without marks, iterations pair by
     order if every rank has as many, with the same microbatches.
     """
-    taking_part = [r for r in entries if any(e.named.phase in COUNTED for e in entries[r])]
+    taking_part = [r for r in entries if any(e.meaning.phase in COUNTED for e in entries[r])]
     if not taking_part or len({marked[r] for r in taking_part}) > 1:
         return None if taking_part else []
     contents = []
     for rank in taking_part:
-        held: dict[int, set[object]] = {e.iteration: set() for e in entries[rank]}
+        microbatches: dict[int, set[object]] = {e.iteration: set() for e in entries[rank]}
         for e in entries[rank]:
             if e.is_forward:
-                held[e.iteration].add(e.named.microbatches)
-        contents.append(held)
-    if not marked[taking_part[0]] and any(held != contents[0] for held in contents):
+                microbatches[e.iteration].add(e.meaning.microbatches)
+        contents.append(microbatches)
+    if not marked[taking_part[0]] and any(microbatches != contents[0] for microbatches in contents):
         return None
-    numbers = {n for held in contents for n in held}
+    numbers = {n for microbatches in contents for n in microbatches}
     return sorted(numbers, key=order_of if marked[taking_part[0]] else None)
 
 
@@ -710,26 +733,26 @@ def analyse(path: Path) -> Analysis:
     capture = read(path)
     in_order = sorted(capture.ranges, key=lambda r: (r.start, r.row))
     meanings = {r: parse(r.name) for r in in_order}
-    named = {r: n for r, n in meanings.items() if isinstance(n, Named)}
-    attributions = attribute(capture, named)
-    where = ranks_of_ranges(capture, named, attributions)
+    meaning_of = {r: n for r, n in meanings.items() if isinstance(n, Meaning)}
+    attributions = attribute(capture, meaning_of)
+    where = ranks_of_ranges(capture, meaning_of, attributions)
     entries: dict[Rank, list[Entry]] = {}
     marked: dict[Rank, bool] = {}
     for rank in sorted({w.rank for w in capture.work}):
-        seen = [Entry(r, n) for r, n in named.items() if rank in where[r]]
-        threads = {e.range.thread for e in seen}
+        entries_of_rank = [Entry(r, n) for r, n in meaning_of.items() if rank in where[r]]
+        threads = {e.range.thread for e in entries_of_rank}
         marks = [(r, n) for r, n in meanings.items() if isinstance(n, int) and r.thread in threads]
-        entries[rank] = place_in_iterations(relabel(seen), marks)
+        entries[rank] = place_in_iterations(relabel(entries_of_rank), marks)
         marked[rank] = bool(marks)
     operations = [
-        operation_of(rank, occurrence, parts, attributions, named)
-        for rank, seen in entries.items()
-        for occurrence, parts in group(seen)
+        operation_of(rank, occurrence, parts, attributions, meaning_of)
+        for rank, entries_of_rank in entries.items()
+        for occurrence, parts in group(entries_of_rank)
     ]
     # Compute kernels outside every compute operation, in a RECV range too.
     unattributed: dict[Rank, list[Span]] = defaultdict(list)
     for a in attributions:
-        if is_compute(a.work) and (a.range is None or named[a.range].phase not in COMPUTE):
+        if is_compute(a.work) and (a.range is None or meaning_of[a.range].phase not in COMPUTE):
             unattributed[a.work.rank] += times([a.work])
     numbers = pair(entries, marked)
     iterations = None
@@ -737,17 +760,17 @@ def analyse(path: Path) -> Analysis:
     if numbers is not None:
         pairs = [(n, after) for n, after in pairwise([*numbers, None]) if n is not None]
         iterations = [compute_numbers(n, after, operations, unattributed) for n, after in pairs]
-        for number, found in zip(numbers, iterations, strict=True):
+        for number, iteration in zip(numbers, iterations, strict=True):
             work_operations = [o for o in operations if o.iteration == number and o.phase in WORK]
             active.append(
                 {
                     r: measure_union(
                         times(k for o in work_operations if o.rank == r for k in o.kernels)
                     )
-                    for r in found
+                    for r in iteration
                 }
             )
-    return Analysis(in_order, named, attributions, operations, iterations, active)
+    return Analysis(in_order, meaning_of, attributions, operations, iterations, active)
 
 
 class Coverage(NamedTuple):
@@ -782,7 +805,9 @@ def coverage(analysis: Analysis) -> Coverage:
         sum(a.how == "cross" for a in kernels),
         total(compute),
         total(
-            a for a in compute if a.range is not None and analysis.named[a.range].phase in COMPUTE
+            a
+            for a in compute
+            if a.range is not None and analysis.meaning_of[a.range].phase in COMPUTE
         ),
         total(a for a in kernels if is_communication(a.work)),
         total(a for a in analysis.attributions if not a.work.kernel),

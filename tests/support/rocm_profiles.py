@@ -121,11 +121,11 @@ class _RocpdWriter:
     def write(self, process: Process, number: int) -> None:
         strings, events = _Strings(1 + 3 * number), _Events()
         node, pid = 77, process.pid
-        own = "id, hash, machine_id, hostname"
+        columns_of_node = "id, hash, machine_id, hostname"
         category, pushed, started = MARKERS[self.release]
         machine = self.machine or f"machine-of-{process.host}"
         self.insert("metadata", [(1 + number, "schema_version", "3")], "id, tag, value")
-        self.insert("info_node", [(node, 5, machine, process.host)], own)
+        self.insert("info_node", [(node, 5, machine, process.host)], columns_of_node)
         secrets = (f"train.py --key {SECRET}", json.dumps({"TOKEN": SECRET}))
         self.insert(
             "info_process",
@@ -155,9 +155,9 @@ class _RocpdWriter:
         starts = [row[0] for row in host]
         order = sorted(range(len(host)), key=starts.__getitem__)
         stack_of, regions = {}, []
-        for place, row in enumerate(order):
+        for index, row in enumerate(order):
             start, end, tid, name, kind, text, correlation = host[row]
-            stack = 11 + 2 * place
+            stack = 11 + 2 * index
             if correlation is not None:
                 stack_of[correlation] = stack
             event = events.id(strings.id(kind), *self.ids(stack), text)
@@ -167,18 +167,18 @@ class _RocpdWriter:
         fill = "__amd_rocclr_fillBufferAligned"
         kernels = [*process.kernels, *((*row, fill) for row in process.fills)]
         dispatches = []
-        for place, (start, end, device, correlation, stream, name) in enumerate(kernels):
-            stack = stack_of.get(correlation, 1_000_001 + 2 * place)
+        for index, (start, end, device, correlation, stream, name) in enumerate(kernels):
+            stack = stack_of.get(correlation, 1_000_001 + 2 * index)
             event = events.id(strings.id("KERNEL_DISPATCH"), *self.ids(stack))
             dispatches.append(
                 (
-                    place + 1,
+                    index + 1,
                     node,
                     pid,
                     None,
                     _CPUS + device,
                     symbols.id(name),
-                    place,
+                    index,
                     1,
                     stream,
                     start,
@@ -198,12 +198,12 @@ class _RocpdWriter:
             "id, nid, pid, code_object_id, kernel_name, display_name",
         )
         copies = []
-        for place, (start, end, device, correlation, stream) in enumerate(process.copies):
-            stack = stack_of.get(correlation, 2_000_001 + 2 * place)
+        for index, (start, end, device, correlation, stream) in enumerate(process.copies):
+            stack = stack_of.get(correlation, 2_000_001 + 2 * index)
             event = events.id(strings.id("MEMORY_COPY"), *self.ids(stack))
-            what = strings.id("MEMORY_COPY_HOST_TO_DEVICE")
+            name_id = strings.id("MEMORY_COPY_HOST_TO_DEVICE")
             copies.append(
-                (place + 1, node, pid, start, end, what, _CPUS + device, 0, 64, stream, event)
+                (index + 1, node, pid, start, end, name_id, _CPUS + device, 0, 64, stream, event)
             )
         self.insert(
             "memory_copy",
@@ -250,8 +250,8 @@ def _write_session(db: sqlite3.Connection, process: Process, offset: int) -> Non
             *((*row, "", "FillBuffer") for row in process.fills),
         ]
     )
-    for place, (start, end, device, correlation, stream, name, kind) in enumerate(work):
-        number = offset + place + 1
+    for index, (start, end, device, correlation, stream, name, kind) in enumerate(work):
+        number = offset + index + 1
         names = strings.id(name), strings.id(kind)
         ops.append((number, device, stream, 0, "", start, end, *names))
         if correlation in api_of:

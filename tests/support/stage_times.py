@@ -32,8 +32,8 @@ def make_durations(
             return at(forward_ns, stage)
         if phase is Phase.OPTIMIZER:
             return optimizer_ns
-        both = phase is Phase.BW
-        total = at(backward_ns, stage) if both or phase is Phase.B else 0
-        return total + (at(weight_ns, stage) if both or phase is Phase.W else 0)
+        is_fused = phase is Phase.BW
+        total = at(backward_ns, stage) if is_fused or phase is Phase.B else 0
+        return total + (at(weight_ns, stage) if is_fused or phase is Phase.W else 0)
 
     return duration

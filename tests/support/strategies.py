@@ -72,10 +72,10 @@ def draw_operation_names() -> st.SearchStrategy[str]:
         st.sampled_from(("FORWARD", "BACKWARD", "POST_VALIDATION")),
         st.none() | coordinates,
     )
-    joined = ("SEND_FORWARD.1.0.0_RECV_BACKWARD.0.0.0", "SEND_FORWARD_SEND_BACKWARD.0.0.0")
-    alone = ("Optimizer", "POST_VALIDATION", "post_validation_phase", "W_clear.0.0")
-    others = st.sampled_from((*alone, *joined))
-    return st.one_of(work, work, work, communication, others)
+    joined_names = ("SEND_FORWARD.1.0.0_RECV_BACKWARD.0.0.0", "SEND_FORWARD_SEND_BACKWARD.0.0.0")
+    single_names = ("Optimizer", "POST_VALIDATION", "post_validation_phase", "W_clear.0.0")
+    more_names = st.sampled_from((*single_names, *joined_names))
+    return st.one_of(work, work, work, communication, more_names)
 
 
 def draw_other_names() -> st.SearchStrategy[str | None]:
@@ -92,17 +92,21 @@ def marks() -> st.SearchStrategy[str]:
 @st.composite
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     """Draw rows without any order, as far as an export can contain them."""
-    at = st.tuples(st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3))))
+    device_and_stream = st.tuples(
+        st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3)))
+    )
     device = st.integers(0, draw(st.integers(0, 1)))
-    ranges = draw(_draw_ranges(at, horizon, draw(st.booleans())))
+    ranges = draw(_draw_ranges(device_and_stream, horizon, draw(st.booleans())))
     calls = draw(
         st.lists(
             st.builds(
-                lambda start, long, key, at: C(start, start + long, key, at[1], at[0]),
+                lambda start, long, key, device_and_stream: C(
+                    start, start + long, key, device_and_stream[1], device_and_stream[0]
+                ),
                 _small(horizon),
                 st.sampled_from((0, 0, 1, 1, 2, 4)),
                 st.integers(0, 9),
-                at,
+                device_and_stream,
             ),
             min_size=draw(st.sampled_from((0, 1, 4, 8))),
             max_size=14,
@@ -110,11 +114,11 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     )
     # Half of the calls start exactly at the edge of a range, which creates ties.
     edges = [(r.start, r.end) for r in ranges if r.end is not None] or [(0, 0)]
-    for place in range(0, len(calls), 2):
+    for index in range(0, len(calls), 2):
         first, last = draw(st.sampled_from(edges))
-        moved = draw(st.sampled_from(((first, first), (last, last), (first, last), (first, 99))))
-        start, end = moved[0], max(moved)
-        calls[place] = replace(calls[place], start=start, end=end)
+        bounds = draw(st.sampled_from(((first, first), (last, last), (first, last), (first, 99))))
+        start, end = bounds[0], max(bounds)
+        calls[index] = replace(calls[index], start=start, end=end)
     kernels = [
         K(start, start + long, c.correlation, name, c.pid, where)
         for c in calls
@@ -133,15 +137,17 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     stray = st.sampled_from((None, 0, 1, 99))
     copied = st.one_of(stray, *([st.sampled_from([c.correlation for c in calls])] if calls else []))
     kernels += [
-        replace(k, correlation=draw(stray), pid=draw(at)[0])
+        replace(k, correlation=draw(stray), pid=draw(device_and_stream)[0])
         for k in draw(st.lists(st.sampled_from(kernels), max_size=2) if kernels else st.just([]))
     ]
     copies = st.builds(
-        lambda start, long, key, at, where: M(start, start + long, key, at[0], where),
+        lambda start, long, key, device_and_stream, where: M(
+            start, start + long, key, device_and_stream[0], where
+        ),
         _small(horizon),
         _small(4),
         copied,
-        at,
+        device_and_stream,
         device,
     )
     return Rows(
@@ -153,7 +159,13 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
         tuple(
             draw(
                 st.lists(
-                    st.builds(lambda at, name: T(at[1], name, at[0]), at, _thread_names()),
+                    st.builds(
+                        lambda device_and_stream, name: T(
+                            device_and_stream[1], name, device_and_stream[0]
+                        ),
+                        device_and_stream,
+                        _thread_names(),
+                    ),
                     max_size=3,
                 )
             )
@@ -167,7 +179,7 @@ def _thread_names() -> st.SearchStrategy[str]:
 
 @st.composite
 def _draw_ranges(
-    draw: st.DrawFn, at: st.SearchStrategy[tuple[int, int]], horizon: int, with_marks: bool
+    draw: st.DrawFn, thread: st.SearchStrategy[tuple[int, int]], horizon: int, with_marks: bool
 ) -> list[R]:
     """Draw ranges of all kinds: nested, overlapping or duplicated, in any order."""
     names: st.SearchStrategy[str | None] = st.one_of(
@@ -176,12 +188,12 @@ def _draw_ranges(
     ranges = draw(
         st.lists(
             st.builds(
-                lambda start, long, name, at, kind, end_tid, registered: R(
+                lambda start, long, name, thread, kind, end_tid, registered: R(
                     start,
                     None if long < 0 else start + long,
                     name,
-                    at[1],
-                    at[0],
+                    thread[1],
+                    thread[0],
                     kind,
                     end_tid,
                     registered,
@@ -189,7 +201,7 @@ def _draw_ranges(
                 _small(horizon),
                 st.sampled_from((-1, 0, 1, 2, 4, 8, 8, 12, horizon, horizon)),
                 names,
-                at,
+                thread,
                 st.sampled_from((PUSH_POP, PUSH_POP, PUSH_POP, START_END, START_END, 70, 71)),
                 st.none() | st.integers(1, 3),
                 st.booleans(),
@@ -236,7 +248,7 @@ class _Process:
         """Open a range, launch work and close it; a backward may launch on another thread."""
         start = self.host = self.host + draw(_small(1))
         backward = name[0] in "BW" and draw(st.booleans())
-        place = len(self.ranges)
+        index = len(self.ranges)
         for _ in range(draw(st.sampled_from((0, 1, 1, 2, 3)))):
             kernel = draw(
                 st.sampled_from((*COMPUTE_KERNELS[:2] * 4, *COMMUNICATION_KERNELS[:3], "copy"))
@@ -246,7 +258,7 @@ class _Process:
             self.operation(draw, nested)
             self.launch(draw, "gemm", 2 if backward else 1)
         self.host += draw(_small(1))
-        self.ranges.insert(place, R(start, self.host, name, 1, self.pid))
+        self.ranges.insert(index, R(start, self.host, name, 1, self.pid))
 
 
 def _draw_iteration_names(draw: st.DrawFn, style: str, microbatches: int) -> list[str]:
@@ -297,20 +309,21 @@ def schedules(draw: st.DrawFn) -> Rows:
         process.gpu = draw(_small(3))
         for number in range(iterations):
             count = draw(st.sampled_from((microbatches,) * 9 + (microbatches + 1,)))
-            begin = process.host
+            begin_ns = process.host
             mark = len(process.ranges)
-            for place, name in enumerate(_draw_iteration_names(draw, style, count)):
-                if place == 1 and validates and number:
+            for index, name in enumerate(_draw_iteration_names(draw, style, count)):
+                if index == 1 and validates and number:
                     process.operation(draw, "POST_VALIDATION")
                 receive = "RECV_" + ("FORWARD" if name[0] == "F" else "BACKWARD") + name[1:]
-                inside = name[0] in "FB"
-                process.operation(draw, name, receive if inside and "." in receive else None)
+                is_work = name[0] in "FB"
+                process.operation(draw, name, receive if is_work and "." in receive else None)
             if with_step:
                 process.operation(draw, "Optimizer")
             if with_marks:
                 end = process.host - draw(_small(1))
                 process.ranges.insert(
-                    mark, R(begin, max(begin, end), f"iter_{process.pid}_{number}", 1, process.pid)
+                    mark,
+                    R(begin_ns, max(begin_ns, end), f"iter_{process.pid}_{number}", 1, process.pid),
                 )
             process.gpu = max(process.gpu, 0) + draw(_small(2))
     rows = Rows(
@@ -333,21 +346,21 @@ def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
     if damage == "double" and calls and kernels:
         call = calls[draw(_small(len(calls) - 1))]
         shift = draw(st.integers(-1, 1))
-        begin = max(0, call.start + shift)
-        calls.append(replace(call, start=begin, end=begin + call.end - call.start))
+        begin_ns = max(0, call.start + shift)
+        calls.append(replace(call, start=begin_ns, end=begin_ns + call.end - call.start))
         kernels.append(kernels[draw(_small(len(kernels) - 1))])
     if damage == "begin":
-        at = draw(_small(12))
-        kernels = [k for k in kernels if k.start >= at]
-        calls = [c for c in calls if c.start >= at]
-        ranges = [r for r in ranges if r.start >= at]
+        offset = draw(_small(12))
+        kernels = [k for k in kernels if k.start >= offset]
+        calls = [c for c in calls if c.start >= offset]
+        ranges = [r for r in ranges if r.start >= offset]
     if damage == "end":
-        at = draw(st.integers(4, 40))
-        calls = [c for c in calls if c.end <= at]
+        offset = draw(st.integers(4, 40))
+        calls = [c for c in calls if c.end <= offset]
         ranges = [
-            replace(r, end=None) if r.end is not None and r.end > at else r
+            replace(r, end=None) if r.end is not None and r.end > offset else r
             for r in ranges
-            if r.start <= at
+            if r.start <= offset
         ]
     if damage == "shuffle":
         kernels = draw(st.permutations(kernels))

@@ -27,9 +27,9 @@ _SYNC_KINDS = {
 }
 
 
-def _make_event(cat: str, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:
+def _make_event(cat: str, name: str, start: int, end: int, **fields: Any) -> dict[str, Any]:
     common = {"ph": "X", "cat": cat, "name": name, "ts": start / _US, "dur": (end - start) / _US}
-    return {**common, **more}
+    return {**common, **fields}
 
 
 def _read_synchronisation(
@@ -44,10 +44,14 @@ def _read_synchronisation(
     ):
         recorded[process, device, pairing] = stream, correlation
         args = {"event_id": event, "stream": stream, "correlation": correlation}
-        place: dict[str, Any] = {"pid": device, "tid": stream, "args": {**args, "device": device}}
+        event_fields: dict[str, Any] = {
+            "pid": device,
+            "tid": stream,
+            "args": {**args, "device": device},
+        }
         if records:
             # Versions that record no device times write 0.
-            yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **place), "ts": 0}
+            yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **event_fields), "ts": 0}
     for start, end, device, stream, correlation, process, event, pairing in rows(
         "SELECT start, end, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId "
         "FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
@@ -55,16 +59,24 @@ def _read_synchronisation(
         of_stream, of_event = ((n != _NONE) for n in (stream, event))
         kind = _SYNC_KINDS[of_stream, of_event]
         # Kineto looks up events by the context of the wait.
-        known = (-1, -1) if records else recorded.get((process, device, pairing), (-1, -1))
-        told = {
-            "wait_on_stream": known[0],
-            "wait_on_cuda_event_record_corr_id": known[1],
+        record_ids = (-1, -1) if records else recorded.get((process, device, pairing), (-1, -1))
+        arguments = {
+            "wait_on_stream": record_ids[0],
+            "wait_on_cuda_event_record_corr_id": record_ids[1],
             "wait_on_cuda_event_id": event,
         }
-        own = stream if of_stream else -1
-        args = {"cuda_sync_kind": kind, "stream": own, "correlation": correlation, "device": device}
-        args |= told if of_event else {}
-        yield process, _make_event("cuda_sync", kind, start, end, pid=device, tid=own, args=args)
+        waiting_stream = stream if of_stream else -1
+        args = {
+            "cuda_sync_kind": kind,
+            "stream": waiting_stream,
+            "correlation": correlation,
+            "device": device,
+        }
+        args |= arguments if of_event else {}
+        yield (
+            process,
+            _make_event("cuda_sync", kind, start, end, pid=device, tid=waiting_stream, args=args),
+        )
 
 
 def write_traces(
@@ -84,24 +96,24 @@ def write_traces(
         events: dict[int, Events] = defaultdict(list)
         host = ""
         for process in read_processes(export, hip=False):
-            host, pid, own = process.host, process.pid, events[process.pid]
+            host, pid, process_events = process.host, process.pid, events[process.pid]
             for start, end, tid, name, nests in process.ranges:
                 if nests:
                     category = _get_category(name, modules=modules)
-                    own.append(_make_event(category, name, start, end, pid=pid, tid=tid))
+                    process_events.append(_make_event(category, name, start, end, pid=pid, tid=tid))
             for start, end, tid, correlation, name in process.calls:
-                told = {"correlation": correlation, "cbid": 211}
-                own.append(
-                    _make_event("cuda_runtime", name, start, end, pid=pid, tid=tid, args=told)
+                arguments = {"correlation": correlation, "cbid": 211}
+                process_events.append(
+                    _make_event("cuda_runtime", name, start, end, pid=pid, tid=tid, args=arguments)
                 )
             for start, end, device, correlation, stream, name in process.kernels:
-                told = {"device": device, "stream": stream, "correlation": correlation}
-                own.append(
-                    _make_event("kernel", name, start, end, pid=device, tid=stream, args=told)
+                arguments = {"device": device, "stream": stream, "correlation": correlation}
+                process_events.append(
+                    _make_event("kernel", name, start, end, pid=device, tid=stream, args=arguments)
                 )
             for tid, name in process.threads:
                 args = {"name": f"thread {tid} ({name})"}
-                own.append(
+                process_events.append(
                     {
                         "ph": "M",
                         "name": "thread_name",

@@ -39,8 +39,8 @@ class Loaded:
 
     def of(self, category: str, process: int | None = None) -> list[Slice]:
         """Return the slices of a category, sorted by process, lane and time."""
-        some = [s for s in self.slices if s.category == category]
-        return sorted((s for s in some if process in (None, s.process)), key=lambda s: s.place)
+        slices = [s for s in self.slices if s.category == category]
+        return sorted((s for s in slices if process in (None, s.process)), key=lambda s: s.place)
 
 
 def convert_to_ns(time_us: Decimal | int) -> int:
@@ -56,22 +56,24 @@ def read_chrome(text: str) -> Loaded:
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
     assert document["displayTimeUnit"] == "ns"
     trace = Loaded(facts=document["otherData"])
-    told: dict[tuple[str, int, int | None], Any] = {}
+    names: dict[tuple[str, int, int | None], Any] = {}
     for event in document["traceEvents"]:
         if event["ph"] == "M":
             (value,) = event["args"].values()
-            told[event["name"], event["pid"], event.get("tid")] = value
-    pids = [pid for name, pid, _ in told if name == "process_name"]
-    pids.sort(key=lambda pid: told["process_sort_index", pid, None])
-    trace.processes = [(pid, told["process_name", pid, None]) for pid in pids]
-    tids = [tid for name, _, tid in told if name == "thread_name"]
+            names[event["name"], event["pid"], event.get("tid")] = value
+    pids = [pid for name, pid, _ in names if name == "process_name"]
+    pids.sort(key=lambda pid: names["process_sort_index", pid, None])
+    trace.processes = [(pid, names["process_name", pid, None]) for pid in pids]
+    tids = [tid for name, _, tid in names if name == "thread_name"]
     assert len(tids) == len(set(tids)), "viewers may take threads of one number for one"
     assert not set(tids) & set(pids)
     lanes: dict[tuple[int, str], list[int]] = {}
-    for name, pid, tid in told:
+    for name, pid, tid in names:
         if name == "thread_name" and tid is not None:
-            lanes.setdefault((pid, told[name, pid, tid].split(" (")[0]), []).append(tid)
-    where = {tid: (track, own.index(tid)) for (_, track), own in lanes.items() for tid in own}
+            lanes.setdefault((pid, names[name, pid, tid].split(" (")[0]), []).append(tid)
+    where = {
+        tid: (track, slice_.index(tid)) for (_, track), slice_ in lanes.items() for tid in slice_
+    }
     last: dict[int, Slice] = {}
     # Sorted by time; events with equal times keep the order of the file.
     for event in sorted((e for e in document["traceEvents"] if "ts" in e), key=lambda e: e["ts"]):
@@ -91,8 +93,8 @@ def read_chrome(text: str) -> Loaded:
             )
             trace.slices.append(last[event["tid"]])
         else:
-            own = last[event["tid"]]
-            assert own.start_ns == time_ns, "a flow ends in a slice, at its start"
-            (own.leaving if event["ph"] == "s" else own.entering).append(event["id"])
+            slice_ = last[event["tid"]]
+            assert slice_.start_ns == time_ns, "a flow ends in a slice, at its start"
+            (slice_.leaving if event["ph"] == "s" else slice_.entering).append(event["id"])
             assert event["ph"] == "s" or event["bp"] == "e"
     return trace

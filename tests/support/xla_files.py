@@ -47,12 +47,12 @@ def build_space_type() -> Any:
         described = file.message_type.add(name=message)
         for name, number, kind in fields:
             plain = kind.rstrip("*")
-            own = described.field.add(name=name, number=int(number))
-            own.label = proto.LABEL_REPEATED if kind != plain else proto.LABEL_OPTIONAL
+            field = described.field.add(name=name, number=int(number))
+            field.label = proto.LABEL_REPEATED if kind != plain else proto.LABEL_OPTIONAL
             if plain in _FIELDS:
-                own.type, own.type_name = proto.TYPE_MESSAGE, f".planes.{plain}"
+                field.type, field.type_name = proto.TYPE_MESSAGE, f".planes.{plain}"
             else:
-                own.type = getattr(proto, f"TYPE_{plain.upper()}")
+                field.type = getattr(proto, f"TYPE_{plain.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("planes.XSpace"))
@@ -110,9 +110,9 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
 
 def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
     """Return a serialized XSpace; with ``refs``, statistics refer to shared strings."""
-    whole = build_space_type()(hostnames=[_encode(host) for host in hosts])
+    space = build_space_type()(hostnames=[_encode(host) for host in hosts])
     for plane in planes:
-        added_plane = whole.planes.add(name=_encode(plane.name))
+        added_plane = space.planes.add(name=_encode(plane.name))
         kinds, names = _Numbers(), _Numbers()
         for line in plane.lines:
             added = added_plane.lines.add(
@@ -133,7 +133,7 @@ def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = T
         for name, number in names.items():
             entry = added_plane.stat_metadata.add(key=number)
             entry.value.id, entry.value.name = number, _encode(name)
-    return bytes(whole.SerializeToString())
+    return bytes(space.SerializeToString())
 
 
 def make_trace_json(planes: Sequence[P]) -> bytes:
@@ -157,13 +157,13 @@ def make_trace_json(planes: Sequence[P]) -> bytes:
                     "args": {name: str(value) for name, value in facts.items()},
                 }
                 events.append(one)
-    whole = {
+    document = {
         "displayTimeUnit": "ns",
         "metadata": {"highres-ticks": True},
         "traceEvents": [*events, {}],
     }
-    return json.dumps(whole).encode()
+    return json.dumps(document).encode()
 
 
-def _convert_value(what: str, name: str, of: Mapping[str, int]) -> object:
-    return {"ph": "M", **of, "name": what, "args": {"name": name}}
+def _convert_value(argument: str, name: str, of: Mapping[str, int]) -> object:
+    return {"ph": "M", **of, "name": argument, "args": {"name": name}}

@@ -25,21 +25,21 @@ def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
     return E(name, start, end, stats)
 
 
-def run_gpipe(stage: int, begin: int) -> Iterator[tuple[str, str, int, int]]:
+def run_gpipe(stage: int, begin_ns: int) -> Iterator[tuple[str, str, int, int]]:
     """Yield name, path, start and end of the instructions of one stage in a step of GPipe.
 
     A stage waits for its input in a collective-permute, which ends when the next operation starts.
     """
     unit_f, unit_b = T_F, T_B
-    turn = begin + (STAGES + MICROBATCHES - 1) * unit_f
+    turn = begin_ns + (STAGES + MICROBATCHES - 1) * unit_f
     work = [
-        ("fusion.1", FORWARD, begin + (stage + i) * unit_f, unit_f) for i in range(MICROBATCHES)
+        ("fusion.1", FORWARD, begin_ns + (stage + i) * unit_f, unit_f) for i in range(MICROBATCHES)
     ]
     work += [
         ("fusion.2", BACKWARD, turn + (STAGES - 1 - stage + i) * unit_b, unit_b)
         for i in range(MICROBATCHES)
     ]
-    last = begin
+    last = begin_ns
     for number, (name, path, start, length) in enumerate(work):
         yield f"collective-permute.{number}", "", last, max(start, last)
         end = start + length - T_SEND
@@ -93,8 +93,10 @@ def make_gpu() -> list[P]:
                 sends = name.startswith("collective")
                 kernel = "ncclDevKernel_SendRecv(x)" if sends else f"{name}_kernel"
                 kernels.append(E(kernel, start, end, facts))
-                at = 10 + k * 2 * LENGTH + number * 10
-                calls.append(make_op("cuLaunchKernel", at, at + 5, correlation_id=correlation))
+                launch_ns = 10 + k * 2 * LENGTH + number * 10
+                calls.append(
+                    make_op("cuLaunchKernel", launch_ns, launch_ns + 5, correlation_id=correlation)
+                )
         lines = [L("Stream #7(Kernel)", kernels, 7), L("XLA Ops", kernels, 8)]
         planes.append(P(f"/device:GPU:{stage}", lines))
         threads.append(L(f"launcher {stage}", calls, 100 + stage))

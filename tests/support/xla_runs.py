@@ -86,8 +86,8 @@ class Run:
         stream: int = 7,
     ) -> None:
         with self.range(form.format(op), tid):
-            for each in took:
-                self.launch(each, kernel=kernel, device=device, tid=tid, stream=stream)
+            for duration in took:
+                self.launch(duration, kernel=kernel, device=device, tid=tid, stream=stream)
 
     def written(
         self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
