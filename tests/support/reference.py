@@ -1,9 +1,9 @@
-"""A second implementation of the analysis: slow, plain, and independent of the package.
+"""A second implementation of the analysis: slow, simple, and independent of the package.
 
-Every rule is one function whose docstring states it; ``bubbleviz guide ratios``, ``attribution``
-and ``limits`` state the same rules for users. Nothing here is clever:
-rows are Python objects, time is cut at every boundary that occurs and each piece is looked at on
-its own. The package's results are compared with these.
+Every rule is one function, and its docstring states the rule. The guides ``ratios``,
+``attribution`` and ``limits`` explain the same rules to users. Rows are Python objects; time is cut
+at every boundary, and each piece is examined separately. Tests compare the package's results with
+these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-#: (process, device): a profile holds one host, so this is a rank.
+#: (process, device), which identifies a rank, because a profile contains one host.
 Rank = tuple[int, int]
 #: (process, thread).
 Thread = tuple[int, int]
@@ -41,7 +41,7 @@ BACKWARD = ("B", "BW", "W", "R")
 
 
 class Work(NamedTuple):
-    """GPU work: a kernel, or (``kernel`` False) a copy or a fill."""
+    """GPU work: a kernel, or a copy or fill if ``kernel`` is False."""
 
     kernel: bool
     start: int
@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 
 class Range(NamedTuple):
-    """An NVTX range. ``wide``: a start/end range that ends on another thread than it starts."""
+    """An NVTX range; ``wide`` marks a start/end range that ends on another thread."""
 
     row: int
     start: int
@@ -75,7 +75,7 @@ class Range(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """Everything the rules need of one file; ``work`` has the kernels first."""
+    """The contents of one file that the rules need; ``work`` lists kernels first."""
 
     work: list[Work]
     calls: list[Call]
@@ -84,17 +84,17 @@ class Capture(NamedTuple):
 
 
 def thread_of(global_id: int) -> Thread:
-    """A global id holds the process in 24 bits and the thread in the 24 below."""
+    """Return the process and thread in a global id: 24 bits each, the thread in the lower ones."""
     return global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF
 
 
 def read(path: Path) -> Capture:
-    """The rows of a profile.
+    """Read the rows of a profile.
 
-    Work from 0 to 0 has no timestamps, nor has such a call. Rows that equal an earlier one in
-    call, name, device and times count once. A name is ``text``, or ``StringIds[textId]`` where
-    ``text`` is NULL; a range without a name is left out. A range that is still open ends with the
-    capture (the latest end of any kernel, call, copy, fill or range), but never before it starts.
+    Work and calls from 0 to 0 have no timestamps. Rows with equal call, name, device and times
+    count once. A name is ``text``, or ``StringIds[textId]`` if ``text`` is NULL; ranges without a
+    name are left out. An open range ends with the capture (the latest end of any kernel, call,
+    copy, fill or range), but never before it starts.
     """
     with closing(sqlite3.connect(path)) as db:
 
@@ -143,9 +143,10 @@ def read(path: Path) -> Capture:
 
 
 def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
-    """Where one piece of work in a hundred, or a single one, is of a process without any call.
+    """Return the ranks whose process ids are damaged.
 
-    Its identifier is damaged, unless that holds of all work.
+    These are processes without calls that have at most one percent of the work, or one piece of
+    work, unless all work is of such processes.
     """
     counts = Counter(one.rank for one in work)
     calling = {call.thread[0] for call in calls}
@@ -158,10 +159,10 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a range's name says. A range that names two things has two of each coordinate.
+    """Meaning of a range's name; a range that names two operations has two of each coordinate.
 
-    ``receives``: communication of which some part is a receive. ``validates``: an Optimizer range
-    that belongs to the iteration before it.
+    ``receives`` marks communication that includes a receive, and ``validates`` an Optimizer range
+    that belongs to the previous iteration.
     """
 
     phase: str
@@ -185,10 +186,11 @@ _PART = re.compile(
 
 
 def parse(name: str) -> Meaning | int | None:
-    """The zero-bubble convention: whole names only, ASCII digits only; an int is a mark's number.
+    """Parse a name of the zero-bubble convention; the result is an int for an iteration mark.
 
-    ``W_clear`` is a W of a chunk without a microbatch. Fused communication is ``SEND_RECV``.
-    Auxiliary names (``pre_step``, ``pre_send``, bare ``F``, ``Offload``...) name nothing.
+    The pattern matches the complete name, with ASCII digits. ``W_clear`` is a W of a chunk without
+    a microbatch. Fused communication is ``SEND_RECV``. Auxiliary names (``pre_step``, ``pre_send``,
+    bare ``F``, ``Offload``...) are no operations.
     """
     if match := _MARK.fullmatch(name):
         return int(match[1])
@@ -224,17 +226,17 @@ EXCLUDED_THREADS = re.compile(
 
 
 def is_communication(work: Work) -> bool:
-    """A kernel of a library of communication."""
+    """Return whether the work is a kernel of a communication library."""
     return work.kernel and COMMUNICATION_KERNELS.search(work.name) is not None
 
 
 def is_compute(work: Work) -> bool:
-    """Every kernel that is not communication."""
+    """Return whether the work is a kernel and not communication."""
     return work.kernel and not is_communication(work)
 
 
 class Attribution(NamedTuple):
-    """Where one piece of GPU work comes from.
+    """The range that one piece of GPU work belongs to.
 
     ``how`` is ``unlinked`` (no call), ``range`` (rule 2), ``cross`` (rule 3), ``ambiguous``
     (rule 3 with several candidate threads) or ``none``.
@@ -247,7 +249,7 @@ class Attribution(NamedTuple):
 
 
 def contains(range_: Range, call: Call) -> bool:
-    """Contains, on the same thread, or in the same process for a wide range."""
+    """Return whether a range contains a call on its thread, or in its process if it is wide."""
     is_same_thread = range_.thread == call.thread or (
         range_.wide and range_.thread[0] == call.thread[0]
     )
@@ -255,16 +257,20 @@ def contains(range_: Range, call: Call) -> bool:
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
-    """Push/pop first; then shortest; tie: later start, then later row."""
+    """Return the innermost range: push/pop before start/end, then the shortest.
+
+    Ties are broken by the later start, then by the later row.
+    """
     return min(
         candidates, key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row), default=None
     )
 
 
 def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread) -> bool:
-    """Not a thread that opens F or Optimizer, nor one of the excluded names.
+    """Return whether calls of a thread may belong to backward ranges of other threads.
 
-    A name that it shares with its process's main thread is inherited, and says nothing.
+    Threads that open F or Optimizer, and threads with excluded names, may not. A name that equals
+    the name of the main thread is inherited and does not count.
     """
     if any(r.thread == thread and n.phase in ("F", "Optimizer") for r, n in meaning_of.items()):
         return False
@@ -275,12 +281,12 @@ def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread
 
 
 def attribute(capture: Capture, meaning_of: dict[Range, Meaning]) -> list[Attribution]:
-    """From kernel to call to range: for every kernel, copy and fill in turn.
+    """Attribute each kernel, copy and fill to a call, and the call to a range.
 
-    Rule 1: of the calls that share (process, correlation), the one started first; of several
-    that started at once, the first row. Rule 2: the innermost of the ranges that contain it.
-    Rule 3: open means start <= call start <= end. A candidate thread is one that opened such a
-    range; its own kernels are those whose launching call it made.
+    Rule 1: the call is the earliest one with the same (process, correlation); the first row wins
+    ties. Rule 2: the range is the innermost one that contains the call. Rule 3: otherwise it is the
+    innermost backward range that is open on another thread (start <= call start <= end), if
+    exactly one thread has such a range. A thread's own kernels are those that it launched.
     """
     calls: dict[tuple[int, int | None], Call] = {}
     for own_call in sorted(capture.calls, key=lambda c: (c.start, c.row)):
@@ -317,16 +323,16 @@ def attribute(capture: Capture, meaning_of: dict[Range, Meaning]) -> list[Attrib
 
 
 def times(work: Iterable[Work]) -> list[Span]:
-    """From when to when each ran."""
+    """Return the span of each piece of work."""
     return [(w.start, w.end) for w in work]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A range as one rank sees it, with the coordinates after relabelling and numbering.
+    """A range of one rank, with its coordinates after relabelling and numbering.
 
-    ``iteration``: the number its mark gives, else its place among the rank's iterations; below 0
-    where other ranges are marked.
+    ``iteration`` is the number of its mark, otherwise the index among the rank's iterations. It is
+    negative if other ranges are marked.
     """
 
     range: Range
@@ -336,7 +342,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Operation: the key, without rank and occurrence."""
+        """Identity of the operation, without rank and occurrence."""
         n = self.meaning
         return (self.iteration, n.phase, n.microbatches, n.chunks, n.sequences)
 
@@ -347,18 +353,18 @@ class Entry:
 
     @property
     def is_step(self) -> bool:
-        """An Optimizer that can end an iteration; post-validation cannot."""
+        """Whether it is an Optimizer that can end an iteration, unlike post-validation."""
         return self.meaning.phase == "Optimizer" and not self.meaning.validates
 
 
 def ranks_of_ranges(
     capture: Capture, meaning_of: dict[Range, Meaning], attributions: Sequence[Attribution]
 ) -> dict[Range, set[Rank]]:
-    """Rank: the ranks on which a range's work ran.
+    """Return the ranks on which the work of each range ran.
 
-    A range without GPU work belongs to the only device of its process, else to the only device on
-    which work of its thread's ranges ran, else to none. A copy to another device than the range's
-    kernels ran on makes no operation there.
+    A range without GPU work belongs to the only device of its process, otherwise to the only device
+    that ran work of its thread's ranges, otherwise to no rank. A copy on a device other than the
+    one of the range's kernels creates no operation there.
     """
     result = {}
     for range_ in meaning_of:
@@ -375,9 +381,9 @@ def ranks_of_ranges(
 
 
 def relabel(entries: Sequence[Entry]) -> list[Entry]:
-    """Phase: a B whose microbatch and chunk never get a W on this rank is BW.
+    """Change the phase of each B without a W of the same microbatch and chunk to BW.
 
-    A ``W_clear`` gives a W to every microbatch of its chunk.
+    A ``W_clear`` counts as a W of every microbatch of its chunk.
     """
     weights = {
         (e.meaning.microbatches, e.meaning.chunks) for e in entries if e.meaning.phase == "W"
@@ -392,7 +398,7 @@ def relabel(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
-    """Operation: whether no other F, B or W (nor BW) lies between two places."""
+    """Return whether no other F, B, W or BW is between two entries."""
     return not any(
         e.meaning.phase in COUNTED and e.key != entries[first].key
         for e in entries[first + 1 : second]
@@ -400,10 +406,10 @@ def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
 
 
 def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, int]]) -> list[int]:
-    """Explicit names first; -1 where none holds.
+    """Return the iteration of each entry by explicit marks, or -1 outside all marks.
 
-    An iteration lasts from its mark to the next one, or to the first forward behind the end of
-    its mark; a mark that holds no forward has no end.
+    An iteration lasts from its mark to the next one, or to the first forward after the end of its
+    mark. A mark that contains no forward has no end.
     """
     mark_of = [
         max((place for place, (r, _) in enumerate(marks) if r.start <= e.range.start), default=-1)
@@ -430,7 +436,7 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, i
 def iterations_between_marks(
     entries: Sequence[Entry], marked: Sequence[int], *, constant: bool
 ) -> list[int]:
-    """What no mark holds is told apart as without marks; these numbers are below 0."""
+    """Divide the entries outside marks as if there were no marks; their numbers are negative."""
     result: list[int] = []
     for number, group in groupby(zip(entries, marked, strict=True), lambda pair: pair[1]):
         loose = [entry for entry, _ in group]
@@ -444,15 +450,15 @@ def iterations_between_marks(
 
 
 def order_of(number: int) -> tuple[int, int]:
-    """Where an iteration stands: (the marked one it is or follows, how many follow before it)."""
+    """Return the sort key of an iteration: (marked iteration it is or follows, index after it)."""
     return (number, 0) if number >= 0 else (-(number + 1) // 1000 - 1, -(number + 1) % 1000 + 1)
 
 
 def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -> bool:
-    """Whether every microbatch has the same number in its names.
+    """Return whether names give every microbatch the same number.
 
-    That is: all forwards name one microbatch, and one of them is repeated within an iteration,
-    which only marks or Optimizers can tell.
+    All forwards then name one microbatch, and one of them is repeated within an iteration, which
+    only marks or Optimizers can show.
     """
     if len({e.meaning.microbatches for e in entries if e.is_forward}) != 1:
         return False
@@ -467,7 +473,7 @@ def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -
 
 
 def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
-    """Constant names: an iteration ends at the last Optimizer before a forward."""
+    """Return iterations for constant names: each ends at the last Optimizer before a forward."""
     first_index = [0]
     for index, entry in enumerate(entries):
         steps = [i for i in range(first_index[-1], index) if entries[i].is_step]
@@ -477,10 +483,10 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
-    """An iteration ends where a forward repeats, or begins at an F of the first microbatch.
+    """Return iterations that end before a repeated forward, or begin at the first microbatch.
 
-    Which of them is what puts least into a wrong iteration, and leaves most whole ones; and that
-    repeats where a rank begins with the only F of the first microbatch.
+    Of both divisions, the one that misplaces fewer entries and leaves more complete iterations
+    wins; the division by repetition wins if a rank begins with the only F of the first microbatch.
     """
 
     def identity(place: int) -> tuple[tuple[int, ...], ...]:
@@ -537,17 +543,17 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
-    """An iteration ends where a forward comes whose key it already holds.
+    """Return iterations that end before a forward whose key they already contain.
 
-    Namely after the last Optimizer before that forward, or right before the forward where the
-    iteration holds no Optimizer; what then begins must not hold the key either. A further part of
-    one operation (no Optimizer between) repeats nothing.
+    They end after the last Optimizer before that forward, or directly before it if they contain no
+    Optimizer. The new iteration must not contain the key either. A further part of one operation
+    (without an Optimizer in between) is not a repetition.
     """
     first_index = [0]
     forwards = [i for i, e in enumerate(entries) if e.is_forward]
     leading = [i for i, e in enumerate(entries) if e.is_step and forwards and i < forwards[0]]
     if leading:
-        # A capture that begins after the last forward of an iteration: its rest is one of its own.
+        # If a capture begins after the last forward of an iteration, the rest is an iteration.
         first_index.append(leading[-1] + 1)
     for forward_index in forwards:
         while True:
@@ -568,17 +574,17 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
 
 
 def _numbers(first_index: Sequence[int], count: int) -> list[int]:
-    """The number of the iteration at every place, from the places at which they begin."""
+    """Return the iteration of every entry, given the first index of each iteration."""
     return [sum(begin <= place for begin in first_index) - 1 for place in range(count)]
 
 
 def place_in_iterations(
     entries: Sequence[Entry], marks: Sequence[tuple[Range, int]]
 ) -> list[Entry]:
-    """The iteration of every range of a rank.
+    """Assign an iteration to every range of a rank.
 
-    Post-validation belongs to the iteration of the last Optimizer before it. Constant names: the
-    n-th range of a phase, chunk and split is microbatch n.
+    Post-validation belongs to the iteration of the last Optimizer before it. With constant names,
+    the n-th range of a phase, chunk and split is microbatch n.
     """
     by_mark = iterations_by_marks(entries, marks)
     marked = by_mark if any(number >= 0 for number in by_mark) else None
@@ -605,7 +611,7 @@ def place_in_iterations(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of one rank. ``span`` None: it has no GPU work."""
+    """One operation of one rank; ``span`` is None if it has no GPU work."""
 
     rank: Rank
     iteration: int
@@ -618,17 +624,17 @@ class Operation:
 
     @property
     def phase(self) -> str:
-        """Its phase, after relabelling."""
+        """Phase after relabelling."""
         return self.meaning.phase
 
     @property
     def active(self) -> int:
-        """The union of its compute kernels."""
+        """Length of the union of its compute kernels."""
         return measure_union(times(self.kernels))
 
 
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
-    """Operation: parts joined, with the number of the occurrence."""
+    """Join the parts of each operation, and return them with the number of the occurrence."""
     result: list[tuple[int, list[Entry]]] = []
     latest: dict[tuple[object, ...], tuple[int, int, list[Entry]]] = {}
     for index, entry in enumerate(entries):
@@ -643,9 +649,9 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
 
 
 def is_receive(attribution: Attribution, meaning_of: dict[Range, Meaning]) -> bool:
-    """Communication that waits for its peer's data.
+    """Return whether communication waits for data of its peer.
 
-    Where a communication range holds the kernel, its name tells; elsewhere the kernel's does.
+    The name of the communication range around the kernel decides, otherwise the kernel's name.
     """
     holder = meaning_of[attribution.range] if attribution.range is not None else None
     if holder is None or holder.phase in COMPUTE:
@@ -660,15 +666,15 @@ def operation_of(
     attributions: Sequence[Attribution],
     meaning_of: dict[Range, Meaning],
 ) -> Operation:
-    """One operation, from its parts.
+    """Build an operation from its parts.
 
-    Its span is that of its compute kernels; where there are none, of its communication kernels,
-    in which it is never busy; without kernels, of copies and fills. An operation that is itself
-    communication has the span of its communication kernels, if any.
+    Its span covers its compute kernels. Without these it covers the communication kernels, during
+    which it is never busy; without kernels, it covers copies and fills. A communication operation
+    has the span of its communication kernels, if any.
 
-    Busy is the span, less the time in which a receive runs that was launched on this rank from
-    inside it (a range contains the call, whatever is nested between, or rule 3 gave it the call)
-    and no own kernel does.
+    It is busy during its span, except while a receive launched from inside it runs on this rank and
+    no own kernel does. A receive is launched from inside it if one of its ranges contains the call,
+    at any depth, or if rule 3 assigned the call to it.
     """
     ranges = tuple(e.range for e in parts)
     own_work = [a.work for a in attributions if a.range in ranges and a.work.rank[1] == rank[1]]
@@ -696,7 +702,7 @@ def operation_of(
 
 
 class Analysis(NamedTuple):
-    """All results. ``iterations`` is None where the ranks' iterations cannot be paired."""
+    """All results; ``iterations`` is None if iterations of ranks cannot be paired."""
 
     ranges: list[Range]
     meaning_of: dict[Range, Meaning]
@@ -707,10 +713,10 @@ class Analysis(NamedTuple):
 
 
 def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int] | None:
-    """The iterations of all ranks, or None where they cannot be paired.
+    """Return the iterations of all ranks, or None if they cannot be paired.
 
-    Only ranks with some F, B or W count. Equal marks pair. Without marks, iterations pair by
-    order if every rank has as many, with the same microbatches.
+    Only ranks with an F, B or W count. Equal marks pair. Without marks, iterations pair by order if
+    all ranks have the same number of them, with the same microbatches.
     """
     taking_part = [r for r in entries if any(e.meaning.phase in COUNTED for e in entries[r])]
     if not taking_part or len({marked[r] for r in taking_part}) > 1:
@@ -729,7 +735,7 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
 
 
 def analyse(path: Path) -> Analysis:
-    """The whole analysis of one profile."""
+    """Analyze one profile."""
     capture = read(path)
     in_order = sorted(capture.ranges, key=lambda r: (r.start, r.row))
     meanings = {r: parse(r.name) for r in in_order}
@@ -749,7 +755,7 @@ def analyse(path: Path) -> Analysis:
         for rank, entries_of_rank in entries.items()
         for occurrence, parts in group(entries_of_rank)
     ]
-    # Compute kernels outside every compute operation, in a RECV range too.
+    # Compute kernels outside every compute operation, including those in a RECV range.
     unattributed: dict[Rank, list[Span]] = defaultdict(list)
     for a in attributions:
         if is_compute(a.work) and (a.range is None or meaning_of[a.range].phase not in COMPUTE):
@@ -787,10 +793,10 @@ class Coverage(NamedTuple):
 
 
 def coverage(analysis: Analysis) -> Coverage:
-    """What was explained.
+    """Return how many kernels and how much GPU time are attributed to operations.
 
-    Attributed kernels are those of any operation, communication included. Attributed GPU time is
-    compute kernels in compute operations.
+    Attributed kernels belong to any operation, including communication. Attributed GPU time is the
+    time of compute kernels in compute operations.
     """
 
     def total(chosen: Iterable[Attribution]) -> int:

@@ -1,4 +1,4 @@
-"""What a report prints, for tests that look for words in it."""
+"""Prints reports as text, for tests that search it."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from bubbleviz.report.view import View
 
 
 def text_of(report: Report, width: int = 1000) -> str:
-    """Return all that is printed of a report, in lines of so many characters."""
+    """Return the complete text of a report, wrapped to this width."""
     return render_plain_text(list_sections(report, View()), width=width)

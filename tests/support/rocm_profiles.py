@@ -1,4 +1,4 @@
-"""Writes planted exports of nsys as profiles of ROCm's tools: the same run, other doors."""
+"""Converts planted nsys exports to profiles of ROCm's tools."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.support.processes import Process
 _FOLDER = Path(__file__).parent
 _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
-#: What stands in columns that no reader may show.
+#: Text in columns that no output may show.
 SECRET = "hunter2-AWS-TOKEN"
-#: The categories of ranges, and the functions of nesting and other ones, by release.
+#: Categories of ranges, and names of the functions for nested and other ranges, by release.
 MARKERS = {
     "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
     "6.4": ("MARKER_CORE_API", "roctxRangePushA", "roctxRangeStartA"),
 }
-#: Agents of a node: CPUs come first.
+#: Number of CPU agents of a node, which come before the GPUs.
 _CPUS = 2
 
 
 class _Strings:
-    """Numbered strings; numbers begin anew in each process, and differ between them."""
+    """Strings of one process, with numbers that differ between processes."""
 
     def __init__(self, first: int) -> None:
         self.ids: dict[str, int] = {}
@@ -58,15 +58,15 @@ def write_rocpd(
     suffixed: bool = True,
     machine: str = "",
 ) -> Path:
-    """Write a file of rocprofv3, or a merge of such files where there are several processes.
+    """Write a file of rocprofv3, or a merged file if there are several processes.
 
     Args:
-        path: of the file.
-        processes: whose tables it holds.
-        release: of ROCm, a key of ``MARKERS``.
-        link: the column of events that a call and its work share.
-        suffixed: whether names of tables end in the process's GUID; else rows alone hold it.
-        machine: id of the machine; "" for one that is the host's.
+        path: Output file.
+        processes: Processes in the file.
+        release: Release of ROCm, a key of ``MARKERS``.
+        link: Column of events with which a call and its work are linked.
+        suffixed: Whether table names end in the GUID of the process; otherwise only rows have it.
+        machine: Id of the machine, or "" to derive it from the host.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def write_rocpd(
 
 
 def _add_views(db: sqlite3.Connection) -> None:
-    """Add the views without GUIDs, which select the tables of all processes."""
+    """Add the views without a GUID, which combine the tables of all processes."""
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
     bases = {name[:-37] for name in tables if name.startswith("rocpd_")}
     for base in sorted(bases):
@@ -144,7 +144,7 @@ class _RocpdWriter:
         agents = [(n, node, pid, "CPU", n, "cpu", "EPYC") for n in range(_CPUS)]
         agents += [(_CPUS + n, node, pid, "GPU", n, "gfx942", "MI300X") for n in devices]
         self.insert("info_agent", agents, "id, nid, pid, type, type_index, name, product_name")
-        # Calls and ranges are numbered together, as they begin.
+        # Calls and ranges share one numbering, in order of their starts.
         host: list[tuple[int, int, int, str, str, str, int | None]] = [
             (s, e, t, name, "HIP_RUNTIME_API", "{}", c) for s, e, t, c, name in process.calls
         ]
@@ -220,7 +220,7 @@ class _RocpdWriter:
 
 
 def write_rpd(path: Path, processes: Sequence[Process]) -> Path:
-    """Write a trace of rocmProfileData; the numbers of each process begin 2^32 above the last."""
+    """Write a trace of rocmProfileData; ids of consecutive processes are 2^32 apart."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA synchronous = OFF")
