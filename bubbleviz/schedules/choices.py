@@ -97,7 +97,7 @@ class Choice:
 _MAX_OPERATIONS = 100_000
 #: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
 _SAME_MEMORY = 1e-9
-#: Memory of searched schedules: a microbatch is held whole from F to W, as in measured orders.
+#: Memory of searched schedules: all activations are kept from F to W, as in measured orders.
 _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 
 
@@ -128,7 +128,7 @@ def compare_schedules(
             sizes = (measured.stages, measured.microbatches, rule.chunks)
             compared.append((Choice(rule.name, *sizes, reason=str(error)), None))
         else:
-            compared.append((_compare_with(ran, simulated, by_makespan=by_makespan), simulated))
+            compared.append((_make_choice(ran, simulated, by_makespan=by_makespan), simulated))
 
     def by_time(row: tuple[Choice, Ideal | None]) -> tuple[bool, float, str]:
         choice, _ = row
@@ -162,7 +162,7 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     )
 
 
-def _compare_with(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
+def _make_choice(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
     """Return a simulated schedule as a choice, compared with the order that ran."""
     plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
     time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms
@@ -185,13 +185,13 @@ def _compare_with(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory of the devices of a run, in bytes, from which that of other schedules follows.
+    """Memory of the devices of a run in bytes, to predict the memory of other schedules.
 
     Attributes:
-        resident: Memory that each device always holds.
+        resident: Memory of each device that does not depend on microbatches.
         microbatch: Activations of one microbatch on each device, in all of its chunks.
         peak: Peak memory of the fullest device of the run.
-        limit: Memory of a device that schedules have to fit in, or None to compare with the run.
+        limit: Memory of a device in which schedules must fit, or None to compare with the run.
     """
 
     resident: tuple[float, ...]
@@ -259,11 +259,11 @@ _Z95 = 1.96
 
 @dataclass(frozen=True)
 class _Calibration:
-    """What a run shows of predictions from its times.
+    """Accuracy of predictions, from comparing a run with the simulation of its own order.
 
     Attributes:
-        variation: How much its operations vary.
-        scale: Its measured window relative to its own replay, which scales all predictions.
+        variation: Variation of its operations.
+        scale: Measured window divided by the simulated one; all predictions are multiplied by it.
         error: Half width of the 95 % interval of one window, relative to the window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
@@ -284,18 +284,18 @@ def compare_sizes(
 ) -> tuple[Choice, ...]:
     """Simulate every combination of schedules and sizes, and return the cheapest first.
 
-    The sizes of the run are replayed, too, and its measured window divided by this replay scales
-    all others. The interval covers the measured mean, the draws, and how far the run is off its
-    replay.
+    The run's own sizes are simulated as well. The measured window divided by this simulation scales
+    all predictions. The interval covers the uncertainty of the measured mean, of the random draws,
+    and of the simulation.
 
     Args:
         times: Times of the stages; see :func:`resize_times`.
-        run: The run that has these times. If it is None or its windows are unknown, times are
-            simulated as they are.
+        run: The run that has these times. If it is None or its windows are unknown, predictions are
+            not scaled.
         schedules: Names of the schedules.
         stages: Numbers of stages, p.
         microbatches: Numbers of microbatches, m.
-        chunks: Numbers of model chunks per stage, v, or None for the usual one of the schedule.
+        chunks: Numbers of model chunks per stage, v, or None for the default of the schedule.
     """
     calibration = _Calibration(make_no_variation()) if run is None else _calibrate(run)
     choices = []

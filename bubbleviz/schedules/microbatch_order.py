@@ -45,7 +45,7 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
             plan, graph, mean_times, lambda operation: factors[operation.microbatch]
         )
 
-    orders = _starting_orders(lengths)
+    orders = _list_starting_orders(lengths)
     times_ns = time_orders(orders)
     measured_ns, shortest = float(times_ns[0]), int(times_ns.argmin())
     best, best_ns = orders[shortest], float(times_ns[shortest])
@@ -62,7 +62,7 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     return tuple(best.tolist()), 1 - best_ns / measured_ns if measured_ns else 0.0
 
 
-def _starting_orders(lengths: Floats) -> Ints:
+def _list_starting_orders(lengths: Floats) -> Ints:
     """Return the measured order, both orders by length, and one with short ones at both ends.
 
     Short microbatches at both ends make filling and draining short.

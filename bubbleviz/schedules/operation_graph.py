@@ -58,7 +58,7 @@ def build_operation_graph(plan: Plan) -> OperationGraph:
     edges: list[tuple[Edge, ...]] = []
     producer: dict[_Result, int] = {}
     last_of_device: dict[int, int] = {}
-    for device, group, inputs, results in _run_in_turn(plan):
+    for device, group, inputs, results in _sort_topologically(plan):
         previous = last_of_device.get(device)
         followed = [] if previous is None else [(previous, NONE)]
         for result in inputs:
@@ -80,11 +80,14 @@ def build_operation_graph(plan: Plan) -> OperationGraph:
     )
 
 
-def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
-    """Yield a device, the operation or pair of operations that it runs, their inputs and results.
+def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
+    """Yield the operations in an order in which the inputs of each one come before it.
 
-    Each device runs until an input is missing, beginning with the last one. After it, the device
-    that was sent something last goes on.
+    Each device runs its operations until an input is missing, starting with the last device. The
+    device that was sent a result last continues next.
+
+    Yields:
+        The device, the operation or overlapped pair, its inputs, and its results.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -101,10 +104,10 @@ def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_
             first = n_run[device]
             is_pair = bool(plan.together) and order[first] in plan.together
             group = order[first : first + 1 + is_pair]
-            inputs = [result for operation in group for result in _inputs_of(operation, length)]
+            inputs = [result for operation in group for result in _list_inputs(operation, length)]
             if not available.issuperset(inputs):
                 break
-            results = _results_of(group)
+            results = _list_results(group)
             yield device, group, inputs, results
             n_run[device] += len(group)
             available.update(results)
@@ -119,8 +122,8 @@ def _run_in_turn(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_
             )
 
 
-def _results_of(group: Order) -> list[_Result]:
-    """Return the results of operations; W has none that another operation needs."""
+def _list_results(group: Order) -> list[_Result]:
+    """List the results of operations. A W produces nothing that another operation needs."""
     return [
         (operation.phase is Phase.F, operation.virtual_stage, operation.microbatch)
         for operation in group
@@ -128,7 +131,7 @@ def _results_of(group: Order) -> list[_Result]:
     ]
 
 
-def _inputs_of(operation: PlannedOperation, length: int) -> list[_Result]:
+def _list_inputs(operation: PlannedOperation, length: int) -> list[_Result]:
     """Return the results that an operation needs.
 
     Args:

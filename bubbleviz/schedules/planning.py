@@ -35,7 +35,7 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
     unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
     for plan in plans:
-        # Microbatches are alike: which of them comes first changes no time.
+        # All microbatches take the same time, so their order does not matter.
         key = tuple(tuple((op.virtual_stage, op.phase) for op in order) for order in plan.orders)
         unique.setdefault(key, replace(plan, together=frozenset()))
     return sorted(unique.values(), key=lambda plan: plan.name)

@@ -68,10 +68,10 @@ class Simulation(Table):
 
 
 def simulate(plan: Plan, workload: Workload) -> Simulation:
-    """Return when each operation of a plan runs.
+    """Compute when each operation of a plan runs.
 
-    Of two operations that run together the second one starts after the first one, so that each has
-    its time::
+    If two operations run together, the second one starts after the first one, so that each takes
+    its own time, and the results of both are available at the end::
 
         inputs of both   │
         operations       ├─F──┤├─B──────┤

@@ -85,34 +85,34 @@ class Timing:
     members_first: Ints
     unordered: Ints
 
-    def compute_ends(self, own: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
+    def compute_ends(self, duration: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
         """Return when each row ends, in the order of :attr:`rows`, shape (rows, scenarios).
 
         Args:
-            own: Own time of each row, in the order of :attr:`rows`; shape (rows, scenarios).
+            duration: Own time of each row, in the order of :attr:`rows`; shape (rows, scenarios).
             delay: Time between the end of the rows that a row follows and its start; shape (rows,)
                 or (rows, scenarios).
             earliest: Lower bound of the start of each row before its delay, shape (rows,
                 scenarios). If None, rows that follow nothing start at their delay after 0.
         """
         count = len(self.rows)
-        ends = np.full((count + 1, own.shape[1]), NEVER)
+        end_times = np.full((count + 1, duration.shape[1]), NEVER)
         if earliest is None:
-            ends[count] = 0
+            end_times[count] = 0
         else:
-            ends[:count] = earliest
+            end_times[:count] = earliest
         delay = delay.reshape(count, delay.size // max(count, 1))
         for level in self._levels():
             first = self.followed_first[level.rows] - level.followed.start
-            latest = _latest(ends, self.followed[level.followed], first)
-            ends[level.rows] = np.maximum(ends[level.rows], latest) + delay[level.rows]
+            latest = _find_latest(end_times, self.followed[level.followed], first)
+            end_times[level.rows] = np.maximum(end_times[level.rows], latest) + delay[level.rows]
             members = self.members[level.members]
             if len(members):
                 first = self.members_first[level.meetings] - level.members.start
                 sizes = np.diff(first, append=len(members))
-                last_start = np.repeat(_latest(ends, members, first), sizes, axis=0)
-                ends[members] = last_start + own[members]
-        return ends[:count]
+                last_start = np.repeat(_find_latest(end_times, members, first), sizes, axis=0)
+                end_times[members] = last_start + duration[members]
+        return end_times[:count]
 
     def _levels(self) -> Iterator[_Level]:
         """Yield the levels in order."""
@@ -122,9 +122,9 @@ class Timing:
         return starmap(_Level, zip(*slices, strict=True))
 
 
-def _latest(ends: Ints, positions: Ints, first: Ints) -> Ints:
-    """Return the latest end of each group of positions, which begin at ``first``."""
-    return np.asarray(np.maximum.reduceat(ends[positions], first, axis=0), np.int64)
+def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
+    """Return the latest end of each group of positions. Group i starts at index ``first[i]``."""
+    return np.asarray(np.maximum.reduceat(end_times[positions], first, axis=0), np.int64)
 
 
 def count_scenarios_together(n_rows: int) -> int:
@@ -133,19 +133,19 @@ def count_scenarios_together(n_rows: int) -> int:
     return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
 
 
-def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timing:
+def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) -> Timing:
     """Sort the rows of a dependency graph into levels.
 
     Args:
-        after: Row that follows, for each edge.
-        before: Row that is followed, for each edge.
+        follower: Row that follows, for each edge.
+        predecessor: Row that is followed, for each edge.
         meeting: Number that the rows of a meeting share, or -1 if a row meets no other.
         group: Group of each row. A group with a row that cannot be ordered is left out, and rows of
             other groups do not wait for its rows.
     """
     n_rows = len(group)
     meeting = _number_meetings(meeting)
-    start_level, end_level = _find_levels(after, before, meeting)
+    start_level, end_level = _find_levels(follower, predecessor, meeting)
     unordered = np.flatnonzero((start_level == NONE) | (end_level == NONE))
     kept_rows = np.flatnonzero(~np.isin(group, find_distinct(group[unordered])))
     rows = kept_rows[sort_rows(start_level[kept_rows])]
@@ -158,7 +158,7 @@ def build_timing(after: Ints, before: Ints, meeting: Ints, group: Ints) -> Timin
     return Timing(
         rows,
         np.stack((first_row, first_meeting), axis=1),
-        *_list_followed(position[after], position[before], len(rows)),
+        *_list_followed(position[follower], position[predecessor], len(rows)),
         position[members],
         np.append(members_first, len(members)),
         unordered,
@@ -171,43 +171,49 @@ def _number_meetings(meeting: Ints) -> Ints:
     return group_rows(np.where(meeting == NONE, own_meeting, meeting)).of_row
 
 
-def _list_followed(after: Ints, before: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the positions that each position follows, and where those of each begin.
+def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the positions that each position follows, grouped by position.
 
     Args:
-        after: Position that follows, for each edge, or -1 if its row is left out.
-        before: Position that is followed, for each edge, or -1 if its row is left out.
-        count: Number of positions; positions that follow nothing follow this one.
+        follower: Position that follows, for each edge, or -1 if its row is left out.
+        predecessor: Position that is followed, for each edge, or -1 if its row is left out.
+        count: Number of positions. Positions that follow nothing follow this additional one.
+
+    Returns:
+        The followed positions, and the index of the first one of each position, and the end.
     """
-    is_kept = (after != NONE) & (before != NONE)
-    after, before = after[is_kept], before[is_kept]
-    first = np.flatnonzero(np.bincount(after, minlength=count) == 0)
-    after, before = np.append(after, first), np.append(before, make_constant(count, len(first)))
-    return _list_by_group(after, before, count)
+    is_kept = (follower != NONE) & (predecessor != NONE)
+    follower, predecessor = follower[is_kept], predecessor[is_kept]
+    first = np.flatnonzero(np.bincount(follower, minlength=count) == 0)
+    follower, predecessor = (
+        np.append(follower, first),
+        np.append(predecessor, make_constant(count, len(first))),
+    )
+    return _list_by_group(follower, predecessor, count)
 
 
-def _find_levels(after: Ints, before: Ints, meeting: Ints) -> tuple[Ints, Ints]:
+def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints, Ints]:
     """Return the levels in which each row starts and ends; -1 if it never does.
 
     Args:
-        after: Row that follows, for each edge.
-        before: Row that is followed, for each edge.
+        follower: Row that follows, for each edge.
+        predecessor: Row that is followed, for each edge.
         meeting: Meeting of each row, numbered from 0.
     """
     n_rows = len(meeting)
-    n_awaited = np.bincount(after, minlength=n_rows)
+    n_awaited = np.bincount(follower, minlength=n_rows)
     n_missing = np.bincount(meeting)
     members_of = _lookup(meeting, np.arange(n_rows), len(n_missing))
-    followers_of = _lookup(before, after, n_rows)
+    followers_of = _lookup(predecessor, follower, n_rows)
     start_level, end_level = np.full((2, n_rows), NONE, np.int64)
     ready, level = np.flatnonzero(n_awaited == 0), 0
     while len(ready):
         start_level[ready] = level
         np.subtract.at(n_missing, meeting[ready], 1)
         complete = find_distinct(meeting[ready])
-        ended = members_of(complete[n_missing[complete] == 0])
-        end_level[ended] = level
-        released = followers_of(ended)
+        ended_rows = members_of(complete[n_missing[complete] == 0])
+        end_level[ended_rows] = level
+        released = followers_of(ended_rows)
         np.subtract.at(n_awaited, released, 1)
         ready = find_distinct(released)
         ready = ready[n_awaited[ready] == 0]
@@ -242,18 +248,18 @@ Times = TypeVar("Times", Ints, Floats)
 
 
 def order_rows(edges: Edges) -> list[int]:
-    """Return rows in an order in which each comes after the rows that it follows.
+    """Sort rows topologically, so that each row comes after the rows that it follows.
 
-    Rows that wait for themselves through others are left out, and so are rows that follow them. Of
-    several rows that could come next, the one that became ready last does.
+    Rows on a cycle, and rows that follow them, are left out. If several rows could come next, the
+    one that became ready last does (a stack).
 
     Args:
         edges: Edges to the rows that each row follows.
     """
     followers: list[list[int]] = [[] for _ in edges]
     for row, followed in enumerate(edges):
-        for before, _ in followed:
-            followers[before].append(row)
+        for predecessor, _ in followed:
+            followers[predecessor].append(row)
     n_awaited = [len(followed) for followed in edges]
     ready = [row for row, count in enumerate(n_awaited) if count == 0]
     order = []
@@ -268,27 +274,30 @@ def order_rows(edges: Edges) -> list[int]:
 
 
 def compute_ends(
-    edges: Edges, own: Sequence[int], lags: Sequence[int], order: Sequence[int] | None = None
+    edges: Edges, durations: Sequence[int], lags: Sequence[int], order: Sequence[int] | None = None
 ) -> list[int]:
     """Return when each row ends; rows that follow nothing start at 0.
 
     Args:
         edges: Edges to the rows that each row follows.
-        own: Own time of each row.
+        durations: Own time of each row.
         lags: Lags of edges.
         order: Rows to compute, each after the rows that it follows; the ends of other rows are 0.
             If None, all rows, which are in such an order.
     """
-    ends = [0] * len(edges)
+    end_times = [0] * len(edges)
     for row in range(len(edges)) if order is None else order:
         arrivals = [
-            ends[before] if lag == NONE else ends[before] + lags[lag] for before, lag in edges[row]
+            end_times[predecessor] if lag == NONE else end_times[predecessor] + lags[lag]
+            for predecessor, lag in edges[row]
         ]
-        ends[row] = max(arrivals, default=0) + own[row]
-    return ends
+        end_times[row] = max(arrivals, default=0) + durations[row]
+    return end_times
 
 
-def compute_ends_of_scenarios(edges: Edges, own: Sequence[Times], lags: Sequence[Times]) -> Times:
+def compute_ends_of_scenarios(
+    edges: Edges, durations: Sequence[Times], lags: Sequence[Times]
+) -> Times:
     """Return when each row ends in many scenarios, shape (rows, scenarios).
 
     These are the sums of :func:`compute_ends`, written to arrays in place.
@@ -296,47 +305,47 @@ def compute_ends_of_scenarios(edges: Edges, own: Sequence[Times], lags: Sequence
     Args:
         edges: Edges to the rows that each row follows, which are earlier rows. Rows that follow
             nothing start at 0.
-        own: Own time of each row, at least one row.
+        durations: Own time of each row, at least one row.
         lags: Lags of edges.
     """
-    ends = np.empty((len(edges), len(own[0])), own[0].dtype)
-    scratch = np.empty_like(own[0])
-    for end, own_time, followed in zip(ends, own, edges, strict=True):
+    end_times = np.empty((len(edges), len(durations[0])), durations[0].dtype)
+    scratch = np.empty_like(durations[0])
+    for end, duration, followed in zip(end_times, durations, edges, strict=True):
         latest: Times | int = 0
-        for number, (before, lag) in enumerate(followed):
-            arrival = ends[before]
+        for number, (predecessor, lag) in enumerate(followed):
+            arrival = end_times[predecessor]
             if lag != NONE:
                 arrival = np.add(arrival, lags[lag], out=scratch if number else end)
             latest = np.maximum(latest, arrival, out=end) if number else arrival
-        np.add(latest, own_time, out=end)
-    return ends
+        np.add(latest, duration, out=end)
+    return end_times
 
 
 def find_longest_path(
-    last: int, edges: Edges, ends: Sequence[int], own: Sequence[int], lags: Sequence[int]
+    last: int, edges: Edges, end_times: Sequence[int], durations: Sequence[int], lags: Sequence[int]
 ) -> list[Edge]:
-    """Return the rows that determine when a row ends, from this row back to the first one.
+    """Return the critical path of a row: the rows that determine when it ends, last one first.
 
-    Each row comes with the lag of the edge by which the path reaches it, or -1. Of several edges
-    that determine the start of a row, the path takes the first one.
+    Each row comes with the lag of the edge by which the path reaches it, or -1. If several edges
+    determine the start of a row, the path takes the first one.
 
     Args:
         last: Row at which the path ends.
         edges: Edges to the rows that each row follows.
-        ends: End of each row, see :func:`compute_ends`.
-        own: Own time of each row.
+        end_times: End of each row, see :func:`compute_ends`.
+        durations: Own time of each row.
         lags: Lags of edges.
     """
     path = []
     row = last
     while row != NONE:
-        start = ends[row] - own[row]
+        start = end_times[row] - durations[row]
         critical = (
-            (before, lag)
-            for before, lag in edges[row]
-            if ends[before] + (0 if lag == NONE else lags[lag]) == start
+            (predecessor, lag)
+            for predecessor, lag in edges[row]
+            if end_times[predecessor] + (0 if lag == NONE else lags[lag]) == start
         )
-        before, lag = next(critical, (NONE, NONE))
+        predecessor, lag = next(critical, (NONE, NONE))
         path.append((row, lag))
-        row = before
+        row = predecessor
     return path

@@ -1,6 +1,6 @@
-"""Workload: what every virtual stage of a run takes, for one microbatch.
+"""Workloads: times and memory of each virtual stage of a run for one microbatch.
 
-Times are whole nanoseconds; memory is in any one unit.
+Times are whole nanoseconds. Memory is in any unit, the same for all stages.
 """
 
 from __future__ import annotations

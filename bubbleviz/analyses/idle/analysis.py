@@ -1,4 +1,4 @@
-"""The analysis of idle time, from profiles to a report. It never prints."""
+"""The analysis of idle time: profiles in, a report out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import format_of_suffix
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
-#: Gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
+#: Maximum number of gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
 _LONGEST = 12
 
 
@@ -43,16 +43,16 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
         return f"<IdleReport: {make_title(self)}>"
 
     def save(self, path: str | Path) -> None:
-        """Write picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
+        """Write the picture (``.svg``), page (``.html``), report (``.json``) or gaps (``.csv``).
 
-        The file is written whole or not at all.
+        The file is written completely or not at all.
 
         Args:
-            path: of the file, which is replaced.
+            path: Path of the file, which is replaced.
 
         Raises:
-            UsageError: it has another suffix.
-            OutputError: it cannot be written.
+            UsageError: The file has another suffix.
+            OutputError: The file cannot be written.
         """
         name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
         write_outputs({str(path): format_output(self, name, _LONGEST)}, force=True)

@@ -52,14 +52,14 @@ def attribute_idle(
     Args:
         device: The device.
         launches: Calls that launched the work after each gap.
-        activities: Kernels and copies.
+        activities: Kernels, followed by copies.
         held_work: Work that waited for an event.
         host: Ranges and calls of the host's threads.
-        fallback_threads: Threads to use where nothing is recorded for the launching thread.
+        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
         numbers: Numbers of the activities' names.
 
     Returns:
-        The gaps in pieces with an activity each. ``interval`` is a row of the gaps, and
+        The gaps in pieces with one activity each. ``interval`` is the row of the gap, and
         ``host_call`` the row of the host's event if the host waited for known work.
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
@@ -83,18 +83,18 @@ def _list_waits(
     held_work: HeldWork,
     numbers: Numbering[str],
 ) -> tuple[Wait, ...]:
-    """Return what each gap of a device waits for, in order.
+    """List the consecutive waits in each gap of a device.
 
-    The first wait is for the launching call; it has no activity yet. In gaps that are not
-    attributed to the host it takes all of the time::
+    The first wait is for the launching call and has no activity yet. In gaps that are not
+    attributed to the host, it takes all of the time::
 
         gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
-                        call starts   under way   event completes
+                            call starts   under way   event completes
 
     Args:
         device: The device.
         launches: Calls that launched the work after each gap.
-        activities: Kernels and copies.
+        activities: Kernels, followed by copies.
         held_work: Work that waited for an event.
         numbers: Numbers of the activities' names.
     """
@@ -124,11 +124,11 @@ def _list_waits(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return the number of the activity that blocks the work after each gap, or -1 if none does.
+    """Return the number of the activity that blocks the work after each gap, or -1.
 
     Args:
         held_work: Work that waited for an event.
-        held_row: Row of ``held_work`` after each gap, or -1.
+        held_row: Row of ``held_work`` for the work after each gap, or -1.
         numbers: Numbers of the activities' names.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
@@ -151,20 +151,23 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Cut the pieces without an activity by what the launching thread did, else other threads.
+    """Divide the pieces without an activity by what the host's threads did.
+
+    The launching thread comes first. Pieces for which it has no event get the activity of the
+    fallback threads.
 
     Args:
         idle: Idle time of a device.
         launches: Calls that launched the work after each gap.
         host: Ranges and calls of the host's threads.
-        fallback_threads: Threads to use where nothing is recorded for the launching thread.
+        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
         numbers: Numbers of the activities' names.
 
     Returns:
-        The pieces, in order of time.
+        The pieces, sorted by time.
     """
     untraced = numbers.number(host_activities.UNTRACED)
-    # The last place is that of no event.
+    # The last entry, also at index -1, stands for no event.
     activity_of_event = np.append(host.activity, untraced)
     waits_for_work = np.append(host.by, NONE) != NONE
     waiting_call = np.where(waits_for_work, np.arange(len(host) + 1), NONE)

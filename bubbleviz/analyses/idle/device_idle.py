@@ -1,4 +1,4 @@
-"""The idle time of a device, attributed and summed, with what else it did."""
+"""The idle time of one device, attributed and summed, and how it spent the rest of its time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MIN_LAUNCHED = 0.1
 #: Maximum part of a device's time before the first recorded launch, or after the last launched work
 #: started, in which work without a recorded launch runs.
 _MAX_UNRECORDED_TIME = 0.25
-#: Slices of a picture: about as many as it has pixels.
+#: Number of slices of a picture, about as many as it has pixels.
 SLICES = 960
 #: Maximum number of ranges around an example that are shown, the innermost ones.
 _MAX_RANGES = 6
@@ -42,12 +42,12 @@ _MAX_RANGES = 6
 def measure_device(
     device: Device, profile: Profile, evidence: Evidence, options: IdleOptions
 ) -> RankIdle:
-    """Return a device with its idle time attributed and summed.
+    """Measure a device: attribute and sum its idle time, and sum its work, copies and waits.
 
     Args:
         device: The device.
         profile: Its profile.
-        evidence: What the profile holds to explain idle time.
+        evidence: Evidence of the profile for idle time.
         options: Options of the analysis.
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
@@ -55,17 +55,19 @@ def measure_device(
     # If the work was not launched by a host, its calls represent the work itself.
     call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
     main_thread = host.find_main_thread(device.process, profile.threads)
-    others = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
-    threads = find_distinct(np.append(launches.thread, others))
+    fallback_threads = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
+    threads = find_distinct(np.append(launches.thread, fallback_threads))
     events = evidence.host.select_for_rank(activities, device.rank, threads, numbers)
     idle = attribute_idle(
-        device, launches, activities, evidence.waiting.held, events, others, numbers
+        device, launches, activities, evidence.waiting.held, events, fallback_threads, numbers
     )
 
     def example(gap: int, number: int) -> GapExample | None:
         if numbers.values[number] == known.SHORT:
             return None
-        return _find_example(gap, number, idle, device, launches, others, activities, evidence)
+        return _find_example(
+            gap, number, idle, device, launches, fallback_threads, activities, evidence
+        )
 
     times = measure_times(device, evidence.activities, options.kinds)
     totals = sum_by_activity(idle, device, times["busy"], numbers.values, example)
@@ -127,11 +129,11 @@ def _find_example(
     idle: IdleIntervals,
     device: Device,
     launches: Launches,
-    others: Sequence[int],
+    fallback_threads: Sequence[int],
     activities: Activities,
     evidence: Evidence,
 ) -> GapExample:
-    """Return where a gap is, and what the host did around its longest piece of an activity.
+    """Describe a gap, and what the host did in its longest piece of an activity.
 
     Args:
         gap: Row of the device's gaps.
@@ -139,9 +141,9 @@ def _find_example(
         idle: Attributed idle time of the device.
         device: The device.
         launches: Calls that launched the work after each gap.
-        others: Threads to use where nothing is recorded for the launching thread.
-        activities: Kernels and copies.
-        evidence: What the profile holds to explain idle time.
+        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
+        activities: Kernels, followed by copies.
+        evidence: Evidence of the profile for idle time.
     """
     first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
     pieces = idle.take(slice(first, end))
@@ -152,7 +154,7 @@ def _find_example(
     time_ns = min(middle_ns, int(launches.start_ns[gap]))
     thread = int(launches.thread[gap])
     where: tuple[str, ...] = ()
-    for candidate in () if thread == NONE else (thread, *others):
+    for candidate in () if thread == NONE else (thread, *fallback_threads):
         around = host.list_names_around(evidence.ranges, candidate, time_ns)
         where = tuple(name for name in around if name != host.ON_DEVICE)[-_MAX_RANGES:]
         if where:
@@ -171,12 +173,12 @@ def _find_example(
 
 
 def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> Ints:
-    """Return the rows of ``works`` with the names of some activities.
+    """Return the index in ``works`` of the name of each activity.
 
     Args:
-        activities: Kernels and copies.
+        activities: Kernels, followed by copies.
         rows: Rows of the activities.
-        works: Names of kernels, then that of copies.
+        works: Names of kernels, followed by the name of copies.
     """
     name = activities.name_id[rows].astype(np.int64)
     return np.where(name == NONE, len(works) - 1, name)
@@ -186,16 +188,16 @@ def _slice_device(
     device: Device,
     times: Mapping[str, intervals.Intervals],
     idle: IdleIntervals,
-    shown: Sequence[int],
+    activity_numbers: Sequence[int],
     numbers: Numbering[str],
 ) -> Ints:
-    """Return what a device spent each slice of its time on, shape (names, slices).
+    """Return the time that a device spent on each kind of work and activity, shape (names, slices).
 
     Args:
         device: The device.
-        times: When it ran each kind of work.
+        times: Times of each kind of work.
         idle: Its attributed idle time. All other idle time is in short gaps.
-        shown: Numbers of the activities, which follow the kinds of work.
+        activity_numbers: Numbers of the activities, which follow the kinds of work.
         numbers: Numbers of the activities' names.
     """
     start_ns, end_ns = device.span_ns
@@ -210,22 +212,22 @@ def _slice_device(
     columns = [intervals.measure_within(times[name], low_ns, high_ns) for name in kinds_of_work]
     idle_ns = high_ns - low_ns - intervals.measure_within(times["busy"], low_ns, high_ns)
     short_ns, short = idle_ns - measure(slice(None)), numbers.number(known.SHORT)
-    for number in shown:
+    for number in activity_numbers:
         column = measure(idle.activity == number)
         columns.append(column + short_ns if number == short else column)
     return np.stack(columns)
 
 
 def _sum_work(
-    activities: Activities, device: Device, works: Sequence[str], named: Kinds
+    activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
-    """Return how often and how long work of each name ran inside the span of a device.
+    """Sum the number and duration of the work of each name inside the span of a device.
 
     Args:
-        activities: Kernels and copies.
+        activities: Kernels, followed by copies.
         device: The device.
-        works: Names of kernels, then that of copies.
-        named: Names of communication kernels.
+        works: Names of kernels, followed by the name of copies.
+        kind_names: Names of communication kernels.
     """
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = (
@@ -240,7 +242,7 @@ def _sum_work(
     classes = [
         COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(
-            activities.names, kinds.classify_kernels(activities.names, named), strict=True
+            activities.names, kinds.classify_kernels(activities.names, kind_names), strict=True
         )
     ] + [COPIES]
     columns = works, classes, count.tolist(), work_ns.tolist()
@@ -286,7 +288,7 @@ def _measure_queue(
         return None
     times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
     change = np.repeat((1, -1), n_known)
-    # Of one instant, launches come first: the sort is stable.
+    # The sort is stable, so launches come before starts at the same time.
     order = np.argsort(times, kind="stable")
     depth = np.cumsum(change[order])
     times = np.clip(times[order], low_ns, high_ns)

@@ -28,7 +28,7 @@ from bubbleviz.model.synchronisation import EventRecords, Synchronisation
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import make_no_ranges
 
-#: Maximum ratio of a device's time to the length of a step.
+#: Maximum ratio of a device's span to the length of a step.
 _SHORTEST_STEP = 20_000
 
 
@@ -103,10 +103,11 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
         options: Options of the analysis.
 
     Returns:
-        The profile with the work that can be analysed, and the evidence.
+        profile: The profile with the work that can be analyzed.
+        evidence: The evidence.
 
     Raises:
-        NothingToAnalyseError: No kernel or copy has a duration.
+        NothingToAnalyseError: All kernels and copies have zero duration.
         UsageError: No range has the name of a step that the user gave.
     """
     synchronisation, unread = waits.read_synchronisation(profile)
@@ -126,14 +127,18 @@ def find_window_extent(profile: Profile, window: Window, options: IdleOptions) -
 
     Raises:
         InputError: No step is in the window.
-        NothingToAnalyseError: No work took any time.
+        NothingToAnalyseError: All kernels and copies have zero duration.
     """
     linked, devices = _link(profile, options)
     return find_extent(linked.profile, window, _find_evidence(linked, devices, options).steps)
 
 
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
-    """Return a profile with its links, and its devices."""
+    """Link the work of a profile to its launching calls, and find its devices.
+
+    Raises:
+        NothingToAnalyseError: All kernels and copies have zero duration.
+    """
     linked = linking.link(communication.add_communication(profile, options.kinds), make_no_ranges())
     # No ranges are linked, so most columns of the work have a single value.
     linked = replace(linked, work=linked.work.compact())
@@ -147,7 +152,13 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
 
 
 def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
-    """Return the start and end of a window, by the steps of all processes."""
+    """Return the start and end of a window in ns.
+
+    A window of iterations is looked up in the steps of all processes.
+
+    Raises:
+        InputError: There are no steps, or none is in the window.
+    """
     if window.times_ns is not None:
         return window.times_ns
     tables = tuple(steps.values())
@@ -263,7 +274,7 @@ def _find_evidence(
 
 
 def _read_streams(profile: Profile) -> Ints:
-    """Return the stream of each activity, or -1 if unknown."""
+    """Read the stream of each activity, or -1 if unknown."""
     if profile.streams is None:
         return make_constant(NONE, len(profile.activities))
     return profile.streams().astype(np.int64)
@@ -273,8 +284,8 @@ def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
     """Return the calls that launched the work after each gap of a device.
 
     Args:
-        next_work: Row of the work after each gap.
-        calls: Some calls of the profile, by row.
+        next_work: Activity after each gap.
+        calls: Relevant calls of the profile, by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
     """
     index = find_positions(calls.row, call[next_work].astype(np.int64))
@@ -289,10 +300,19 @@ def _find_steps(
     lookup: known.ActivityList,
     pattern: re.Pattern[str] | None,
 ) -> dict[int, Steps]:
-    """Return the steps of each process.
+    """Find the steps of each process.
+
+    Ranges shorter than 1/20000 of a device's span are ignored.
+
+    Args:
+        profile: The profile.
+        devices: Its devices.
+        threads: Launching threads and main threads.
+        lookup: Activities by name.
+        pattern: Pattern of the step names that the user gave, or None to recognize steps.
 
     Raises:
-        UsageError: no range has the name of a step that the user gave.
+        UsageError: No range has the name of a step that the user gave.
     """
     first_ns, last_ns = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
     shortest_ns = max(int((last_ns - first_ns).min()) // _SHORTEST_STEP, 1)

@@ -108,7 +108,7 @@ def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
         iterations=shares[headline].n,
         bubble_ratio=shares,
         window_ns=windows,
-        bubble_parts=_idle_parts(devices, steps, shares[headline].mean or 0.0),
+        bubble_parts=_list_idle_parts(devices, steps, shares[headline].mean or 0.0),
     )
     return headline, numbers
 
@@ -117,10 +117,18 @@ def _average(values: Sequence[float]) -> Average:
     return Average(**asdict(measure_spread(values)))
 
 
-def _idle_parts(
+def _list_idle_parts(
     devices: Sequence[RankIdle], steps: Sequence[StepIdle], idle_share: float
 ) -> list[IdlePart]:
-    """Return the parts of the idle time of steps, or of devices without steps, largest first."""
+    """Return the fraction of each activity in the idle time, the largest first.
+
+    The idle time is that of the steps, or of the devices if there are no steps.
+
+    Args:
+        devices: Measured devices.
+        steps: Their named steps.
+        idle_share: Mean fraction of idle time, to which the parts add up.
+    """
     idle_ns = Counter[str]()
     for step in steps:
         idle_ns.update(dict(step.activities))
@@ -171,7 +179,7 @@ def _rank(
         activities=[_activity(total, rank.idle_ns, total.example) for total in rank.activities],
         copies=[_copies(total) for total in rank.copies],
         steps_by=rank.steps_by,
-        steps=[_step(step, is_measured=rank.is_measured) for step in rank.steps],
+        steps=[_make_step_entry(step, is_measured=rank.is_measured) for step in rank.steps],
         waits=rank.waits,
         awaited_communication_ns=rank.awaited_communication_ns,
         awaited_copy_ns=rank.awaited_copy_ns,
@@ -182,7 +190,7 @@ def _rank(
     )
 
 
-def _step(step: StepIdle, *, is_measured: bool) -> IdleStep:
+def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
     """Return the entry of a step of a device, which has a duty cycle if it is measured."""
     return IdleStep(
         name=step.name,

@@ -43,25 +43,25 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
     """Measure the idle time of the devices of a profile, and the start of their recordings.
 
     Raises:
-        InputError: no step lies in the window.
-        NothingToAnalyseError: no work took any time, or none of it is in the window.
-        UsageError: no range has the name of a step that the user gave.
+        InputError: No step is in the window.
+        NothingToAnalyseError: All work has zero duration, or none of it is in the window.
+        UsageError: No range has the name of a step that the user gave.
     """
     profile, evidence = gather_evidence(profile, options)
     losses = *profile.limitations, *evidence.limitations
     window_ns = None
     if options.window is not None:
         window_ns = low_ns, high_ns = find_extent(profile, options.window, evidence.steps)
-        inside = find_devices(profile, evidence.unrecorded, options.shortest_ns, window_ns)
+        window_devices = find_devices(profile, evidence.unrecorded, options.shortest_ns, window_ns)
         evidence = replace(
             evidence,
-            devices=tuple(inside),
+            devices=tuple(window_devices),
             steps={p: table.within(low_ns, high_ns) for p, table in evidence.steps.items()},
         )
         if not evidence.devices:
             raise NothingToAnalyseError(
-                f"{profile.source.path}: no device has any work in --window {options.window.text}; "
-                "give another, or none"
+                f"{profile.source.path}: no device works in --window {options.window.text}; choose "
+                "another window"
             )
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
@@ -93,7 +93,13 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels with unknown names in a window, on UTC if known."""
+    """Return the kernels with unknown names in a window, in UTC if that is known.
+
+    Args:
+        profile: The profile.
+        kinds: Names of communication kernels.
+        window_ns: Start and end of the window, or None for the complete profile.
+    """
     activities = profile.activities
     if window_ns is not None:
         is_inside = (activities.start_ns >= window_ns[0]) & (activities.end_ns <= window_ns[1])
@@ -108,20 +114,20 @@ def _find_unknown_kernels(
 def _find_limitations(
     profile: Profile, evidence: Evidence, ranks: Sequence[RankIdle]
 ) -> Iterator[Limitation]:
-    """Yield why idle time could not be attributed."""
+    """Yield reasons why idle time could not be attributed completely."""
     path, waiting = profile.source.path, evidence.waiting
     single = sum(rank.is_single for rank in ranks)
     if single:
         yield Limitation(
             "duty cycle",
-            f"{path}: a device ran a single kernel or copy, so it has no window and is in no sum",
+            f"{path}: only one kernel or copy on this device; it is left out of totals",
             single,
         )
     if 2 * waiting.n_unrecorded > waiting.n_waits:
         yield Limitation(
             "what streams waited for",
-            f"{path}: most of their waits are for events whose record is not in the profile; such "
-            "idle time counts as stream or rank dependency",
+            f"{path}: most waits refer to events that are not in the profile; this idle time "
+            "counts as stream or rank dependency",
             waiting.n_unrecorded,
         )
     totals = [total for rank in ranks for total in rank.activities]
@@ -137,6 +143,6 @@ def _find_limitations(
     if untraced and len(evidence.ranges) == 0:
         yield Limitation(
             "what hosts did outside of API calls",
-            f"{path}: no range (NVTX, ROCTx, record_function, operators) touches idle time, which "
-            "counts as no host trace",
+            f"{path}: no range (NVTX, ROCTx, record_function, operators) overlaps the idle time, "
+            "which counts as no host trace",
         )

@@ -1,4 +1,4 @@
-"""Proved waits: what streams and hosts waited for, summed by who waited and for which work."""
+"""Proved waits of streams and hosts, summed by who waited and for which work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import ProvedWait
 
-#: Name of copies and memsets, which have none in profiles.
+#: Display name of copies and memsets, which have no name in profiles.
 COPY_NAME = "copy or memset"
 
 
@@ -69,21 +69,21 @@ def find_proved_waits(
     numbers: Numbering[str],
     kinds: Kinds,
 ) -> tuple[tuple[ProvedWait, ...], int, int]:
-    """Return the waits of a device's streams, and of hosts while it was idle.
+    """Find the waits of a device's streams, and of hosts while the device was idle.
 
     Args:
-        device: The device that they delayed.
-        times: When the device ran each kind of work.
+        device: The device that the waits delayed.
+        times: Times of each kind of work of the device.
         profile: Its profile.
-        waiting: What the profile proves about waiting.
+        waiting: The waits that the profile proves.
         host: Ranges and calls of the host's threads.
         idle: Attributed idle time of the device.
         numbers: Numbers of the activities' names.
         kinds: Names of communication kernels.
 
     Returns:
-        The waits, those with most time without compute first; then how much of the exposed
-        communication, and of the exposed copies, streams waited for.
+        The waits, the most time without compute first, followed by the exposed communication and
+        the exposed copies, in ns, for which streams waited.
     """
     is_blocking = np.array([name in BLOCKED for name in numbers.values], bool)
     blocked = idle.take(is_blocking[idle.activity])
@@ -106,13 +106,13 @@ def _collect_stream_waits(
     waiting: Waiting,
     blocked: IdleIntervals,
 ) -> ProvedWaits:
-    """Return the waits of a device's streams.
+    """Collect the waits of a device's streams, clipped to the device's span.
 
     Args:
         device: The device.
-        compute: When it computed.
-        activities: Kernels and copies.
-        waiting: What the profile proves about waiting.
+        compute: Times at which it computed.
+        activities: Kernels, followed by copies.
+        waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
     """
     held_work = waiting.held
@@ -138,7 +138,14 @@ def _collect_stream_waits(
 
 
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Return the idle time before each held work that is attributed to its wait."""
+    """Sum the idle time that is attributed to the wait of each held work.
+
+    Only pieces before the work that start before its event completed count.
+
+    Args:
+        held_work: Work that waited for an event.
+        blocked: Idle time of a device that is attributed to waits for events.
+    """
     row = find_positions(held_work.work, blocked.after)
     is_before_event = blocked.start_ns < np.append(held_work.end_ns, NONE)[row]
     pieces = np.flatnonzero((row != NONE) & is_before_event)
@@ -150,7 +157,7 @@ def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
 def _collect_host_waits(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
 ) -> ProvedWaits:
-    """Return the pieces of a device's idle time in which hosts waited for known work."""
+    """Collect the pieces of a device's idle time in which hosts waited for known work."""
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
     # A call may be in several gaps, but it is one wait.
@@ -174,7 +181,7 @@ def _collect_host_waits(
 def _add_up_waits(
     waits: ProvedWaits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
 ) -> list[ProvedWait]:
-    """Add up the waits of the same stream or call for work of the same name and stream."""
+    """Sum the waits of the same stream or call for work of the same name, kind and stream."""
     activities = profile.activities
     awaited_rank = activities.rank[waits.awaited].astype(np.int64)
     awaited_name = activities.name_id[waits.awaited].astype(np.int64)
@@ -218,10 +225,10 @@ def _add_up_waits(
 
 
 def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:
-    """Return for how much of some exposed work streams waited.
+    """Return the length of exposed work of one kind for which streams waited, in ns.
 
     Args:
-        exposed: When the work ran without compute.
+        exposed: Times at which the work ran without compute.
         waits: Waits of streams.
         kind: Kind of the work.
     """

@@ -112,11 +112,11 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-#: What a device did in a strip, before the activities of its host.
+#: Kinds of work in a strip, listed before the activities of the host.
 BUSY = ("compute", "communication", "copies")
 #: Maximum number of devices that pictures and pages show.
 MAX_SHOWN_DEVICES = 32
-#: The name of what is left over.
+#: Name of the remaining activities.
 REST = "everything else"
 
 
@@ -244,10 +244,10 @@ class RankIdle:
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Return what each slice of time is spent on.
+        """Sum the time of each slice by some names.
 
         Args:
-            names: Names of activities. The last one takes the time of all other activities.
+            names: Names of kinds of work and activities. The last one takes the time of all others.
 
         Returns:
             Nanoseconds, shape (names, slices). The values of a slice add up to its length.
@@ -367,23 +367,24 @@ class IdleMeasurement:
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
-        """Return what each device spent its span on; hosts and single kernels are left out.
+        """Return how each device divides its span. Hosts and single kernels are left out.
 
         Args:
-            activities: how many activities of hosts are named, at most.
+            activities: Maximum number of host activities to name.
 
         Returns:
-            Index of each device in the ranks; :data:`BUSY`, the activities that take most of all
-            idle time, and :data:`REST` if there are more; shares of the span, shape
-            (devices, names), whose rows add up to 1.
+            ranks: Index of each device in ``self.ranks``.
+            names: :data:`BUSY`, the activities with the most idle time, and :data:`REST` if there
+                are more.
+            shares: Fractions of the span, shape (devices, names). Rows add up to 1.
         """
-        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.is_measured)
+        devices = tuple(index for index, rank in enumerate(self.ranks) if rank.is_measured)
         main = tuple(total.activity for total in self.activities[:activities])
         names = (*BUSY, *main, *([REST] if len(self.activities) > len(main) else ()))
-        spent_ns = np.zeros((len(shown), len(names)), np.int64)
-        for row, at in enumerate(shown):
-            spent_ns[row] = self.ranks[at].sum_slices(names).sum(axis=1)
-        return shown, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
+        spent_ns = np.zeros((len(devices), len(names)), np.int64)
+        for row, index in enumerate(devices):
+            spent_ns[row] = self.ranks[index].sum_slices(names).sum(axis=1)
+        return devices, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
 
 
 def add_up_work(totals: Iterable[WorkTotal]) -> list[WorkTotal]:
@@ -391,9 +392,10 @@ def add_up_work(totals: Iterable[WorkTotal]) -> list[WorkTotal]:
     sums: dict[tuple[str, str], WorkTotal] = {}
     for total in totals:
         key = total.name, total.work_class
-        before = sums.get(key)
-        if before is not None:
-            count = before.count + total.count
-            total = WorkTotal(*key, count, before.time_ns + total.time_ns)  # noqa: PLW2901
-        sums[key] = total
+        earlier = sums.get(key)
+        if earlier is None:
+            sums[key] = total
+        else:
+            count, time_ns = earlier.count + total.count, earlier.time_ns + total.time_ns
+            sums[key] = WorkTotal(*key, count, time_ns)
     return list(sums.values())

@@ -1,4 +1,4 @@
-"""Text on idle time: devices, activities of their hosts, and steps."""
+"""The text on idle time: devices, activities of their hosts, and steps."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bubbleviz.render.html import render_html
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.report.idle_summary import GapExample
 
-#: Activities of hosts by which devices are compared.
+#: Maximum number of host activities in the comparison of devices.
 _MAX_COMPARED = 5
 #: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
 _ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Maximum number of kinds of copies on one screen.
 _MAX_COPY_ROWS = 2
-#: Columns of devices on one screen.
+#: Columns of the table of devices on the first screen.
 _FIRST_SCREEN_COLUMNS = (
     *("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),
 )
@@ -48,21 +48,21 @@ _SHARES = {
 }
 #: Characters of names in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Characters of a whole name; sentences of advice on one screen.
+#: Maximum number of characters of a full name, and of sentences of advice on the first screen.
 _LONGEST, _ADVICE = 600, 2
-#: Waits that explain less than this share of the idle time are not on the first screen.
+#: Minimum fraction of the idle time that waits must explain to be on the first screen.
 _MIN_PROVED = 0.1
 
 
 def sections(
     measurement: IdleMeasurement, top: int | None = None, *, everything: bool = True
 ) -> Iterator[blocks.Block]:
-    """Yield what to print.
+    """Yield the blocks of the text.
 
     Args:
-        measurement: of some profiles.
-        top: rows of a table, at most; None for as many as a screen holds.
-        everything: whether to print all tables rather than what fits one screen.
+        measurement: The measured idle time.
+        top: Maximum number of rows of a table, or None for as many as fit on a screen.
+        everything: Whether to yield all tables instead of what fits on one screen.
     """
     few = _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
     devices, activities, steps, waits, kernels = (top,) * 5 if top else few
@@ -112,7 +112,10 @@ def sections(
 def _list_kernels(
     measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
-    """Yield what kernels ran longest, by class and by name; nothing without a device."""
+    """Yield a table of the longest kernels, with the fractions of kernel classes in its title.
+
+    Nothing is yielded without device work.
+    """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work)
     if not total_ns or not measurement.span_ns:
@@ -128,7 +131,14 @@ def _list_kernels(
 def make_kernel_table(
     measurement: IdleMeasurement, top: int, hint: str = "", *, full_names: bool = True
 ) -> blocks.Table:
-    """Return a row for each of the ``top`` kernels that ran longest, with whole names if wanted."""
+    """Make a table of the ``top`` kernels and copies with the longest total time.
+
+    Args:
+        measurement: The measured idle time.
+        top: Maximum number of rows.
+        hint: Hint for the title, or "" if the table is not on the first screen.
+        full_names: Whether to show full names instead of shortened ones.
+    """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work) or 1
     rows = [
@@ -152,7 +162,7 @@ def make_kernel_table(
 
 
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Return a table of the ``top`` kinds of copies with the longest total, one row each."""
+    """Make a table of the ``top`` kinds of copies with the longest total time."""
     totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
@@ -174,7 +184,7 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield what the main activities mean, and where the longest gap of each is."""
+    """Yield the meaning of the main activities, and the longest gap of each."""
     short = (
         f"below {measurement.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
         "from one kernel to the next"
@@ -193,9 +203,9 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
-    """Return the tables of devices, kernels, activities of hosts and waits by short names."""
+    """Return the tables of devices, kernels, copies, host activities and waits, by title."""
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES)
-    # Names, which are long, stand behind numbers.
+    # Long names go to the right of the numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
     rows = [{name: row[name] for name in columns} for row in kernels.rows if row]
     return {
@@ -216,7 +226,7 @@ def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
 
 
 def notebook(measurement: IdleMeasurement) -> str:
-    """Return shares of devices, activities of hosts, picture and advice as HTML."""
+    """Render advice, tables and the picture as HTML for a notebook."""
     lines = (make_title(measurement), *advice(measurement))
     below = (blocks.Sentence(limitation.sentence) for limitation in measurement.limitations)
     above = render_html([*map(blocks.Sentence, lines), *list_tables(measurement).values()])
@@ -232,9 +242,18 @@ def _make_table(
     left: Sequence[str],
     drop_order: Sequence[str] = (),
 ) -> blocks.Table:
-    """Return a table of the ``top`` rows of so many, with a hint where to find the others.
+    """Make a table with a hint on how to see the rows that are left out.
 
-    On one screen the hint is part of the title, which saves a line.
+    On the first screen the hint is part of the title, which saves a line.
+
+    Args:
+        title: Title of the table.
+        rows: The rows to show.
+        count: Number of rows including those that are left out.
+        top: Maximum number of rows.
+        hint: Hint for the title, or "" if the table is not on the first screen.
+        left: Columns that are left-aligned.
+        drop_order: Columns to drop in a narrow terminal, in this order.
     """
     if hint and count > top:
         return blocks.Table(
@@ -245,7 +264,7 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Return one row per device: its span, and the shares of it."""
+    """Make a table of devices with their spans, and fractions of the span."""
     rows = []
     for rank in measurement.ranks[:top]:
         queue = rank.launch_queue
@@ -274,7 +293,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 
 
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
+    """Yield a table that compares the idle time of several devices, and its range."""
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
         return
@@ -305,7 +324,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
 
 
 def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
+    """Make a table of the ``top`` host activities, with the sum of all in the last row."""
     rows = [
         {
             "activity": blocks.truncate_name(total.activity),
@@ -329,7 +348,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Return a row for each of the ``top`` waits of all devices."""
+    """Make a table of the ``top`` proved waits of all devices."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())
@@ -354,7 +373,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
-    """Yield who waited for which work, and how much of the time that explains; nothing of none."""
+    """Yield a table of proved waits, and the fraction of the time that they explain."""
     if not any(rank.waits for rank in measurement.devices):
         return
     yield make_wait_table(measurement, top, hint)
@@ -373,7 +392,7 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
 
 
 def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
-    """Return where the longest gap of an activity is."""
+    """Describe where the longest gap of an activity is."""
     rank = measurement.ranks[total.rank]
     offset_ms = blocks.format_ms(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
@@ -389,7 +408,7 @@ def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: Ga
 
 
 def _describe_idlest_step(measurement: IdleMeasurement) -> str:
-    """Return the step that was idle longest, in a sentence; "" where none has a name."""
+    """Describe the step with the most idle time, or return "" if no step has a name."""
     steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
     if not steps:
         return ""
@@ -407,7 +426,7 @@ def _has_named_steps(measurement: IdleMeasurement) -> bool:
 def _list_steps(
     measurement: IdleMeasurement, title: str, top: int, hint: str = ""
 ) -> Iterator[blocks.Block]:
-    """Yield the steps with most idle time, in their own order; nothing where none has a name."""
+    """Yield a table of the steps with the most idle time, if any step has a name."""
     if not _has_named_steps(measurement):
         return
     steps = [(rank, step) for rank in measurement.devices for step in rank.steps]

@@ -92,9 +92,7 @@ def sum_by_step(
     steps: Steps,
     names: Sequence[str],
 ) -> tuple[report.StepIdle, ...]:
-    """Sum the idle time of a device by step, followed by the time outside of steps.
-
-    Without any time outside of steps, the last entry is left out.
+    """Sum the idle time of a device by step, followed by the time outside of steps, if any.
 
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.

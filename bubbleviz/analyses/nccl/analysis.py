@@ -124,6 +124,7 @@ def measure_communication(
     iterations = window if window is not None and window.times_ns is None else None
 
     def read(path: str, watch: Watch) -> EventFile | NcclProfile:
+        """Read one file in the format that was recognized."""
         events = formats[path]
         if events:
             return read_events(path, watch, events)

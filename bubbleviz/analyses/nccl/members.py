@@ -228,7 +228,7 @@ def align_clocks_by_ends(
     unaligned = set(base_of_clock.tolist()) - {0}
     while unaligned:
         end_ns = table.end_ns[rows]
-        # The end of each instance on the reference clock, as any aligned member recorded it.
+        # The end of each instance on the reference clock, as recorded by an aligned member.
         is_aligned = ~np.isin(base, sorted(unaligned))
         reference_end_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
         reference_end_ns[number[is_aligned]] = end_ns[is_aligned]

@@ -123,7 +123,7 @@ def _make_fault_entry(fault: hangs.Fault) -> FaultEntry:
 
 
 def _make_total_entry(total: Total) -> TotalEntry:
-    """Return the entry of a total."""
+    """Convert a total to its JSON entry; unknown texts become null."""
     return TotalEntry(
         communicator=format_communicator(total.communicator) or None,
         ranks=total.ranks,

@@ -18,7 +18,10 @@ _OUTPUT_COUNTED = frozenset(("ReduceScatter", "Scatter", "Recv"))
 def collect_pytorch_operations(
     collectives: Collectives, kernels: Kernels, rows: Ints
 ) -> Communications:
-    """Return the operations that PyTorch's collectives describe, one per operation.
+    """Convert the collectives that PyTorch recorded to NCCL operations.
+
+    Bytes and element counts are converted to NCCL's definition, and an AlltoAll with parts of
+    different sizes is renamed to AlltoAllv.
 
     Args:
         collectives: Recorded collectives, one row per kernel.
@@ -26,7 +29,7 @@ def collect_pytorch_operations(
         rows: Activity of each of ``kernels``.
 
     Returns:
-        Operations sorted by their first kernel, and the kernels without a collective.
+        One row per operation, sorted by first kernel, followed by the kernels without a collective.
     """
     order = np.argsort(rows)
     is_listed = np.isin(collectives.kernel, rows)

@@ -61,7 +61,7 @@ class CommunicatorEntry(Struct, frozen=True):
 
 
 class FaultEntry(Struct, frozen=True):
-    """An operation that its members have not all entered, finished, or called alike.
+    """An operation that not all members entered, finished, or called the same way.
 
     Attributes:
         communicator: NCCL's hash, or the label of the group.
@@ -70,7 +70,7 @@ class FaultEntry(Struct, frozen=True):
         entered: Ranks of the run that entered it.
         missing: Ranks that did not enter it.
         undumped: Ranks without a dump, which may have entered it.
-        calls: Each way in which members called it, with their ranks; empty if all calls are alike.
+        calls: Each distinct call with the ranks that made it; empty if all calls agree.
     """
 
     communicator: str

@@ -1,1 +1,1 @@
-"""Plan: the best order for a measured run, beside the order that ran."""
+"""The best order for a measured run, compared with the order that ran."""
