@@ -23,8 +23,8 @@ from bubbleviz.errors import BubblevizError, MismatchError
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.layout.best_layouts import FORWARD, LayoutQuestion, best_layouts
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
+from bubbleviz.schedules.layout.best_layouts import FORWARD, LayoutQuestion, find_best_layouts
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_layers
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
@@ -82,7 +82,7 @@ def divide_layers(stages: Sequence[StageLayers], workload: Workload) -> DividedL
     forward_ns, backward_ns, weight_ns, fused_ns = (layer_ns for layer_ns, _ in divided)
     all_names = tuple(itertools.chain.from_iterable(names))
     numbers = itertools.count()
-    layers = timed_layers(
+    layers = build_layers(
         (forward_ns, backward_ns, weight_ns, fused_ns),
         tuple(f"layers.{next(numbers)}" if n.kind == LAYER else n.kind for n in all_names),
         tuple(LayerKind(name.kind) for name in all_names),
@@ -261,7 +261,7 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
     chunks = len(question.own.placement) // question.stages if question.own else 1
     with suppress(BubblevizError):
         default = FORWARD if question.layers.forward_only else ""
-        answer = best_layouts(question, [schedule or default], chunks)[0]
+        answer = find_best_layouts(question, [schedule or default], chunks)[0]
         if answer.own and answer.exact and answer.best is not None:
             return answer.best.layout
     return None

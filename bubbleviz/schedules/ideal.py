@@ -11,7 +11,7 @@ from bubbleviz.model.memory_sizes import MemorySize, format_memory
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
-from bubbleviz.schedules.communication.deadlocks import makespan_of
+from bubbleviz.schedules.communication.deadlocks import compute_makespan
 from bubbleviz.schedules.communication.lowered import LoweredPlan
 from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.measured_times import StageTimes, convert_to_ticks
@@ -249,7 +249,7 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
         UsageError: A time is invalid.
     """
     workload = build_plan_workload(lowered.plan, times)
-    carried = makespan_of(lowered, workload, transport)
+    carried = compute_makespan(lowered, workload, transport)
     return replace(
         simulate_plan(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6
     )

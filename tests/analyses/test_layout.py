@@ -149,21 +149,21 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     (row,), printed = report.rows, str(list(list_sections(report)))
     assert ("VLLM_PP_LAYER_PARTITION=4,3,3,2" in printed) == planting.inference
     assert row.best is not None
-    assert row.before_ns is not None
+    assert row.baseline_ns is not None
     counts = tuple(len(stage) for stage in row.best.layout.stages)
     again = planted(replace(planting, layer_counts=counts), tmp_path / "after")
 
     assert row.own
     assert row.proven
-    assert row.before_ns == pytest.approx(model.ran_ns, rel=1e-4)
+    assert row.baseline_ns == pytest.approx(model.ran_ns, rel=1e-4)
     assert row.best.makespan_ns == pytest.approx(again.ran_ns, rel=1e-4)
-    assert row.best.makespan_ns < 0.96 * row.before_ns
+    assert row.best.makespan_ns < 0.96 * row.baseline_ns
     # The advice of analyze moves the same layers for the same saving.
     first, *_ = write_all_advice(bubbleviz.analyze(tmp_path / "before"))
     assert first.kind == "stage"
     assert re.search(r"Move layers\.\d from (virtual )?stage \d to \d", first.text)
     assert "at most" not in first.text
-    assert first.saving_ns == pytest.approx(row.before_ns - row.best.makespan_ns, rel=0.003)
+    assert first.saving_ns == pytest.approx(row.baseline_ns - row.best.makespan_ns, rel=0.003)
 
 
 @pytest.mark.parametrize("modules", [False, True])

@@ -17,13 +17,13 @@ from bubbleviz.schedules.communication.deadlocks import (
     check_lowered,
     check_messages,
     check_order,
-    deadlock_of,
-    deadlock_text,
-    makespan_of,
+    compute_makespan,
+    describe_deadlock,
+    find_deadlock,
 )
-from bubbleviz.schedules.communication.lowered import LoweredPlan, cell_of
-from bubbleviz.schedules.communication.lowering import lowered
-from bubbleviz.schedules.communication.reordering import communicated
+from bubbleviz.schedules.communication.lowered import LoweredPlan, get_cell
+from bubbleviz.schedules.communication.lowering import lower_plan
+from bubbleviz.schedules.communication.reordering import order_messages
 from bubbleviz.schedules.communication.transports import (
     BLOCKING,
     BUFFERED,
@@ -83,7 +83,7 @@ def texts(made: LoweredPlan) -> list[str]:
     for line in made.lines:
         cells = []
         for step in line:
-            pair = ";".join(map(cell_of, step.operations))
+            pair = ";".join(map(get_cell, step.operations))
             cells += [f"({pair})OVERLAP_F_B"] if len(step.operations) == 2 else [pair] * bool(pair)
             cells += map(str, step.transfers)
         lines.append(",".join(cells))
@@ -101,7 +101,7 @@ def texts(made: LoweredPlan) -> list[str]:
     ],
 )
 def test_ranks_take_turns(lines: list[str]) -> None:
-    assert texts(lowered(find_schedule("1f1b").plan(len(lines), 2, 1))) == lines
+    assert texts(lower_plan(find_schedule("1f1b").plan(len(lines), 2, 1))) == lines
 
 
 @pytest.mark.real_files
@@ -109,19 +109,19 @@ def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
     file = get_reference_file("torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv")
     theirs = torch_csv.read(file.read_text(encoding="utf-8"), "theirs")
 
-    assert theirs == lowered(theirs.plan)
+    assert theirs == lower_plan(theirs.plan)
 
 
 @settings(max_examples=60, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 1000))
 def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> None:
-    made = lowered(plan)
+    made = lower_plan(plan)
 
     for transport in TRANSPORTS:
         check_lowered(made, transport)
     assert torch_csv.read("\n".join(texts(made)), plan.name) == made
     times = workload_of(plan, seed)
-    assert makespan_of(made, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
+    assert compute_makespan(made, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,15 +130,15 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
     plan: Plan, seed: int, transport: Transport
 ) -> None:
     times = workload_of(plan, seed)
-    before = makespan_of(lowered(plan), times, transport)
-    made, makespan_ns, own_ns = communicated(plan, times, transport)
+    before = compute_makespan(lower_plan(plan), times, transport)
+    made, makespan_ns, own_ns = order_messages(plan, times, transport)
 
     assert own_ns == before
-    assert makespan_ns == makespan_of(made, times, transport)
+    assert makespan_ns == compute_makespan(made, times, transport)
     assert made.plan == plan
     for each in TRANSPORTS:
         check_lowered(made, each)
-    assert makespan_of(made, times, transport) <= before
+    assert compute_makespan(made, times, transport) <= before
 
 
 def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
@@ -150,11 +150,11 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
         "held",
     )
-    made = communicated(plan, times, STREAMS)[0]
+    made = order_messages(plan, times, STREAMS)[0]
 
-    assert makespan_of(held, times, BUFFERED) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
-    assert makespan_of(held, times, STREAMS) == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
-    assert makespan_of(made, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert compute_makespan(held, times, BUFFERED) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert compute_makespan(held, times, STREAMS) == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
+    assert compute_makespan(made, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
 
 
 def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_pa
     file = tmp_path / "zb-h1.comms.csv"
     # PyTorch writes what it does to parameters and gradients, too.
     lines = [
-        f"{rank}UNSHARD,{line},{rank}RESHARD" for rank, line in enumerate(texts(lowered(plan)))
+        f"{rank}UNSHARD,{line},{rank}RESHARD" for rank, line in enumerate(texts(lower_plan(plan)))
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
     printed = []
@@ -237,7 +237,7 @@ def lowered_of(*rows: str) -> LoweredPlan:
 )
 def test_an_order_that_deadlocks_is_named(text: str, sentence: str) -> None:
     plan = torch_csv.read(text, "plan.csv").plan
-    for refused in (check_order, lowered):
+    for refused in (check_order, lower_plan):
         with pytest.raises(MismatchError) as error:
             refused(plan)
         assert f"the order deadlocks: {sentence};" in str(error.value)
@@ -285,10 +285,10 @@ def test_communication_that_deadlocks_is_named(
 ) -> None:
     made = lowered_of(*rows)
     check_messages(made)
-    deadlocks = {transport: deadlock_of(made, transport) for transport in TRANSPORTS}
+    deadlocks = {transport: find_deadlock(made, transport) for transport in TRANSPORTS}
 
     assert {each for each, deadlock in deadlocks.items() if deadlock} == set(transports)
-    assert deadlock_text(deadlocks[transports[0]]) == sentence
+    assert describe_deadlock(deadlocks[transports[0]]) == sentence
 
 
 @pytest.mark.parametrize(

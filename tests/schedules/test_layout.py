@@ -16,14 +16,17 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import find_schedule
 from bubbleviz.schedules.layout import partition
-from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
-from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
+from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, find_best_layouts
+from bubbleviz.schedules.layout.framework_options import (
+    format_megatron_layout,
+    list_torchtitan_modules,
+)
 from bubbleviz.schedules.layout.layers import (
     LayerKind,
     Layers,
     Layout,
-    even_layouts,
-    layout_workload,
+    build_layout_workload,
+    make_even_layouts,
 )
 from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.plan import Plan, make_looped_placement, make_v_placement
@@ -74,7 +77,9 @@ def simulated(
     plan: Plan, layers: Layers, layout: Layout, limit: Sequence[float] | None = None
 ) -> tuple[int, bool]:
     """Return the makespan of a plan with a layout by the simulator, and whether it fits."""
-    outcome = simulate_outcome(plan, layout_workload(layers, layout, plan.microbatches, limit))
+    outcome = simulate_outcome(
+        plan, build_layout_workload(layers, layout, plan.microbatches, limit)
+    )
     return outcome.makespan_ns, outcome.fits
 
 
@@ -100,7 +105,7 @@ def best(
     name: str, sizes: tuple[int, int, int], layers: Layers, **given: object
 ) -> partition.Partition:
     recurrence = Recurrence(find_schedule(name).plan(*sizes))
-    result = partition.best_partition(recurrence, layers, **given)  # type: ignore[arg-type]  # given by name
+    result = partition.find_best_partition(recurrence, layers, **given)  # type: ignore[arg-type]  # given by name
     assert isinstance(result, partition.Partition)
     return result
 
@@ -110,7 +115,7 @@ def rows(layouts: Sequence[Layout]) -> Ints:
 
 
 def test_no_layout_has_a_stage_without_layers() -> None:
-    with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs one"):
+    with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs at least one"):
         best("1f1b", (3, 4, 1), model([10, 10]))
     assert best("1f1b", (2, 3, 1), model([0, 0, 0])).makespan_ns == 0
 
@@ -120,8 +125,8 @@ def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     recurrence = Recurrence(find_schedule("1f1b").plan(2, 3, 1))
 
     assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
-    assert partition.best_partition(recurrence, layers, [100.0, 100.0]) == partition.NONE_FITS
-    assert partition.balanced(layers, 2).tolist() == [0, 2, 6]
+    assert partition.find_best_partition(recurrence, layers, [100.0, 100.0]) == partition.NONE_FITS
+    assert partition.balance_layers(layers, 2).tolist() == [0, 2, 6]
 
 
 @pytest.mark.parametrize(("name", "stages", "microbatches", "chunks"), ORDERS)
@@ -147,11 +152,11 @@ def test_the_recurrence_is_the_simulator(
     plan = find_schedule(name).plan(stages, microbatches, chunks)
     recurrence = Recurrence(plan)
     layouts = all_layouts(7, recurrence.placement)[:10]
-    makespans_ns = recurrence.makespans(layers, rows(layouts))
+    makespans_ns = recurrence.compute_makespans(layers, rows(layouts))
 
     assert makespans_ns.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
     limit = [30.0] * stages
-    found_best = partition.best_partition(recurrence, layers, limit)
+    found_best = partition.find_best_partition(recurrence, layers, limit)
     wanted = brute_force(plan, layers, limit)
     if not isinstance(found_best, partition.Partition):
         assert (found_best, wanted) == (partition.NONE_FITS, None)
@@ -173,19 +178,19 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
     ends = np.zeros((len(inner), 1), np.int64)
     every = np.concatenate((ends, inner, ends + 24), axis=1)
-    best_layout = partition.best_partition(recurrence, layers)
+    best_layout = partition.find_best_partition(recurrence, layers)
 
     assert len(every) == 245_157
     assert isinstance(best_layout, partition.Partition)
     assert best_layout.proven
-    assert best_layout.makespan_ns == recurrence.makespans(layers, every).min()
+    assert best_layout.makespan_ns == recurrence.compute_makespans(layers, every).min()
 
 
 def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
     random = np.random.default_rng(5)
     layers = model(random.integers(900, 1300, 16).tolist())
     whole = best("interleaved-1f1b", (4, 8, 2), layers)
-    cut = best("interleaved-1f1b", (4, 8, 2), layers, beginnings=1)
+    cut = best("interleaved-1f1b", (4, 8, 2), layers, max_nodes=1)
 
     assert whole.proven
     assert not cut.proven
@@ -199,17 +204,23 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     recurrence = Recurrence(find_schedule("interleaved-1f1b").plan(2, 4, 2))
     limit = [350.0, 350.0]
 
-    assert isinstance(partition.best_partition(recurrence, layers, limit), partition.Partition)
-    assert partition.best_partition(recurrence, layers, limit, beginnings=1) == partition.BROKEN_OFF
-    assert partition.best_partition(recurrence, layers, [1.0, 1.0]) == partition.NONE_FITS
+    assert isinstance(partition.find_best_partition(recurrence, layers, limit), partition.Partition)
+    assert (
+        partition.find_best_partition(recurrence, layers, limit, max_nodes=1)
+        == partition.BROKEN_OFF
+    )
+    assert partition.find_best_partition(recurrence, layers, [1.0, 1.0]) == partition.NONE_FITS
 
 
 def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
     """Of 5 layers, the last one heavy, the odd one stands on the first stage."""
     question = LayoutQuestion(model([10] * 4 + [20]), 2, 8)
-    (row,) = best_layouts(question, ["1f1b"])
+    (row,) = find_best_layouts(question, ["1f1b"])
 
-    assert [each.bounds for each in even_layouts(question.layers, (0, 1))] == [(0, 2, 5), (0, 3, 5)]
+    assert [each.bounds for each in make_even_layouts(question.layers, (0, 1))] == [
+        (0, 2, 5),
+        (0, 3, 5),
+    ]
     assert row.before is not None
     assert row.before.bounds == (0, 3, 5)
     assert row.saving == 0
@@ -217,7 +228,7 @@ def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
 
 def test_a_start_is_not_made_worse() -> None:
     layers = model([10] * 12 + [30])
-    start, _ = even_layouts(layers, tuple(range(4)))
+    start, _ = make_even_layouts(layers, tuple(range(4)))
     best_layout = best("1f1b", (4, 16, 1), layers, starts=[start])
 
     assert start.bounds == (0, 3, 6, 9, 13)
@@ -238,13 +249,13 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
     layouts = all_layouts(6, recurrence.placement)
     every = [
         simulate_outcome(
-            plan, layout_workload(layers, layout, 4, edges=recurrence.edges)
+            plan, build_layout_workload(layers, layout, 4, edges=recurrence.edges)
         ).makespan_ns
         for layout in layouts
     ]
-    best_layout = partition.best_partition(recurrence, layers)
+    best_layout = partition.find_best_partition(recurrence, layers)
 
-    assert recurrence.makespans(layers, rows(layouts)).tolist() == every
+    assert recurrence.compute_makespans(layers, rows(layouts)).tolist() == every
     assert isinstance(best_layout, partition.Partition)
     assert best_layout.proven
     assert best_layout.makespan_ns == min(every)
@@ -254,7 +265,7 @@ HEAVY_HEAD = LayoutQuestion(model([10] * 12 + [30], down_ns=1, up_ns=1), 4, 8)
 
 
 def test_every_schedule_of_one_order_has_its_best_layout() -> None:
-    rows = best_layouts(HEAVY_HEAD, [])
+    rows = find_best_layouts(HEAVY_HEAD, [])
     made = [row for row in rows if row.best is not None]
     times = [row.best.makespan_ns for row in made if row.best]
 
@@ -264,26 +275,26 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
         assert row.plan is not None
         assert row.best is not None
         if row.plan.replicas == 1:
-            work = layout_workload(HEAVY_HEAD.layers, row.best.layout, 8)
+            work = build_layout_workload(HEAVY_HEAD.layers, row.best.layout, 8)
             outcome = simulate_outcome(row.plan, work)
             assert outcome.makespan_ns == row.best.makespan_ns
             assert outcome.peak_memory == row.peak_memory
             assert row.bubble_ratio == pytest.approx(outcome.simulation.schedule_ratio)
             assert row.proven
-            assert row.before_ns is not None
-            assert row.saving == 1 - row.best.makespan_ns / row.before_ns
+            assert row.baseline_ns is not None
+            assert row.saving == 1 - row.best.makespan_ns / row.baseline_ns
 
 
 def test_the_run_is_compared_with_its_own_layout() -> None:
     run_layout = Layout((0, 1, 2, 3), (0, 1, 2, 3, 13))
-    (row,) = best_layouts(replace(HEAVY_HEAD, own=run_layout), ["1f1b"])
+    (row,) = find_best_layouts(replace(HEAVY_HEAD, own=run_layout), ["1f1b"])
 
     assert (row.before, row.own) == (run_layout, True)
-    (even,) = best_layouts(HEAVY_HEAD, ["1f1b"])
+    (even,) = find_best_layouts(HEAVY_HEAD, ["1f1b"])
     assert not even.own
-    assert row.before_ns
-    assert even.before_ns
-    assert row.before_ns > even.before_ns
+    assert row.baseline_ns
+    assert even.baseline_ns
+    assert row.baseline_ns > even.baseline_ns
     assert row.best
     assert even.best
     assert row.best.layout == even.best.layout
@@ -291,7 +302,7 @@ def test_the_run_is_compared_with_its_own_layout() -> None:
 
 def test_a_limit_is_kept_and_what_does_not_fit_has_a_reason() -> None:
     limit = (14.0,) * 4
-    rows = {row.schedule: row for row in best_layouts(replace(HEAVY_HEAD, limit=limit), [])}
+    rows = {row.schedule: row for row in find_best_layouts(replace(HEAVY_HEAD, limit=limit), [])}
     row = rows["1f1b"]
 
     assert row.plan is not None
@@ -304,14 +315,14 @@ def test_a_limit_is_kept_and_what_does_not_fit_has_a_reason() -> None:
 
 def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
     small = LayoutQuestion(model([10] * 6 + [25]), 2, 4)
-    (row,) = best_layouts(small, ["zb-1p"])
+    (row,) = find_best_layouts(small, ["zb-1p"])
 
     assert row.best is not None
-    assert row.before_ns is not None
-    assert row.best.makespan_ns <= row.before_ns
+    assert row.baseline_ns is not None
+    assert row.best.makespan_ns <= row.baseline_ns
     assert not row.exact
     assert not row.proven
-    (v,) = best_layouts(small, ["v-half"])
+    (v,) = find_best_layouts(small, ["v-half"])
     assert v.best is not None
     assert v.best.layout.placement == (0, 1, 1, 0)
 
@@ -320,10 +331,10 @@ def test_sizes_that_a_schedule_does_not_allow_are_refused_or_told() -> None:
     with pytest.raises(
         UsageError, match="a multiple of 4 microbatches, the number of stages, not 6"
     ):
-        best_layouts(replace(HEAVY_HEAD, microbatches=6), ["interleaved-1f1b"])
+        find_best_layouts(replace(HEAVY_HEAD, microbatches=6), ["interleaved-1f1b"])
     with pytest.raises(UsageError, match="no schedule is called"):
-        best_layouts(HEAVY_HEAD, ["none"])
-    rows = {row.schedule: row for row in best_layouts(HEAVY_HEAD, [], chunks=3)}
+        find_best_layouts(HEAVY_HEAD, ["none"])
+    rows = {row.schedule: row for row in find_best_layouts(HEAVY_HEAD, [], chunks=3)}
     chunks = {name: row.plan.chunks for name, row in rows.items() if row.plan}
 
     assert (chunks["interleaved-1f1b"], chunks["1f1b"]) == (3, 1)
@@ -368,13 +379,13 @@ def unrolled(text: str) -> list[str]:
     ],
 )
 def test_megatron_is_told_of_a_layout(stages: list[str], chunks: int, written: str) -> None:
-    assert megatron_layout(*layout_of(stages, chunks)) == written
+    assert format_megatron_layout(*layout_of(stages, chunks)) == written
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=12))
 def test_megatron_reads_what_is_written(counts: list[int]) -> None:
     stages = ["t" * count for count in counts]
-    written = megatron_layout(*layout_of(stages))
+    written = format_megatron_layout(*layout_of(stages))
 
     assert written is not None
     assert unrolled(written) == ["E" * (not at) + s + "L" * (at == len(stages) - 1)
@@ -383,12 +394,15 @@ def test_megatron_reads_what_is_written(counts: list[int]) -> None:
 
 def test_megatron_is_told_nothing_that_it_refuses() -> None:
     # Layers of multi-token prediction on two stages, and on the first chunk of a device.
-    assert megatron_layout(*layout_of(["Et", "tm", "mL"])) is None
-    assert megatron_layout(*layout_of(["Et", "m", "t", "L"], 2)) is None
+    assert format_megatron_layout(*layout_of(["Et", "tm", "mL"])) is None
+    assert format_megatron_layout(*layout_of(["Et", "m", "t", "L"], 2)) is None
     # A head or an embedding on two stages, and a V.
-    assert megatron_layout(*layout_of(["Et", "tL", "L"])) is None
-    assert megatron_layout(*layout_of(["E", "Et", "tL"])) is None
-    assert megatron_layout(layers_of("EttL"), Layout(make_v_placement(2), (0, 1, 2, 3, 4))) is None
+    assert format_megatron_layout(*layout_of(["Et", "tL", "L"])) is None
+    assert format_megatron_layout(*layout_of(["E", "Et", "tL"])) is None
+    assert (
+        format_megatron_layout(layers_of("EttL"), Layout(make_v_placement(2), (0, 1, 2, 3, 4)))
+        is None
+    )
 
 
 def test_torchtitan_is_told_of_the_modules() -> None:
@@ -396,10 +410,10 @@ def test_torchtitan_is_told_of_the_modules() -> None:
     layers, layout = layout_of(["Et", "LL"])
     names = replace(layers, names=("emb", "layers.0", "norm", "output"))
 
-    assert torchtitan_layout(*layout_of(["Et", "tt", "L"])) == [
+    assert list_torchtitan_modules(*layout_of(["Et", "tt", "L"])) == [
         ["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["norm", "output"],
     ]  # fmt: skip
-    assert torchtitan_layout(*layout_of(["t", "t"])) == [
+    assert list_torchtitan_modules(*layout_of(["t", "t"])) == [
         ["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"],
     ]  # fmt: skip
-    assert torchtitan_layout(names, layout)[1] == ["norm", "output"]
+    assert list_torchtitan_modules(names, layout)[1] == ["norm", "output"]

@@ -25,7 +25,7 @@ from bubbleviz.report import memory_limits, report
 from bubbleviz.report.memory import measure_memory
 from bubbleviz.report.run_times import measure_run_memory, measure_workload
 from bubbleviz.report.saved import read_pipeline
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_layers, check_enough
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.plan import MeasuredMemory
 from bubbleviz.schedules.workload import Workload, get_phase_times
@@ -169,5 +169,5 @@ def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[
             parts.append(np.diff(cuts))
         columns.append(np.concatenate(parts))
     names = tuple(f"layers.{number}" for number in range(int(bounds[-1])))
-    layers = timed_layers(columns, names, (LayerKind.TRANSFORMER,) * len(names))
+    layers = build_layers(columns, names, (LayerKind.TRANSFORMER,) * len(names))
     return layers, Layout(workload.placement, tuple(bounds.tolist()))

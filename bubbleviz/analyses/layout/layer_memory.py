@@ -49,7 +49,7 @@ def add_layer_memory(
         activation_bytes[rows] = memory.activation[number] * shares
         weight_bytes[rows] = memory.weight_activation[number] * shares
     for device, resident_bytes in enumerate(memory.resident):
-        of_device = [at for stage in layout.of_device(device) for at in layout.stages[stage]]
+        of_device = [at for stage in layout.get_stages_of(device) for at in layout.stages[stage]]
         resident[of_device] = resident_bytes / len(of_device)
     return replace(layers, held=activation_bytes, kept=weight_bytes, resident=resident), tuple(
         sorted(assumptions)

@@ -33,7 +33,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model import files, memory_sizes, texts
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
-from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
+from bubbleviz.schedules.layout.layers import MAX_LAYERS, LayerKind, Layers, Layout
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ def _read_rows(path: str) -> list[dict[str, str | None]]:
         raise InputError(
             f"{path}: contains no layers, or lacks the column {missing_columns[0]!r}; {_HINT}"
         )
-    if len(rows) > MOST_LAYERS:
-        raise InputError(f"{path}: more than {MOST_LAYERS:,} layers; combine several in one row")
+    if len(rows) > MAX_LAYERS:
+        raise InputError(f"{path}: more than {MAX_LAYERS:,} layers; combine several in one row")
     return rows
 
 

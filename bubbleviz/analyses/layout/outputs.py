@@ -15,7 +15,10 @@ from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_m
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
-from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
+from bubbleviz.schedules.layout.framework_options import (
+    format_megatron_layout,
+    list_torchtitan_modules,
+)
 
 SCHEMA = "bubbleviz.layout/1"
 
@@ -71,8 +74,8 @@ def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str
         if row.before is None
         else {
             "own": row.own,
-            "makespan_ns": row.before_ns,
-            "fits": row.before_fits,
+            "makespan_ns": row.baseline_ns,
+            "fits": row.baseline_fits,
             "first_layers": list(row.before.bounds),
         },
         "layout": best and _list_layout_values(report, best.layout),
@@ -95,8 +98,8 @@ def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str,
             }
             for number, stage in enumerate(layout.stages)
         ],
-        "megatron": megatron_layout(layers, layout),
-        "torchtitan": torchtitan_layout(layers, layout),
+        "megatron": format_megatron_layout(layers, layout),
+        "torchtitan": list_torchtitan_modules(layers, layout),
     }
 
 

@@ -61,11 +61,11 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     """Draw the layouts of one schedule, before and after."""
     assert row.best is not None
     assert row.before is not None
-    assert row.before_ns is not None
+    assert row.baseline_ns is not None
     layers = question.layers
     page.y += 20
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
-    before_text, after_text = duration(row.before_ns), duration(row.best.makespan_ns)
+    before_text, after_text = duration(row.baseline_ns), duration(row.best.makespan_ns)
     text = f"{row.schedule}: {before_text} before, {after_text} after{saving}"
     is_unchanged = row.before == row.best.layout
     if is_unchanged:
@@ -74,14 +74,14 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     page.y += 12
     devices = min(question.stages, _MOST)
     virtual_stages = [
-        [stage for at, stage in row.holders() if at == device] for device in range(devices)
+        [stage for at, stage in row.list_holders() if at == device] for device in range(devices)
     ]
     longest_ns = max(
         _sum_work_ns(layers, layout, stages)
         for layout in (row.before, row.best.layout)
         for stages in virtual_stages
     )
-    chunks = len(row.holders()) // question.stages
+    chunks = len(row.list_holders()) // question.stages
     width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
@@ -97,7 +97,9 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
             page.text(work, page.right, base, 9.5, text_anchor="end")
             page.y += _BAR + _BETWEEN
         page.y += _GAP
-    whole_ns = sum(_sum_work_ns(layers, row.best.layout, [stage]) for _, stage in row.holders())
+    whole_ns = sum(
+        _sum_work_ns(layers, row.best.layout, [stage]) for _, stage in row.list_holders()
+    )
     mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"

@@ -10,7 +10,11 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.texts import format_count
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
+from bubbleviz.schedules.layout.best_layouts import (
+    LayoutQuestion,
+    ScheduleLayout,
+    find_best_layouts,
+)
 
 
 @dataclass(frozen=True)
@@ -86,5 +90,5 @@ def find_layouts(
         if measured.plain_memory:
             measured = replace(measured, in_bytes=limit.in_bytes)
         question = replace(question, limit=(limit.amount,) * question.stages)
-    rows = best_layouts(question, schedules, chunks, watch)
+    rows = find_best_layouts(question, schedules, chunks, watch)
     return LayoutReport(question, measured, rows, asked=bool(schedules))

@@ -18,8 +18,11 @@ from bubbleviz.render.document import (
     format_percent_cell,
 )
 from bubbleviz.schedules.layout import layers as model
-from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, peak_memory
-from bubbleviz.schedules.layout.framework_options import megatron_layout, torchtitan_layout
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout, compute_peak_memory
+from bubbleviz.schedules.layout.framework_options import (
+    format_megatron_layout,
+    list_torchtitan_modules,
+)
 
 #: Maximum number of layouts to show if the user named schedules.
 _MAX_SHOWN = 4
@@ -67,7 +70,7 @@ def _explain_no_layout(report: LayoutReport) -> str:
     excesses = []
     for row in report.rows:
         if question.limit and row.plan and row.before:
-            peaks = peak_memory(question.layers, question.recurrence(row.plan), row.before)
+            peaks = compute_peak_memory(question.layers, question.recurrence(row.plan), row.before)
             pairs = zip(peaks, question.limit, strict=True)
             excesses.append((max(peak - limit for peak, limit in pairs), row.schedule))
     if not excesses:
@@ -97,11 +100,11 @@ def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, s
 
 def _format_length_before(row: ScheduleLayout) -> str:
     """Return the length of an iteration with the layout before, and the marks of the legend."""
-    if row.before_ns is None:
+    if row.baseline_ns is None:
         return "-"
     even_mark = "" if row.own else "*"
-    memory_mark = "" if row.before_fits else "!"
-    return f"{format_ms(row.before_ns)}{even_mark}{memory_mark}"
+    memory_mark = "" if row.baseline_fits else "!"
+    return f"{format_ms(row.baseline_ns)}{even_mark}{memory_mark}"
 
 
 def _describe_proof(row: ScheduleLayout) -> str:
@@ -119,13 +122,13 @@ def _describe_proof(row: ScheduleLayout) -> str:
 def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
     """Yield the meaning of the columns and marks in the table of schedules."""
     has_own_layout = any(row.own for row in report.rows)
-    has_even_layout = any(not row.own and row.before_ns is not None for row in report.rows)
+    has_even_layout = any(not row.own and row.baseline_ns is not None for row in report.rows)
     parts = []
     if has_own_layout:
         parts.append("before: the run's own layout")
     if has_even_layout:
         parts.append("* equal number of layers per stage")
-    if any(not row.before_fits for row in report.rows):
+    if any(not row.baseline_fits for row in report.rows):
         parts.append("! exceeds the memory")
     yield "; ".join(parts)
     if report.best:
@@ -152,10 +155,10 @@ def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple
         yield "vLLM", f"VLLM_PP_LAYER_PARTITION={partition}"
         yield "SGLang", f"SGLANG_PP_LAYER_PARTITION={partition}"
         return
-    megatron = megatron_layout(layers, layout)
+    megatron = format_megatron_layout(layers, layout)
     if megatron is not None:
         yield "Megatron", f"--pipeline-model-parallel-layout '{megatron}'"
-    modules = json.dumps(torchtitan_layout(layers, layout))
+    modules = json.dumps(list_torchtitan_modules(layers, layout))
     yield "torchtitan", f"module_fqns_per_model_part = {modules}"
 
 
@@ -164,7 +167,7 @@ def _list_stage_rows(
 ) -> Iterator[dict[str, str]]:
     """Yield a row for each stage of a layout."""
     work = report.question.workload(layout)
-    devices_of_stages = row.holders()
+    devices_of_stages = row.list_holders()
     has_chunks = len(devices_of_stages) > report.question.stages
     for number, stage in enumerate(layout.stages):
         times_ns = {

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.schedules import planning
-from bubbleviz.schedules.communication.deadlocks import makespan_of
-from bubbleviz.schedules.communication.lowering import lowered
-from bubbleviz.schedules.communication.reordering import Communication, communicated
+from bubbleviz.schedules.communication.deadlocks import compute_makespan
+from bubbleviz.schedules.communication.lowering import lower_plan
+from bubbleviz.schedules.communication.reordering import Communication, order_messages
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome
 
@@ -54,19 +54,19 @@ def choose_with_communication(
         if n_operations > _MAX_OPTIMIZED:
             makespan_ns = _makespan_as_lowered(best, outcome)
             if makespan_ns < _DEADLOCKED:
-                return outcome, (lowered(outcome.plan), makespan_ns, makespan_ns)
-        return outcome, communicated(outcome.plan, workload, STREAMS)
+                return outcome, (lower_plan(outcome.plan), makespan_ns, makespan_ns)
+        return outcome, order_messages(outcome.plan, workload, STREAMS)
     rows: list[tuple[Outcome, Communication]] = []
     for candidate in allowed:
         # Communication never makes an order shorter, so longer candidates need no lowering.
         if all(candidate.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
-            rows.append((candidate, communicated(candidate.plan, workload, STREAMS)))
+            rows.append((candidate, order_messages(candidate.plan, workload, STREAMS)))
     return min(rows, key=lambda row: row[1][1])
 
 
 def _makespan_as_lowered(best: planning.BestPlan, candidate: Outcome) -> int:
     """Return the makespan of an order as PyTorch lowers it, or ``_DEADLOCKED`` if it deadlocks."""
     try:
-        return makespan_of(lowered(candidate.plan), best.workload, STREAMS)
+        return compute_makespan(lower_plan(candidate.plan), best.workload, STREAMS)
     except MismatchError:
         return _DEADLOCKED

@@ -145,10 +145,10 @@ def simulate(
     paper.check(outputs.formats.values())
     outputs.check((plan, report))
     from bubbleviz.render import ideal as ideal_report
-    from bubbleviz.schedules.communication.torch_csv import transport_named
+    from bubbleviz.schedules.communication.torch_csv import find_transport
     from bubbleviz.schedules.ideal import simulate_or_estimate
 
-    carried = transport_named(transport)
+    carried = find_transport(transport)
     option_values = sizes.parse_sizes()
     saved = None if report is None else read_pipeline(report)
     given_times = times.parse_times(measured=saved is not None)

@@ -9,10 +9,10 @@ from bubbleviz.schedules.communication.lowered import (
     LoweredPlan,
     Message,
     Transfer,
-    cell_of,
     crosses,
-    input_of,
-    steps_of,
+    get_cell,
+    get_input,
+    list_steps,
 )
 from bubbleviz.schedules.communication.precedence import Precedence
 from bubbleviz.schedules.communication.transports import BUFFERED, Transport
@@ -26,7 +26,7 @@ Wait = tuple[int, str, int, str]
 _MAX_WAITS = 6
 
 
-def deadlock_of(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
+def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     """Return the cycle of waits of a lowered plan on a transport, or nothing if there is none.
 
     Each wait is for a rank that is held up by the next wait.
@@ -57,15 +57,15 @@ def deadlock_of(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     ]
 
 
-def deadlock_text(waits: list[Wait]) -> str:
+def describe_deadlock(waits: list[Wait]) -> str:
     """Describe a cycle of waits."""
     if len(waits) == 1:
-        ((rank, at, _, awaited),) = waits
-        return f"rank {rank} has {at} before {awaited}, which it needs"
+        ((rank, step, _, awaited),) = waits
+        return f"rank {rank} has {step} before {awaited}, which it needs"
     parts = []
-    for (rank, at, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
-        behind = "" if awaited == following[1] else f", which is behind {following[1]}"
-        parts.append(f"rank {rank} waits at {at} for rank {other}'s {awaited}{behind}")
+    for (rank, step, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
+        ahead = "" if awaited == following[1] else f", which is behind {following[1]}"
+        parts.append(f"rank {rank} waits at {step} for rank {other}'s {awaited}{ahead}")
     if len(parts) > _MAX_WAITS:
         left = len(parts) - _MAX_WAITS
         parts = [*parts[: _MAX_WAITS - 1], f"and so on over {left} more waits", parts[-1]]
@@ -78,9 +78,9 @@ def check_order(plan: Plan) -> None:
     Raises:
         MismatchError: The orders deadlock; the message describes the cycle.
     """
-    if waits := deadlock_of(LoweredPlan(plan, steps_of(plan)), BUFFERED):
+    if waits := find_deadlock(LoweredPlan(plan, list_steps(plan)), BUFFERED):
         raise MismatchError(
-            f"the order deadlocks: {deadlock_text(waits)}; change one of these orders"
+            f"the order deadlocks: {describe_deadlock(waits)}; change one of these orders"
         )
 
 
@@ -91,9 +91,9 @@ def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
         MismatchError: The plan deadlocks, or messages do not match.
     """
     check_messages(lowered)
-    if waits := deadlock_of(lowered, transport):
+    if waits := find_deadlock(lowered, transport):
         raise MismatchError(
-            f"the communication deadlocks ({transport.name}): {deadlock_text(waits)}; "
+            f"the communication deadlocks ({transport.name}): {describe_deadlock(waits)}; "
             "move one of these sends or receives"
         )
 
@@ -107,10 +107,10 @@ def check_messages(lowered: LoweredPlan) -> None:
     """
     plan = lowered.plan
     wanted = {
-        message: cell_of(operation)
+        message: get_cell(operation)
         for order in plan.orders
         for operation in order
-        if crosses(message := input_of(operation, plan), plan)
+        if crosses(message := get_input(operation, plan), plan)
     }
     #: By sender, receiver, and whether it is the sender's end.
     queues: dict[tuple[int, int, bool], list[Message]] = {}
@@ -128,9 +128,9 @@ def check_messages(lowered: LoweredPlan) -> None:
         found = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
         there = set(found)
         if len(there) < len(found):
-            twice = next(end for end in found if found.count(end) > 1)
+            repeated = next(end for end in found if found.count(end) > 1)
             raise MismatchError(
-                f"rank {plan.placement[twice.virtual_stage]}: {twice} stands twice; "
+                f"rank {plan.placement[repeated.virtual_stage]}: {repeated} stands twice; "
                 "write each transfer once"
             )
         for end, operation in ((Transfer(m, sends), needs) for m, needs in wanted.items()):
@@ -150,7 +150,7 @@ def check_messages(lowered: LoweredPlan) -> None:
             )
 
 
-def makespan_of(lowered: LoweredPlan, workload: Workload, transport: Transport) -> int:
+def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transport) -> int:
     """Return how long a lowered plan takes, in nanoseconds.
 
     Raises:

@@ -88,7 +88,7 @@ class LoweredPlan:
         return self.plan.placement[transfer.other_stage]
 
 
-def steps_of(plan: Plan) -> tuple[tuple[Step, ...], ...]:
+def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
     """Return the steps of each device of a plan, without communication."""
     lines = []
     for order in plan.orders:
@@ -103,7 +103,7 @@ def steps_of(plan: Plan) -> tuple[tuple[Step, ...], ...]:
     return tuple(lines)
 
 
-def cell_of(operation: PlannedOperation) -> str:
+def get_cell(operation: PlannedOperation) -> str:
     """Return an operation as PyTorch writes it."""
     return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
@@ -111,17 +111,17 @@ def cell_of(operation: PlannedOperation) -> str:
 _LETTERS = {Phase.F: "F", Phase.B: "I", Phase.BW: "B", Phase.W: "W"}
 
 
-def output_of(operation: PlannedOperation, plan: Plan) -> Message | None:
+def get_output(operation: PlannedOperation, plan: Plan) -> Message | None:
     """Return the message with the result of an operation, or None if no other stage needs it."""
-    return _message(operation, plan, stages_back=0)
+    return _get_message(operation, plan, stages_back=0)
 
 
-def input_of(operation: PlannedOperation, plan: Plan) -> Message | None:
+def get_input(operation: PlannedOperation, plan: Plan) -> Message | None:
     """Return the message that an operation needs, or None if it needs no other stage."""
-    return _message(operation, plan, stages_back=1)
+    return _get_message(operation, plan, stages_back=1)
 
 
-def _message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -> Message | None:
+def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -> Message | None:
     """Return the message of the pass of an operation, sent 0 or 1 virtual stages earlier.
 
     The result is None for W, and for a message that would leave the pipeline.

@@ -17,7 +17,7 @@ _GATHERED = 3
 _PARAMETER_TURN = model.Step()
 
 
-def lowered(plan: Plan) -> model.LoweredPlan:
+def lower_plan(plan: Plan) -> model.LoweredPlan:
     """Return the plan with its communication, as PyTorch's ``_PipelineScheduleRuntime`` lowers it.
 
     Ranks take turns, one operation at a time. A send follows its operation, and the receive is put
@@ -30,14 +30,14 @@ def lowered(plan: Plan) -> model.LoweredPlan:
         MismatchError: The order deadlocks; the message describes the cycle.
     """
     check_order(plan)
-    todo = [deque(_with_parameter_turns(plan, steps)) for steps in model.steps_of(plan)]
+    todo = [deque(_add_parameter_turns(plan, steps)) for steps in model.list_steps(plan)]
     lines: list[list[model.Step]] = [[] for _ in todo]
     there: list[set[model.Message | None]] = [{None} for _ in todo]
     while any(todo):
         left = sum(map(len, todo))
         for device, steps in enumerate(todo):
             if not steps or not all(
-                model.input_of(operation, plan) in there[device]
+                model.get_input(operation, plan) in there[device]
                 for operation in steps[0].operations
             ):
                 continue
@@ -45,7 +45,7 @@ def lowered(plan: Plan) -> model.LoweredPlan:
             if step is not _PARAMETER_TURN:
                 lines[device].append(step)
             for operation in step.operations:
-                message = model.output_of(operation, plan)
+                message = model.get_output(operation, plan)
                 there[device].add(message)
                 if model.crosses(message, plan):
                     peer = plan.placement[message.receiver]
@@ -62,7 +62,7 @@ def lowered(plan: Plan) -> model.LoweredPlan:
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
 
-def _with_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
+def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
     """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
 
     PyTorch gathers the parameters of the next stages and frees those of others

@@ -17,9 +17,9 @@ from bubbleviz.schedules.communication.lowered import (
     Message,
     Step,
     Transfer,
-    cell_of,
-    input_of,
-    output_of,
+    get_cell,
+    get_input,
+    get_output,
 )
 from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.plan import PlannedOperation
@@ -64,7 +64,7 @@ class Precedence:
         self._computed = {
             message: end
             for operation, end in self.operation.items()
-            if (message := output_of(operation, lowered.plan)) is not None
+            if (message := get_output(operation, lowered.plan)) is not None
         }
         if not self._started:
             self._join_pairs()
@@ -112,7 +112,7 @@ class Precedence:
             for step in line:
                 for operation in step.operations:
                     own_ns = times[operation.phase][operation.virtual_stage] if times else 0
-                    self.operation[operation] = self._add(device, cell_of(operation), own_ns)
+                    self.operation[operation] = self._add(device, get_cell(operation), own_ns)
                 for transfer in step.transfers:
                     for events in (self._complete, self._started):
                         events[transfer] = self._add(device, str(transfer))
@@ -131,9 +131,9 @@ class Precedence:
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
                 if operation in plan.together:
-                    computed = self._add(device, cell_of(operation))
+                    computed = self._add(device, get_cell(operation))
                     self._wait(computed, self.operation[following])
-                    message = output_of(operation, plan)
+                    message = get_output(operation, plan)
                     if message is not None:
                         self._computed[message] = computed
 
@@ -167,7 +167,7 @@ class Precedence:
         local = self.operation.get(PlannedOperation(stage, local_phase, microbatch))
         if operation.phase is Phase.F:
             local = None
-        message = input_of(operation, self.lowered.plan)
+        message = get_input(operation, self.lowered.plan)
         remote = None
         if message is not None:
             receive = Transfer(message, sends=False)

@@ -12,7 +12,7 @@ Every order here comes from one common order of operations and messages, so none
 from __future__ import annotations
 
 from bubbleviz.schedules.communication import lowered as model
-from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.lowering import lower_plan
 from bubbleviz.schedules.communication.precedence import Precedence
 from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
@@ -35,11 +35,11 @@ _Item = _Work | model.Message
 _Sequence = list[_Item]
 
 
-#: The communication of a plan, as :func:`communicated` returns it.
+#: The communication of a plan, as :func:`order_messages` returns it.
 Communication = tuple[model.LoweredPlan, int, int]
 
 
-def communicated(plan: Plan, workload: Workload, transport: Transport) -> Communication:
+def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
     """Return the fastest lowering found, its makespan, and that of PyTorch's lowering, in ns.
 
     The search tries PyTorch's lowering, orders by time, and the best of these with messages moved
@@ -64,7 +64,7 @@ class _Search:
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
-        self.torch_lowered = lowered(plan)
+        self.torch_lowered = lower_plan(plan)
         free = Precedence(self.torch_lowered, BUFFERED, workload)
         self.least_ns = free.makespan_ns()
         place = {event: rank for rank, event in enumerate(free.order)}
@@ -75,7 +75,7 @@ class _Search:
             for step in line
             if step.operations
         ]
-        self.sequence = self.by_time(free)
+        self.sequence = self.sort_by_time(free)
         self.torch_ns = Precedence(self.torch_lowered, transport, workload).makespan_ns()
         self.events = self.timed(self.sequence)
         self.makespan_ns = self.events.makespan_ns()
@@ -111,13 +111,13 @@ class _Search:
         """Order messages by the time at which they are ready, until the order is stable."""
         sequence, events = self.sequence, self.events
         for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
-            following = self.by_time(events)
+            following = self.sort_by_time(events)
             if self.is_perfect or following == sequence:
                 return
             sequence, events = following, self.timed(following)
             self.offer(sequence, events)
 
-    def by_time(self, events: Precedence) -> _Sequence:
+    def sort_by_time(self, events: Precedence) -> _Sequence:
         """Return work ordered by its start, and messages by the time at which they are ready."""
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
@@ -127,7 +127,7 @@ class _Search:
             event, rank = events.operation[last], self.rank[last]
             end = events.times_ns[event]
             keyed.append((end - events.own_ns[event], rank, work))
-            made = (model.output_of(operation, self.plan) for operation in operations)
+            made = (model.get_output(operation, self.plan) for operation in operations)
             for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
                 keyed.append((end, rank + 0.25 * (place + 1), message))
         keyed.sort(key=lambda item: item[:2])
@@ -139,8 +139,8 @@ class _Search:
         improved = True
         while improved and not self.is_perfect:
             improved = False
-            for message in _critical_messages(self.events):
-                for moved in _moves(self.plan, self.sequence, message):
+            for message in _find_critical_messages(self.events):
+                for moved in _list_moves(self.plan, self.sequence, message):
                     trials -= 1
                     if self.offer(moved, self.timed(moved)):
                         improved = True
@@ -151,7 +151,7 @@ class _Search:
                     break
 
 
-def _critical_messages(events: Precedence) -> list[model.Message]:
+def _find_critical_messages(events: Precedence) -> list[model.Message]:
     """Return the messages of a critical path, the last one first."""
     last = max(events.operation.values(), key=lambda event: events.times_ns[event])
     path = find_longest_path(last, events.edges, events.times_ns, events.own_ns, events.lags_ns)
@@ -159,7 +159,7 @@ def _critical_messages(events: Precedence) -> list[model.Message]:
     return list(dict.fromkeys(messages))
 
 
-def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
+def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
     """Return the orders in which a message swaps places with its neighbours on its ranks."""
 
     def ranks_of(item: model.Message) -> set[int]:
@@ -177,7 +177,7 @@ def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Seq
                     moves.append(moved)
                     break
             elif any(
-                message in (model.output_of(operation, plan), model.input_of(operation, plan))
+                message in (model.get_output(operation, plan), model.get_input(operation, plan))
                 for operation in item[1].operations
             ):
                 break  # The step computes the message or needs it.

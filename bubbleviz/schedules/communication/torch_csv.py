@@ -89,7 +89,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     Raises:
         InputError: it is none; a sentence that names row and cell.
     """
-    lines = [list(_items(number, row)) for number, row in enumerate(_rows_of(text), 1)]
+    lines = [list(_parse_items(number, row)) for number, row in enumerate(_read_rows(text), 1)]
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
     if not any(rows):
         raise InputError("no operation is in it; write one row per rank, as PyTorch does")
@@ -100,7 +100,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
             # A B for the input alone says so.
             for_input = cell.key in weights or (old and "BW" not in cell.text)
             cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
-    placement = _placement(rows)
+    placement = _find_placement(rows)
     microbatches = _count_from_zero(rows)
     _refuse_disorder(rows, microbatches)
     plan = Plan(
@@ -115,7 +115,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     others = (match for line in lines for cell in line if not isinstance(cell, _Cell)
               if (match := _TRANSFER.fullmatch(cell[1])))  # fmt: skip
     first = min((int(match[4]) for match in others), default=0)
-    steps = (tuple(_steps(device, line, plan, first)) for device, line in enumerate(lines))
+    steps = (tuple(_parse_steps(device, line, plan, first)) for device, line in enumerate(lines))
     return model.LoweredPlan(plan, tuple(steps))
 
 
@@ -130,17 +130,17 @@ def write(plan: Plan) -> str:
             f"PyTorch's CSV cannot tell the directions of {plan.name} apart; write one pipeline's"
         )
     out = io.StringIO()
-    rows = ([_cell_text(step.operations) for step in line] for line in model.steps_of(plan))
+    rows = ([_format_cell(step.operations) for step in line] for line in model.list_steps(plan))
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 
-def _cell_text(operations: tuple[PlannedOperation, ...]) -> str:
-    texts = ";".join(map(model.cell_of, operations))
+def _format_cell(operations: tuple[PlannedOperation, ...]) -> str:
+    texts = ";".join(map(model.get_cell, operations))
     return texts if len(operations) == 1 else f"({texts})OVERLAP_F_B"
 
 
-def _rows_of(text: str) -> list[list[str]]:
+def _read_rows(text: str) -> list[list[str]]:
     """Return the cells of each row; empty rows at the end are none.
 
     Raises:
@@ -161,41 +161,41 @@ def _rows_of(text: str) -> list[list[str]]:
     return rows
 
 
-def _items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
+def _parse_items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
     """Yield what a row holds."""
     if not any(row):
         raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
-    for place, text in enumerate(row, 1):
+    for where, text in enumerate(row, 1):
         pair = _OVERLAP.fullmatch(text)
         if _BESIDE.fullmatch(text):
-            yield place, text
+            yield where, text
         elif pair is None and text:
-            yield _cell(number, place, text)
+            yield _parse_cell(number, where, text)
         elif pair is not None:
-            both = [_cell(number, place, part.strip()) for part in pair.groups()]
+            both = [_parse_cell(number, where, part.strip()) for part in pair.groups()]
             forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {number}, cell {place}: {to_one_line(text, 60)!r} is not a forward "
+                    f"row {number}, cell {where}: {to_one_line(text, 60)!r} is not a forward "
                     f"beside a backward; {_FORM}"
                 )
             forward.beside_next = True
             yield from (forward, backward)
 
 
-def _cell(number: int, place: int, text: str) -> _Cell:
+def _parse_cell(number: int, where: int, text: str) -> _Cell:
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
-            f"row {number}, cell {place}: {to_one_line(text, 40)!r} is not an operation; {_FORM}"
+            f"row {number}, cell {where}: {to_one_line(text, 40)!r} is not an operation; {_FORM}"
         )
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:
-        raise InputError(f"row {number}, cell {place}: no model has a stage {stage}; {_FORM}")
-    return _Cell(number, place, text, int(stage), _PHASES[letters], int(microbatch))
+        raise InputError(f"row {number}, cell {where}: no model has a stage {stage}; {_FORM}")
+    return _Cell(number, where, text, int(stage), _PHASES[letters], int(microbatch))
 
 
-def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
+def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     """Return the device of each stage."""
     holder: dict[int, int] = {}
     for cell in (cell for row in rows for cell in row):
@@ -231,10 +231,10 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
             for cell in row:
                 cell.microbatch -= cell.phase is Phase.F
     numbers = sorted({cell.microbatch for row in rows for cell in row})
-    place = {number: index for index, number in enumerate(numbers)}
+    where = {number: index for index, number in enumerate(numbers)}
     for cell in (cell for row in rows for cell in row):
-        cell.microbatch = place[cell.microbatch]
-    return len(place)
+        cell.microbatch = where[cell.microbatch]
+    return len(where)
 
 
 def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
@@ -268,7 +268,7 @@ def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
             )
 
 
-def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
+def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
     """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
 
     Raises:
@@ -304,7 +304,7 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.S
 # Plans from files, refused where they would deadlock.
 
 
-def transport_named(name: str | None) -> Transport:
+def find_transport(name: str | None) -> Transport:
     """Return the transport of that name; None stands for the one of GPUs.
 
     Raises:

@@ -17,8 +17,8 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.lower_bounds import Sums
-from bubbleviz.schedules.layout.partition import Partition, best_partition
-from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
+from bubbleviz.schedules.layout.partition import Partition, find_best_partition
+from bubbleviz.schedules.layout.recurrence import Recurrence, get_edges
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.plan_memory import fits
 from bubbleviz.schedules.workload import (
@@ -29,7 +29,7 @@ from bubbleviz.schedules.workload import (
 )
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
-_TURNS = 4
+_MAX_ROUNDS = 4
 #: The schedule whose forwards are the order of a run that only goes forward.
 FORWARD = "gpipe"
 
@@ -65,8 +65,8 @@ class LayoutQuestion:
     def workload(self, layout: model.Layout) -> Workload:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
-        edges = edges_of(layout.placement, links)
-        return model.layout_workload(
+        edges = get_edges(layout.placement, links)
+        return model.build_layout_workload(
             self.layers, layout, self.microbatches, self.limit, edges=edges, split=self.split
         )
 
@@ -82,8 +82,8 @@ class ScheduleLayout:
             stages at the same places, else equal numbers of layers: of those that fit the memory,
             if any does, the faster.
         own: whether that is the run's own.
-        before_ns: makespan with that.
-        before_fits: whether that is within the memory.
+        baseline_ns: makespan with that.
+        baseline_fits: whether that is within the memory.
         best: the best layout; None where none was found within the memory, or the schedule has
             not this size.
         exact: whether the order is the same whatever the times, so that the layout is the best of
@@ -97,8 +97,8 @@ class ScheduleLayout:
     plan: Plan | None = None
     before: model.Layout | None = None
     own: bool = False
-    before_ns: int | None = None
-    before_fits: bool = True
+    baseline_ns: int | None = None
+    baseline_fits: bool = True
     best: Partition | None = None
     exact: bool = True
     peak_memory: tuple[float, ...] = ()
@@ -108,11 +108,11 @@ class ScheduleLayout:
     @property
     def saving(self) -> float | None:
         """Share of the makespan that the best layout saves; None where one is unknown."""
-        if self.best is None or not self.before_ns:
+        if self.best is None or not self.baseline_ns:
             return None
-        return 1 - self.best.makespan_ns / self.before_ns
+        return 1 - self.best.makespan_ns / self.baseline_ns
 
-    def holders(self) -> tuple[tuple[int, int], ...]:
+    def list_holders(self) -> tuple[tuple[int, int], ...]:
         """Return (device, virtual stage of one pipeline) of all stages, those of replicas too."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
@@ -124,7 +124,7 @@ class ScheduleLayout:
         return self.exact and self.best is not None and self.best.proven
 
 
-def best_layouts(
+def find_best_layouts(
     question: LayoutQuestion,
     names: Sequence[str],
     chunks: int | None = None,
@@ -146,61 +146,68 @@ def best_layouts(
     layers = question.layers
     times_ns = (*layers.times, layers.down_ns, layers.up_ns)
     check_total((column.tolist() for column in times_ns), question.microbatches)
-    named = names or ([FORWARD] if question.layers.forward_only else ())
-    rules = [known.find_schedule(name) for name in named] or [
+    schedule_names = names or ([FORWARD] if question.layers.forward_only else ())
+    rules = [known.find_schedule(name) for name in schedule_names] or [
         rule for rule in known.SCHEDULES if rule.has_one_order
     ]
     rows: list[ScheduleLayout] = []
     for number, rule in enumerate(rules):
         watch(number / len(rules))
         try:
-            rows.append(_of_schedule(question, rule, chunks))
+            rows.append(_find_for_schedule(question, rule, chunks))
         except UsageError as error:
             if names:
                 raise
             rows.append(ScheduleLayout(rule.name, reason=str(error)))
     watch(1.0)
-    return tuple(sorted(rows, key=_place))
+    return tuple(sorted(rows, key=_rank_row))
 
 
-def _place(row: ScheduleLayout) -> tuple[bool, int, str]:
+def _rank_row(row: ScheduleLayout) -> tuple[bool, int, str]:
     makespan_ns = 0 if row.best is None else row.best.makespan_ns
     return row.best is None, makespan_ns, row.schedule
 
 
-def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -> ScheduleLayout:
+def _find_for_schedule(
+    question: LayoutQuestion, rule: Schedule, chunks: int | None
+) -> ScheduleLayout:
     """Return the best layout for a schedule; order and layout of a searched one in turn.
 
     Raises:
         UsageError: it does not allow the sizes.
     """
-    several = rule.chunks if chunks is None or rule.chunks == 1 else chunks
+    n_chunks = rule.chunks if chunks is None or rule.chunks == 1 else chunks
     if rule.has_one_order:
-        return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
-    placement = known.get_searched_placement(rule, question.stages, several)
-    (layout, *_), _ = _before(question, placement)
+        return _find_for_plan(question, rule.plan(question.stages, question.microbatches, n_chunks))
+    placement = known.get_searched_placement(rule, question.stages, n_chunks)
+    (layout, *_), _ = _list_baselines(question, placement)
     rows: list[ScheduleLayout] = []
-    for _ in range(_TURNS):
-        workload = _device_workload(question, rule, layout)
+    for _ in range(_MAX_ROUNDS):
+        workload = _build_device_workload(question, rule, layout)
         plan = known.search_plan(rule.name, workload, makespan=True)
-        row = _of_plan(question, plan, layout)
-        first_ns = rows[0].before_ns if rows else row.before_ns
-        row = replace(row, schedule=rule.name, exact=False, before_ns=first_ns)
-        worse = any(_place(row) >= _place(other) for other in rows)
+        row = _find_for_plan(question, plan, layout)
+        first_ns = rows[0].baseline_ns if rows else row.baseline_ns
+        row = replace(row, schedule=rule.name, exact=False, baseline_ns=first_ns)
+        is_worse = any(_rank_row(row) >= _rank_row(other) for other in rows)
         rows.append(row)
-        if worse or row.best is None:
+        if is_worse or row.best is None:
             break
         layout = row.best.layout
-    return min(rows, key=_place)
+    return min(rows, key=_rank_row)
 
 
-def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Layout) -> Workload:
+def _build_device_workload(
+    question: LayoutQuestion, rule: Schedule, layout: model.Layout
+) -> Workload:
     """Return what an order is searched for: times of devices, and the schedule's own memory."""
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
     devices = range(question.stages)
     times = [
-        [sum(each[s] for s in stages) // len(stages) for stages in map(layout.of_device, devices)]
+        [
+            sum(each[s] for s in stages) // len(stages)
+            for stages in map(layout.get_stages_of, devices)
+        ]
         for each in (work.forward_ns, work.backward_ns, work.weight_ns)
     ]
     limit = searched.limit(question.stages) if searched.limit else None
@@ -213,25 +220,29 @@ def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Lay
     )
 
 
-def _of_plan(
+def _find_for_plan(
     question: LayoutQuestion, plan: Plan, start: model.Layout | None = None
 ) -> ScheduleLayout:
     """Return the best layout for one order."""
     recurrence, layers = question.recurrence(plan), question.layers
-    layouts, own = _before(question, recurrence.placement)
-    makespans = recurrence.makespans(layers, np.array([each.bounds for each in layouts], np.int64))
-    is_fitting = [fits(peak_memory(layers, recurrence, each), question.limit) for each in layouts]
-    at = min(range(len(layouts)), key=lambda row: (not is_fitting[row], makespans[row]))
+    layouts, is_current = _list_baselines(question, recurrence.placement)
+    makespans = recurrence.compute_makespans(
+        layers, np.array([each.bounds for each in layouts], np.int64)
+    )
+    is_fitting = [
+        fits(compute_peak_memory(layers, recurrence, each), question.limit) for each in layouts
+    ]
+    index = min(range(len(layouts)), key=lambda row: (not is_fitting[row], makespans[row]))
     starts = [*layouts] if start is None else [*layouts, start]
     row = ScheduleLayout(
         schedule=plan.name,
         plan=plan,
-        before=layouts[at],
-        own=own,
-        before_ns=int(makespans[at]),
-        before_fits=is_fitting[at],
+        before=layouts[index],
+        own=is_current,
+        baseline_ns=int(makespans[index]),
+        baseline_fits=is_fitting[index],
     )
-    best = best_partition(recurrence, layers, question.limit, starts)
+    best = find_best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
         return replace(row, reason=best)
     times = get_phase_times(question.workload(best.layout))
@@ -241,27 +252,27 @@ def _of_plan(
     return replace(
         row,
         best=best,
-        peak_memory=peak_memory(layers, recurrence, best.layout),
+        peak_memory=compute_peak_memory(layers, recurrence, best.layout),
         bubble_ratio=1 - work_ns / window_ns if window_ns else None,
     )
 
 
-def _before(
+def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
     """Return the layouts to compare with, and whether it is the run's own."""
-    own = question.own
-    if own is not None and own.placement == placement:
-        return (own,), True
-    return model.even_layouts(question.layers, placement), False
+    current = question.own
+    if current is not None and current.placement == placement:
+        return (current,), True
+    return model.make_even_layouts(question.layers, placement), False
 
 
-def peak_memory(
+def compute_peak_memory(
     layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
     """Return the most that each device holds, what is always taken included."""
     sums = Sums(layers, recurrence.length)
-    rows = recurrence.memory_rows()
+    rows = recurrence.list_memory_rows()
     sums.add([path for _, path in rows])
     values = sums.values(np.array([layout.bounds], np.int64))[0]
     peaks = [0.0] * recurrence.plan.stages

@@ -21,7 +21,7 @@ _LETTER = {
 _EMBEDDING, _HEAD = ("tok_embeddings",), ("norm", "output")
 
 
-def megatron_layout(layers: Layers, layout: Layout) -> str | None:
+def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
     """Return the value of ``--pipeline-model-parallel-layout``, or None if Megatron refuses it.
 
     ``E`` is the embedding, ``t`` a transformer layer, ``m`` a layer of multi-token prediction,
@@ -34,31 +34,35 @@ def megatron_layout(layers: Layers, layout: Layout) -> str | None:
     if layout.placement != make_looped_placement(devices, chunks):
         return None
     stages = ["".join(_LETTER[layers.kinds[at]] for at in stage) for stage in layout.stages]
-    ends = {"E": stages[1:], "L": stages[:-1]}
-    apart = any(letter in stage for letter, others in ends.items() for stage in others)
+    other_stages = {"E": stages[1:], "L": stages[:-1]}
+    is_misplaced = any(
+        letter in stage for letter, others in other_stages.items() for stage in others
+    )
     predicting = [at for at, stage in enumerate(stages) if "m" in stage]
-    if apart or len(predicting) > 1 or any(at < devices * (chunks - 1) for at in predicting):
+    if is_misplaced or len(predicting) > 1 or any(at < devices * (chunks - 1) for at in predicting):
         return None
     stages[0] = "E" + stages[0].replace("E", "")
     stages[-1] = stages[-1].replace("L", "") + "L"
-    return _repeated(stages)
+    return _abbreviate(stages)
 
 
-def _repeated(stages: list[str]) -> str:
+def _abbreviate(stages: list[str]) -> str:
     """Return the text of all stages, with repetitions abbreviated and no ``|`` after the last."""
 
-    def word(stage: str) -> str:
+    def format_stage(stage: str) -> str:
         runs = ((letter, len(list(run))) for letter, run in groupby(stage))
         return "".join(each * n if n < 3 else f"{each}*{n}" for each, n in runs)
 
     words = []
     for stage, same in groupby(stages[:-1]):
         count = len(list(same))
-        words.append(f"({word(stage)}|)*{count}" if count > 1 else f"{word(stage)}|")
-    return "".join(words) + word(stages[-1])
+        words.append(
+            f"({format_stage(stage)}|)*{count}" if count > 1 else f"{format_stage(stage)}|"
+        )
+    return "".join(words) + format_stage(stages[-1])
 
 
-def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
+def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
 
     Transformer layers are numbered across all stages. The only embedding layer, or head layer, gets
@@ -68,13 +72,13 @@ def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
     parts = []
     for stage in layout.stages:
         names: list[str] = []
-        for at in stage:
-            kind = layers.kinds[at]
+        for layer in stage:
+            kind = layers.kinds[layer]
             if kind is LayerKind.TRANSFORMER:
                 names.append(f"layers.{number}")
                 number += 1
             elif kind is LayerKind.MTP or layers.kinds.count(kind) > 1:
-                names.append(layers.names[at])
+                names.append(layers.names[layer])
             else:
                 names += _EMBEDDING if kind is LayerKind.EMBEDDING else _HEAD
         parts.append(names)

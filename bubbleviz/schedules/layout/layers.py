@@ -15,7 +15,7 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
-MOST_LAYERS = 1_000
+MAX_LAYERS = 1_000
 
 
 class LayerKind(Enum):
@@ -74,7 +74,7 @@ class Layers(Table):
         return not self.fused_ns.any()
 
 
-def timed_layers(
+def build_layers(
     times: Sequence[Ints], names: tuple[str, ...], kinds: tuple[LayerKind, ...]
 ) -> Layers:
     """Return layers by their F, B, W and BW alone, without transfers and memory."""
@@ -86,7 +86,7 @@ def timed_layers(
 
 
 #: Rows of :attr:`Layers.features`, behind those of its times.
-HELD, KEPT, RESIDENT = 4, 5, 6
+ACTIVATION, WEIGHT_ACTIVATION, RESIDENT = 4, 5, 6
 FEATURES = 7
 
 
@@ -107,12 +107,12 @@ class Layout:
         """The layers of each virtual stage."""
         return tuple(range(low, high) for low, high in pairwise(self.bounds))
 
-    def of_device(self, device: int) -> tuple[int, ...]:
+    def get_stages_of(self, device: int) -> tuple[int, ...]:
         """Return the virtual stages of a device."""
         return tuple(stage for stage, at in enumerate(self.placement) if at == device)
 
 
-def even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
+def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
     """Return the layouts that frameworks fall back to: as many transformer layers on each stage.
 
     What the division leaves goes to the last stages, one each, or to the first; what comes before
@@ -126,11 +126,11 @@ def even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, La
     if len(inner) < stages:
         inner = list(range(len(layers)))
     check_enough(len(inner), stages)
-    share, left = divmod(len(inner), stages)
-    places, ends = range(1, stages), len(layers)
-    last = (inner[share * stage + max(stage - stages + left, 0)] for stage in places)
-    first = (inner[share * stage + min(stage, left)] for stage in places)
-    return Layout(placement, (0, *last, ends)), Layout(placement, (0, *first, ends))
+    per_stage, left = divmod(len(inner), stages)
+    boundaries, n_layers = range(1, stages), len(layers)
+    last = (inner[per_stage * stage + max(stage - stages + left, 0)] for stage in boundaries)
+    first = (inner[per_stage * stage + min(stage, left)] for stage in boundaries)
+    return Layout(placement, (0, *last, n_layers)), Layout(placement, (0, *first, n_layers))
 
 
 def check_enough(layers: int, stages: int) -> None:
@@ -144,11 +144,11 @@ def check_enough(layers: int, stages: int) -> None:
             f"{format_count(layers, 'layer')} for {stages} virtual stages: each needs at least "
             "one; give fewer stages or chunks"
         )
-    if layers > MOST_LAYERS:
-        raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")
+    if layers > MAX_LAYERS:
+        raise UsageError(f"more than {MAX_LAYERS:,} layers; take several as one")
 
 
-def layout_workload(
+def build_layout_workload(
     layers: Layers,
     layout: Layout,
     microbatches: int,
@@ -170,21 +170,21 @@ def layout_workload(
     """
     placement = layout.placement
 
-    def summed(column: Ints) -> tuple[int, ...]:
+    def sum_times(column: Ints) -> tuple[int, ...]:
         return tuple(int(column[low:high].sum()) for low, high in pairwise(layout.bounds))
 
-    def held(column: Floats) -> tuple[float, ...]:
+    def sum_memory(column: Floats) -> tuple[float, ...]:
         return tuple(float(column[low:high].sum()) for low, high in pairwise(layout.bounds))
 
-    behind = [bound - 1 for bound in layout.bounds[1:-1]]
-    cut = [here != there for here, there in pairwise(placement)]
-    further = np.zeros((2, len(cut)), np.int64) if edges is None else edges
+    last_layer = [bound - 1 for bound in layout.bounds[1:-1]]
+    is_cut = [here != there for here, there in pairwise(placement)]
+    extra_ns = np.zeros((2, len(is_cut)), np.int64) if edges is None else edges
     down, up = (
-        [int(ns[at] + more) * far for at, more, far in zip(behind, extra, cut, strict=True)]
-        for ns, extra in zip((layers.down_ns, layers.up_ns), further, strict=True)
+        [int(ns[at] + more) * far for at, more, far in zip(last_layer, extra, is_cut, strict=True)]
+        for ns, extra in zip((layers.down_ns, layers.up_ns), extra_ns, strict=True)
     )
-    resident = held(layers.resident)
-    forward, backward, weight, fused = map(summed, layers.times)
+    resident = sum_memory(layers.resident)
+    forward, backward, weight, fused = map(sum_times, layers.times)
     return Workload(
         placement=placement,
         microbatches=microbatches,
@@ -194,12 +194,12 @@ def layout_workload(
         fused_ns=fused,
         down_ns=(*down, 0),
         up_ns=(0, *up),
-        activation=held(layers.held),
-        weight_activation=held(layers.kept),
+        activation=sum_memory(layers.held),
+        weight_activation=sum_memory(layers.kept),
         limit=None
         if limit is None
         else tuple(
-            most - sum(resident[stage] for stage in layout.of_device(device))
+            most - sum(resident[stage] for stage in layout.get_stages_of(device))
             for device, most in enumerate(limit)
         ),
         split=split,

@@ -64,30 +64,30 @@ class Sums:
             return
         first = np.zeros((2, 1))
         crossed = np.stack([np.concatenate((first, path), axis=1) for _, path in paths])
-        self.extend(
+        self.add_values(
             np.stack([factors.T @ self._summed for factors, _ in paths]),
             np.einsum("kws,wi->ksi", crossed, self._crossing)
             + np.einsum("kws,ws->ks", crossed, self._edges)[:, :, None],
         )
 
-    def extend(self, up_to: Floats, into: Floats) -> None:
+    def add_values(self, up_to: Floats, into: Floats) -> None:
         """Add sums by their values for each stage, see :attr:`up_to` and :attr:`into`."""
         self.up_to = np.concatenate((self.up_to, up_to))
         self.into = np.concatenate((self.into, into))
-        self.rest = np.concatenate((self.rest, self.least(up_to, into)))
+        self.rest = np.concatenate((self.rest, self._compute_rest(up_to, into)))
 
-    def keep(self, rows: Ints | Bools) -> None:
+    def select(self, rows: Ints | Bools) -> None:
         """Keep some of the sums only."""
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
 
-    def least(self, up_to: Floats, into: Floats) -> Floats:
+    def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
         """Return the least values of each stage and all later ones, see :attr:`rest`."""
         rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
         rest[:, self.stages, self.count] = 0.0
         for stage in reversed(range(self.stages)):
             # The stage ends before the best of all layers after its first one.
-            ends = up_to[:, stage] + rest[:, stage + 1]
-            best = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+            with_end = up_to[:, stage] + rest[:, stage + 1]
+            best = np.minimum.accumulate(with_end[:, ::-1], axis=1)[:, ::-1]
             first = into[:, stage, :-1] - up_to[:, stage, :-1]
             rest[:, stage, :-1] = first + best[:, 1:]
         return rest
@@ -107,7 +107,7 @@ class Sums:
         return total.T
 
 
-def bottleneck_of(
+def find_bottleneck_layout(
     placement: tuple[int, ...], paths: list[Path], sums: Sums
 ) -> tuple[Floats, Ints] | None:
     """Find the layout whose longest device path is the shortest.
@@ -135,8 +135,8 @@ def bottleneck_of(
     if placement != tuple(range(stages)) or len(paths) != stages:
         return None
     for stage, (factors, crossed) in enumerate(paths):
-        before, after = factors[:, :stage], factors[:, stage + 1 :]
-        if (before != before[:, :1]).any() or after.any() or crossed[:, stage:].any():
+        earlier, later = factors[:, :stage], factors[:, stage + 1 :]
+        if (earlier != earlier[:, :1]).any() or later.any() or crossed[:, stage:].any():
             return None
     # Length of the path of each stage, given its first layer and its end.
     lengths = np.full((stages, count + 1, count + 1), np.inf)
@@ -147,8 +147,8 @@ def bottleneck_of(
         if stage:
             into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
             lengths[stage] += up_to[0][:, None] + into
-    place = np.arange(count + 1)
-    lengths[:, place[:, None] >= place[None, :]] = np.inf
+    layer = np.arange(count + 1)
+    lengths[:, layer[:, None] >= layer[None, :]] = np.inf
     rest = np.full((stages + 1, count + 1), np.inf)
     rest[stages, count] = 0.0
     for stage in reversed(range(stages)):

@@ -23,7 +23,11 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.layers import Layers, Layout, check_enough
-from bubbleviz.schedules.layout.lower_bounds import Sums, bottleneck_of, find_possible_starts
+from bubbleviz.schedules.layout.lower_bounds import (
+    Sums,
+    find_bottleneck_layout,
+    find_possible_starts,
+)
 from bubbleviz.schedules.layout.recurrence import BLOCK, Recurrence
 from bubbleviz.schedules.plan_memory import ROUNDING
 
@@ -31,7 +35,7 @@ from bubbleviz.schedules.plan_memory import ROUNDING
 NEVER = int(np.iinfo(np.int64).max)
 
 
-def _moves(stages: int) -> Ints:
+def _list_moves(stages: int) -> Ints:
     """Return changes of the bounds: runs of boundaries by one layer, single ones also by two."""
     moves = []
     for low in range(1, stages):
@@ -44,28 +48,28 @@ def _moves(stages: int) -> Ints:
     return np.array(moves, np.int64).reshape(len(moves), stages + 1)
 
 
-def balanced(layers: Layers, stages: int) -> Ints:
+def balance_layers(layers: Layers, stages: int) -> Ints:
     """Return the layout whose boundaries are closest to equal shares of all work."""
     work = layers.forward_ns + layers.backward_ns + layers.weight_ns
     done = np.concatenate(([0], work.cumsum()))
-    wanted = done[-1] * np.arange(stages + 1) / stages
-    bounds = np.abs(done[None, :] - wanted[:, None]).argmin(axis=1)
+    target = done[-1] * np.arange(stages + 1) / stages
+    bounds = np.abs(done[None, :] - target[:, None]).argmin(axis=1)
     # Layers without time make several boundaries equally close, so the outer ones are set.
     bounds[0], bounds[-1] = 0, len(layers)
     # Each stage needs at least one layer.
-    least = np.arange(stages + 1)
-    bounds = np.maximum.accumulate(bounds - least) + least
-    most = len(layers) - least[::-1]
-    result: Ints = np.minimum(bounds, most)
+    min_bound = np.arange(stages + 1)
+    bounds = np.maximum.accumulate(bounds - min_bound) + min_bound
+    max_bound = len(layers) - min_bound[::-1]
+    result: Ints = np.minimum(bounds, max_bound)
     return result
 
 
 #: Number of values that a step of the search computes together.
-_ROOM = 1 << 22
+_MAX_VALUES = 1 << 22
 #: Maximum number of sums, which are those of devices and the latest ones.
-_MOST_SUMS = 64
+_MAX_SUMS = 64
 #: Maximum number of partial layouts, and maximum number of operations that are timed.
-MOST_BEGINNINGS, MOST_TIMED = 8_000_000, 600_000_000
+MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
 #: Rounding error of a bound. Makespans are whole numbers.
 _ROUNDING = 0.25
 
@@ -97,14 +101,14 @@ NONE_FITS = "no layout fits the memory"
 BROKEN_OFF = "the search found no layout that fits the memory"
 
 
-def best_partition(
+def find_best_partition(
     recurrence: Recurrence,
     layers: Layers,
     limit: Sequence[float] | None = None,
     starts: Sequence[Layout] = (),
     watch: Watch = unwatched,
     *,
-    beginnings: int = MOST_BEGINNINGS,
+    max_nodes: int = MAX_NODES,
 ) -> Partition | str:
     """Return the layout with the shortest makespan of one order, or why there is none.
 
@@ -114,19 +118,19 @@ def best_partition(
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
         starts: Layouts to start with.
         watch: Function that is called with the share of the search that is done.
-        beginnings: Maximum number of partial layouts.
+        max_nodes: Maximum number of partial layouts.
 
     Raises:
         UsageError: There are fewer layers than virtual stages.
     """
     check_enough(len(layers), recurrence.length)
     search = _Search(recurrence, layers, limit)
-    likely = [np.array(start.bounds, np.int64) for start in starts]
-    likely.append(balanced(layers, recurrence.length))
-    likely += [] if search.bottleneck is None else [search.bottleneck[1]]
-    for bounds in likely:
-        search.learn(search.climb(bounds))
-    search.run(watch, beginnings)
+    candidates = [np.array(start.bounds, np.int64) for start in starts]
+    candidates.append(balance_layers(layers, recurrence.length))
+    candidates += [] if search.bottleneck is None else [search.bottleneck[1]]
+    for bounds in candidates:
+        search.learn(search.improve(bounds))
+    search.run(watch, max_nodes)
     if search.bounds is None:
         return NONE_FITS if np.isinf(search.open_ns) else BROKEN_OFF
     layout = Layout(recurrence.placement, tuple(search.bounds.tolist()))
@@ -149,7 +153,7 @@ class _Search:
         memory: Memory of devices, as sums.
         limits: Limit of each of these sums.
         sums: Lower bounds of the makespan.
-        bottleneck: Result of :func:`bottleneck_of`.
+        bottleneck: Result of :func:`find_bottleneck_layout`.
         open_ns: Lower bound of the makespan of layouts that were not examined.
     """
 
@@ -164,17 +168,17 @@ class _Search:
         self.memory = Sums(layers, recurrence.length)
         self.limits: Floats = np.empty(0)
         if limit is not None:
-            rows = recurrence.memory_rows()
+            rows = recurrence.list_memory_rows()
             self.memory.add([path for _, path in rows])
             self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
-        devices = recurrence.device_paths(layers)
+        devices = recurrence.find_device_paths(layers)
         self.sums.add(devices)
         # The longest of several sums is at least their mean. The least value of the mean shows how
         # far all devices can be busy at the same time.
         mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
-        self.sums.extend(*mean)
-        self.bottleneck = bottleneck_of(recurrence.placement, devices, self.sums)
+        self.sums.add_values(*mean)
+        self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
         self.open_ns = np.inf
 
     def learn(self, *layouts: Ints) -> None:
@@ -184,31 +188,31 @@ class _Search:
     def times(self, bounds: Ints) -> Ints:
         """Return the makespans of layouts that fit, and keep the best layout."""
         self.timed += len(bounds)
-        makespans = self.recurrence.makespans(self.layers, bounds)
+        makespans = self.recurrence.compute_makespans(self.layers, bounds)
         if len(bounds) and makespans.min() < self.makespan_ns:
-            at = int(makespans.argmin())
-            self.bounds, self.makespan_ns = bounds[at].copy(), int(makespans[at])
+            index = int(makespans.argmin())
+            self.bounds, self.makespan_ns = bounds[index].copy(), int(makespans[index])
         return makespans
 
-    def climb(self, bounds: Ints) -> Ints:
+    def improve(self, bounds: Ints) -> Ints:
         """Move single boundaries, and runs of them, while that helps; return the last layout.
 
         Args:
             bounds: Bounds of a layout. If it does not fit, its memory is reduced first.
         """
-        moves = _moves(self.recurrence.length)
+        moves = _list_moves(self.recurrence.length)
         excess, makespan_ns = self._measured(bounds[None, :])
-        now = float(excess[0]), int(makespan_ns[0])
+        best = float(excess[0]), int(makespan_ns[0])
         while True:
-            near = bounds + moves
-            near = near[(np.diff(near, axis=1) > 0).all(axis=1)]
-            if len(near) == 0:
+            neighbours = bounds + moves
+            neighbours = neighbours[(np.diff(neighbours, axis=1) > 0).all(axis=1)]
+            if len(neighbours) == 0:
                 return bounds
-            excess, makespan_ns = self._measured(near)
-            at = int(np.lexsort((makespan_ns, excess))[0])
-            if (float(excess[at]), int(makespan_ns[at])) >= now:
+            excess, makespan_ns = self._measured(neighbours)
+            index = int(np.lexsort((makespan_ns, excess))[0])
+            if (float(excess[index]), int(makespan_ns[index])) >= best:
                 return bounds
-            bounds, now = near[at], (float(excess[at]), int(makespan_ns[at]))
+            bounds, best = neighbours[index], (float(excess[index]), int(makespan_ns[index]))
 
     def _measured(self, bounds: Ints) -> tuple[Floats, Ints]:
         """Return the memory above the limits and the makespan of layouts, and keep the best."""
@@ -219,30 +223,32 @@ class _Search:
         # The makespans of layouts that do not fit do not matter.
         return excess, makespans
 
-    def run(self, watch: Watch, beginnings: int) -> None:
+    def run(self, watch: Watch, max_nodes: int) -> None:
         """Search until no partial layout is left, or the limits of the search are reached."""
         possible, fixed = find_possible_starts(self.memory, self.limits), len(self.sums)
         operations = sum(map(len, self.recurrence.plan.orders))
-        before = self.timed
-        least = self.sums.rest[:, 0, 0].max(initial=0.0)
+        timed_at_start = self.timed
+        lower_bound = self.sums.rest[:, 0, 0].max(initial=0.0)
         if self.bottleneck is not None:
-            least = max(least, self.bottleneck[0][0, 0])
-        stack = [(np.array([float(least)]), np.zeros((1, 1), np.int64))]
+            lower_bound = max(lower_bound, self.bottleneck[0][0, 0])
+        stack = [(np.array([float(lower_bound)]), np.zeros((1, 1), np.int64))]
         while stack:
-            bound, begun = stack.pop()
-            alive = bound < self._better_ns
-            bound, begun = bound[alive], begun[alive]
-            if len(begun) == 0:
+            bound, partial_layouts = stack.pop()
+            is_open = bound < self._better_ns
+            bound, partial_layouts = bound[is_open], partial_layouts[is_open]
+            if len(partial_layouts) == 0:
                 continue
-            spent = max(self._looked / beginnings, (self.timed - before) * operations / MOST_TIMED)
-            watch(min(1.0, spent))
-            if spent >= 1:
+            budget_used = max(
+                self._looked / max_nodes, (self.timed - timed_at_start) * operations / MAX_TIMED
+            )
+            watch(min(1.0, budget_used))
+            if budget_used >= 1:
                 self.open_ns = min(bound.min(), *(part.min() for part, _ in stack), np.inf)
                 return
-            if begun.shape[1] == self.stages + 1:
-                self._time(bound, begun, fixed)
+            if partial_layouts.shape[1] == self.stages + 1:
+                self._measure_complete(bound, partial_layouts, fixed)
             else:
-                stack += self._further(begun, possible)
+                stack += self._branch(partial_layouts, possible)
         watch(1.0)
 
     @property
@@ -250,50 +256,54 @@ class _Search:
         """Upper limit of the bounds of layouts that may be better than the best one."""
         return self.makespan_ns - 1 + _ROUNDING
 
-    def _further(self, begun: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
+    def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
         """Return the partial layouts with one more stage, the best ones last."""
-        stage = begun.shape[1] - 1
-        low, high = begun[:, -1] + 1, self.count - (self.stages - stage - 1)
-        ends = high - low + 1 if stage + 1 < self.stages else np.ones_like(low)
-        row = np.repeat(np.arange(len(begun)), ends)
-        place = np.arange(len(row)) - np.repeat(ends.cumsum() - ends, ends)
-        end = low[row] + place if stage + 1 < self.stages else np.full(len(row), self.count)
+        stage = partial_layouts.shape[1] - 1
+        low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
+        n_ends = high - low + 1 if stage + 1 < self.stages else np.ones_like(low)
+        row = np.repeat(np.arange(len(partial_layouts)), n_ends)
+        index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
+        end = low[row] + index if stage + 1 < self.stages else np.full(len(row), self.count)
         self._looked += len(row)
-        fits = self._bounds(self.memory, begun, row, end, stage)
-        keep = (fits <= self.limits).all(axis=1) & possible[stage + 1, end]
-        row, end = row[keep], end[keep]
-        bound = self._bounds(self.sums, begun, row, end, stage).max(axis=1, initial=0.0)
+        memory_bound = self._bounds(self.memory, partial_layouts, row, end, stage)
+        may_fit = (memory_bound <= self.limits).all(axis=1) & possible[stage + 1, end]
+        row, end = row[may_fit], end[may_fit]
+        bound = self._bounds(self.sums, partial_layouts, row, end, stage).max(axis=1, initial=0.0)
         if self.bottleneck is not None:
             bound = np.maximum(bound, self.bottleneck[0][stage + 1, end])
-        alive = bound < self._better_ns
-        row, end, bound = row[alive], end[alive], bound[alive]
+        is_open = bound < self._better_ns
+        row, end, bound = row[is_open], end[is_open], bound[is_open]
         order = np.argsort(-bound, kind="stable")
-        grown = np.concatenate((begun[row[order]], end[order, None]), axis=1)
+        grown = np.concatenate((partial_layouts[row[order]], end[order, None]), axis=1)
         size = BLOCK  # complete ones are timed
         if grown.shape[1] <= self.stages:
-            size = max(1, _ROOM // ((_MOST_SUMS + len(self.memory)) * self.count))
+            size = max(1, _MAX_VALUES // ((_MAX_SUMS + len(self.memory)) * self.count))
         # The search goes on with the last part.
         cuts = range(len(grown) % size, len(grown), size) if len(grown) else range(0)
         parts = np.split(np.arange(len(grown)), list(cuts))
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
 
     @staticmethod
-    def _bounds(sums: Sums, begun: Ints, row: Ints, end: Ints, stage: int) -> Floats:
+    def _bounds(sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int) -> Floats:
         """Return the sums of partial layouts with one more stage and the best rest; (n, K)."""
-        first = begun[:, -1]
-        before = sums.values(begun).T + sums.into[:, stage, first] - sums.up_to[:, stage, first]
+        first = partial_layouts[:, -1]
+        value = (
+            sums.values(partial_layouts).T
+            + sums.into[:, stage, first]
+            - sums.up_to[:, stage, first]
+        )
         rest = sums.up_to[:, stage, :] + sums.rest[:, stage + 1, :]
-        result: Floats = (before[:, row] + rest[:, end]).T
+        result: Floats = (value[:, row] + rest[:, end]).T
         return result
 
-    def _time(self, bound: Floats, layouts: Ints, fixed: int) -> None:
+    def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Time complete layouts, and learn from the one whose bound was furthest off."""
         makespans = self.times(layouts)
-        wrong = np.argsort(bound - makespans, kind="stable")[:1]
+        worst_bound = np.argsort(bound - makespans, kind="stable")[:1]
         shortest = np.argsort(makespans, kind="stable")[:1]
-        chosen = dict.fromkeys((*wrong.tolist(), *shortest.tolist()))
-        self.learn(*(layouts[at] for at in chosen))
-        if len(self.sums) > max(_MOST_SUMS, fixed + 8):
-            kept = np.arange(len(self.sums))
-            recent = len(self.sums) - max(_MOST_SUMS, fixed + 8)
-            self.sums.keep((kept < fixed) | (kept >= fixed + recent))
+        selected = dict.fromkeys((*worst_bound.tolist(), *shortest.tolist()))
+        self.learn(*(layouts[at] for at in selected))
+        if len(self.sums) > max(_MAX_SUMS, fixed + 8):
+            sum_index = np.arange(len(self.sums))
+            recent = len(self.sums) - max(_MAX_SUMS, fixed + 8)
+            self.sums.select((sum_index < fixed) | (sum_index >= fixed + recent))

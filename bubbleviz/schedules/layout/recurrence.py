@@ -13,7 +13,13 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.layout.layers import FEATURES, HELD, KEPT, RESIDENT, Layers
+from bubbleviz.schedules.layout.layers import (
+    ACTIVATION,
+    FEATURES,
+    RESIDENT,
+    WEIGHT_ACTIVATION,
+    Layers,
+)
 from bubbleviz.schedules.operation_graph import build_operation_graph
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, find_longest_path
@@ -60,9 +66,9 @@ class Recurrence:
             for stage in range(plan.virtual_stages)
         ]
         #: Additional transfer time over each boundary, down and up.
-        self.edges = edges_of(self.placement, links)
+        self.edges = get_edges(self.placement, links)
 
-    def makespans(self, layers: Layers, bounds: Ints) -> Ints:
+    def compute_makespans(self, layers: Layers, bounds: Ints) -> Ints:
         """Return the makespan of each layout, in nanoseconds.
 
         Args:
@@ -72,49 +78,49 @@ class Recurrence:
         makespans_ns = np.empty(len(bounds), np.int64)
         for first in range(0, len(bounds), BLOCK):
             block = slice(first, first + BLOCK)
-            lengths, transfers = self._times(layers, bounds[block])
-            own = [lengths[index] for index in self._length_index]
+            lengths, transfers = self._sum_times(layers, bounds[block])
+            operation_ns = [lengths[index] for index in self._length_index]
             lags = [transfers[index] for index in self._transfer_index]
-            ends = compute_ends_of_scenarios(self._graph.edges, own, lags)
-            makespans_ns[block] = ends[list(self._graph.last)].max(axis=0)
+            end_ns = compute_ends_of_scenarios(self._graph.edges, operation_ns, lags)
+            makespans_ns[block] = end_ns[list(self._graph.last)].max(axis=0)
         return makespans_ns
 
     def path(self, layers: Layers, bounds: Ints) -> Path:
         """Return the longest path for one layout, given its bounds."""
-        return self._longest(*self._times(layers, bounds[None, :]))
+        return self._find_longest(*self._sum_times(layers, bounds[None, :]))
 
-    def device_paths(self, layers: Layers) -> list[Path]:
+    def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
         Its operations take so much longer than the others that the longest path contains them.
         """
-        totals = [int(each.sum()) for each in layers.times]
-        each = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
-        lengths = np.array(each, np.int64)[:, None, None]
+        totals = [int(phase_length.sum()) for phase_length in layers.times]
+        phase_length = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
+        lengths = np.array(phase_length, np.int64)[:, None, None]
         lengths = np.repeat(lengths, self.length, axis=1)
         paths = []
         for device in range(self.plan.stages):
             weight = np.where(np.array(self.plan.placement) == device, 1 << 20, 1)
             weight = weight.reshape(-1, self.length).max(axis=0)
             transfers = np.ones((2, self.length, 1), np.int64)
-            paths.append(self._longest(lengths * weight[:, None], transfers))
+            paths.append(self._find_longest(lengths * weight[:, None], transfers))
         return paths
 
-    def _longest(self, lengths: Ints, transfers: Ints) -> Path:
+    def _find_longest(self, lengths: Ints, transfers: Ints) -> Path:
         """Return the longest path, given the times of one layout."""
         edges = self._graph.edges
-        own = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
+        operation_ns = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
         lags = [int(transfers[way, boundary, 0]) for way, boundary in self._transfer_index]
-        ends = compute_ends(edges, own, lags)
-        factors, crossed = np.zeros((FEATURES, self.length)), self._uncrossed()
-        last = max(self._graph.last, key=lambda row: ends[row], default=NONE)
-        for row, lag in find_longest_path(last, edges, ends, own, lags):
+        end_ns = compute_ends(edges, operation_ns, lags)
+        factors, crossed = np.zeros((FEATURES, self.length)), self._make_uncrossed()
+        last = max(self._graph.last, key=lambda row: end_ns[row], default=NONE)
+        for row, lag in find_longest_path(last, edges, end_ns, operation_ns, lags):
             factors[self._length_index[row]] += 1
             if lag != NONE:
                 crossed[self._transfer_index[lag]] += 1
         return factors, crossed
 
-    def _times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
+    def _sum_times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
         """Return the lengths of F, B, W and BW by virtual stage, and transfers by boundary.
 
         Shapes (4, S, n) and (2, S, n). Nothing crosses the last boundary.
@@ -128,11 +134,11 @@ class Recurrence:
         transfers[:, :-1] = layer_transfers[:, bound[1:-1] - 1] + self.edges[:, :, None]
         return sums[:, bound[1:]] - sums[:, bound[:-1]], transfers
 
-    def _uncrossed(self) -> Floats:
+    def _make_uncrossed(self) -> Floats:
         """Return how often a path without transfers crosses each boundary."""
         return np.zeros((2, max(0, self.length - 1)))
 
-    def memory_rows(self) -> list[tuple[int, Path]]:
+    def list_memory_rows(self) -> list[tuple[int, Path]]:
         """Return the memory of each device at its fullest moments: (device, factors of features).
 
         The order of a device determines what it holds at each moment, whatever the times, so its
@@ -142,44 +148,46 @@ class Recurrence:
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
             change = np.zeros((len(order) + 1, 2, self.length), np.int64)
-            for at, op in enumerate(order, 1):
+            for index, op in enumerate(order, 1):
                 stage = op.virtual_stage % self.length
                 if op.phase is Phase.F:
-                    change[at, :, stage] = 1
+                    change[index, :, stage] = 1
                 if op.phase in (Phase.B, Phase.BW):
-                    change[at, 0, stage] = -1
+                    change[index, 0, stage] = -1
                 if op.phase in (Phase.W, Phase.BW):
-                    change[at, 1, stage] = -1
+                    change[index, 1, stage] = -1
             # The part that is kept until W is counted separately.
-            held = change.cumsum(axis=0)
-            full, late = held[:, 0], held[:, 1] - held[:, 0]
+            in_memory = change.cumsum(axis=0)
+            full, until_weight = in_memory[:, 0], in_memory[:, 1] - in_memory[:, 0]
             present = (np.array(self.plan.placement) == device).reshape(-1, self.length).sum(axis=0)
-            for moment in _undominated(np.unique(np.concatenate((full, late), axis=1), axis=0)):
+            for moment in _find_undominated(
+                np.unique(np.concatenate((full, until_weight), axis=1), axis=0)
+            ):
                 factors = np.zeros((FEATURES, self.length))
-                factors[HELD], factors[KEPT] = np.split(moment, 2)
+                factors[ACTIVATION], factors[WEIGHT_ACTIVATION] = np.split(moment, 2)
                 factors[RESIDENT] = present
-                rows.append((device, (factors, self._uncrossed())))
+                rows.append((device, (factors, self._make_uncrossed())))
         return rows
 
 
-def _undominated(moments: Ints) -> Ints:
+def _find_undominated(moments: Ints) -> Ints:
     """Return the rows that no other row equals or exceeds in every column.
 
     Args:
         moments: Distinct rows.
     """
-    kept: list[Ints] = []
+    undominated: list[Ints] = []
     for row in moments[np.argsort(-moments.sum(axis=1), kind="stable")]:
-        if not any((other >= row).all() for other in kept):
-            kept.append(row)
-    return np.array(kept, np.int64).reshape(len(kept), moments.shape[1])
+        if not any((other >= row).all() for other in undominated):
+            undominated.append(row)
+    return np.array(undominated, np.int64).reshape(len(undominated), moments.shape[1])
 
 
-def edges_of(placement: tuple[int, ...], links: Ints | None) -> Ints:
+def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
     """Return the transfer time over each boundary of a placement, down and up; shape (2, S - 1)."""
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:
-        here, there = np.array(placement[:-1]), np.array(placement[1:])
-        edges[_DOWN], edges[_UP] = links[here, there], links[there, here]
-        edges[:, here == there] = 0
+        device, next_device = np.array(placement[:-1]), np.array(placement[1:])
+        edges[_DOWN], edges[_UP] = links[device, next_device], links[next_device, device]
+        edges[:, device == next_device] = 0
     return edges

@@ -20,7 +20,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.sentences import write_all_advice
-from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.lowering import lower_plan
 from bubbleviz.schedules.known import find_schedule
 from tests.support.operation_tables import write_csv
 
@@ -99,7 +99,7 @@ def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[
         return [sorted(keys, key=lambda key: planned[sent(*key)[0]]) for keys in own], {}
     queues: list[list[Key]] = []
     ahead: dict[Key, list[Key]] = {}
-    for line in lowered(PLAN).lines:
+    for line in lower_plan(PLAN).lines:
         queue: list[Key] = []
         receives: list[Key] = []
         for step in line:
