@@ -42,7 +42,7 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
     """
     words = (text or "").split(",")
     settings = dict(word.split("=", 1) for word in words if "=" in word)
-    (name, *more) = [word for word in words if "=" not in word and word] or [STYLES[0]]
+    (name, *further_styles) = [word for word in words if "=" not in word and word] or [STYLES[0]]
     check_choice(name, STYLES, "--style")
     for key, value in settings.items():
         check_choice(key, tuple(STYLE_KEYS), "--style")
@@ -54,7 +54,7 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
         parse_millimetres(settings["height"], "--style height", 1.0)
         if "row" in settings:
             raise UsageError("--style: row and height both set how high rows are; give one")
-    if more:
+    if further_styles:
         raise UsageError(f"--style {text[:60] if text else ''}: two styles were given; give one")
     return name, settings
 

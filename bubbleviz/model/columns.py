@@ -190,13 +190,13 @@ _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 
 
 def widen(column: Codes, max_id: int) -> Codes:
-    """Return the column, or a wider copy if its type cannot hold identifiers up to ``max_id``."""
+    """Return the column, or a wider copy if its type cannot represent ``max_id``."""
     needed_type = np.min_scalar_type(-1 - max_id)
     return column if np.can_cast(needed_type, column.dtype) else column.astype(needed_type)
 
 
 def narrow(column: Codes, max_id: int) -> Codes:
-    """Return identifiers in the smallest integer type that can hold -1 and ``max_id``."""
+    """Return identifiers in the smallest integer type that can represent -1 and ``max_id``."""
     return column.astype(np.min_scalar_type(-1 - max_id), copy=False)
 
 

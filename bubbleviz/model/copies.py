@@ -77,8 +77,8 @@ class Copies(Table):
             is_kept: Mask of the activities that are kept.
         """
         rows = np.cumsum(is_kept) - 1
-        kept = self.take(is_kept[self.activity])
-        return kept.replace_columns(activity=rows[kept.activity])
+        copies = self.take(is_kept[self.activity])
+        return copies.replace_columns(activity=rows[copies.activity])
 
     def reorder(self, rows: Ints) -> Copies:
         """Return the copies for activities in another order.
@@ -87,6 +87,6 @@ class Copies(Table):
             rows: New row of each activity, or -1 if it is left out.
         """
         activity = rows[self.activity]
-        moved = self.replace_columns(activity=activity)
+        renumbered = self.replace_columns(activity=activity)
         order = np.argsort(activity, kind="stable")
-        return moved.take(order[activity[order] != NONE])
+        return renumbered.take(order[activity[order] != NONE])

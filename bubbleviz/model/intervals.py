@@ -29,7 +29,7 @@ def make_empty() -> Intervals:
 def union(start_ns: Ints, end_ns: Ints, mask: Bools | None = None) -> Intervals:
     """Return the set that intervals cover. Empty intervals (end <= start) are ignored.
 
-    A gap opens where the latest end so far lies before the next start::
+    A gap opens if all intervals so far end before the next start::
 
         intervals   ├──────┤   ├──┤
                        ├──┤
@@ -65,7 +65,8 @@ def measure(intervals: Intervals) -> int:
 @accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
-    # What covers a segment, summed up from its start on: a 1, b -2; times are four sorted runs.
+    # Sweep over all end points. The sum of 1 for ``a`` and -2 for ``b`` is 1 if only ``a`` covers.
+    # The points are four sorted runs, which a stable sort merges.
     points, change = np.concatenate((*a, *b)), np.array([1, -1, -2, 2], np.int8)
     order = np.argsort(points, kind="stable")
     covered = np.cumsum(np.repeat(change, [len(a[0])] * 2 + [len(b[0])] * 2)[order])
@@ -75,7 +76,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def clip_intervals(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """Return the part of a set that lies in [low, high)."""
+    """Return the part of a set inside [low, high)."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     is_nonempty = end_ns > start_ns
     return start_ns[is_nonempty], end_ns[is_nonempty]
@@ -118,7 +119,7 @@ def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, 
 def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     """Find the interval that covers each time.
 
-    Intervals are half-open, and may overlap and stand in any order.
+    Intervals are half-open. They may overlap and may be in any order.
 
     Args:
         start_ns: Starts of the intervals.
@@ -126,8 +127,8 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
         time_ns: The times.
 
     Returns:
-        For each time the row of the interval that covers it, or -1 if none does. If several do, it
-        is the one that ends last.
+        Row of the interval that covers each time, or -1. If several intervals cover it, the
+        interval that ends last wins.
     """
     n_intervals = len(start_ns)
     if n_intervals == 0:
@@ -135,7 +136,7 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     order = sort_rows(start_ns)
     ordered_end_ns = end_ns[order]
     latest_end_ns = np.maximum.accumulate(ordered_end_ns)
-    # Of the intervals that begin up to each one, the one that ends last.
+    # Running argmax of the ends: the interval that ends last among those that have started.
     ends_later = np.append(True, latest_end_ns[1:] > latest_end_ns[:-1])
     last_to_end = np.maximum.accumulate(np.where(ends_later, np.arange(n_intervals), 0))
     last_begun = np.searchsorted(start_ns[order], time_ns, side="right") - 1
@@ -277,9 +278,11 @@ class GroupCover:
         self._extents = group_extents(group, n_groups, start_ns, end_ns)
         self._packing = Packing.of(*self._extents)
         self._line = self._packing.place(group, start_ns), self._packing.place(group, end_ns)
-        self._held_ns = weight_ns
-        self._before_ns = np.zeros(len(group) + 1, np.int64)
-        np.cumsum(end_ns - start_ns if weight_ns is None else weight_ns, out=self._before_ns[1:])
+        self._weight_ns = weight_ns
+        self._cumulative_ns = np.zeros(len(group) + 1, np.int64)
+        np.cumsum(
+            end_ns - start_ns if weight_ns is None else weight_ns, out=self._cumulative_ns[1:]
+        )
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
         """Return how much of each window [low, high] the set of its group covers.
@@ -289,22 +292,22 @@ class GroupCover:
             low_ns: Starts of the windows.
             high_ns: Ends of the windows, not before their starts.
         """
-        if len(self._before_ns) == 1:
+        if len(self._cumulative_ns) == 1:
             return np.zeros_like(low_ns)
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
-        # Beyond its extent a group's set covers nothing, and on the line lie the others.
+        # Clip times to the extent of the group, because the line continues with other groups.
         first_ns, last_ns = self._extents
         inside_ns = np.clip(time_ns, first_ns[group], last_ns[group])
-        place, (start, end) = self._packing.place(group, inside_ns), self._line
-        row = np.searchsorted(start, place, side="right") - 1
-        at = np.maximum(row, 0)
-        part = np.minimum(place, end[at]) - start[at]
-        if self._held_ns is not None:
-            share = part / np.maximum(end[at] - start[at], 1)
-            part = np.rint(self._held_ns[at] * share).astype(np.int64)
-        return np.where(row >= 0, self._before_ns[at] + part, 0)
+        position, (start, end) = self._packing.place(group, inside_ns), self._line
+        row = np.searchsorted(start, position, side="right") - 1
+        started_row = np.maximum(row, 0)
+        part = np.minimum(position, end[started_row]) - start[started_row]
+        if self._weight_ns is not None:
+            fraction = part / np.maximum(end[started_row] - start[started_row], 1)
+            part = np.rint(self._weight_ns[started_row] * fraction).astype(np.int64)
+        return np.where(row >= 0, self._cumulative_ns[started_row] + part, 0)
 
 
 @accelerated_by(native.measure_groups)

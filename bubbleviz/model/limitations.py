@@ -1,4 +1,4 @@
-"""Limitations: what an analysis could not determine, and what later stages make of it."""
+"""Limitations of an analysis: data that is missing or wrong, and the consequences."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Limitation:
         what: Subject of the limitation.
         reason: The reason and its consequences.
         count: Number of times that it applies.
-        kind: Kind by which later stages treat it.
+        kind: Kind, which determines how later stages treat it.
         hosts: Names of hosts that the reason contains and that no other part of a result lists.
         times_ns: Times of the damage on the profile's clock, or None if they are unknown.
         unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None

@@ -1,4 +1,4 @@
-"""Nested intervals: which interval is the innermost around another one.
+"""Find the innermost of nested intervals around other intervals.
 
 The answer is found for any number of intervals at once, without a loop over them.
 """
@@ -68,7 +68,7 @@ class Innermost:
 
     @staticmethod
     def of(start_ns: Ints, end_ns: Ints, depth: Ints | None = None) -> Innermost:
-        """Return the index of some intervals.
+        """Build the index.
 
         Args:
             start_ns: Starts of the intervals.
@@ -82,23 +82,27 @@ class Innermost:
             depth = invert_permutation(sort_rows(start_ns - end_ns, start_ns, rows))
         layers = split_into_layers(start_ns, end_ns)
         row = np.concatenate((np.empty(0, np.int64), *layers))
-        begin = np.cumsum([0, *map(len, layers)])
-        return Innermost(begin, start_ns[row], end_ns[row], depth[row], row)
+        layer_start = np.cumsum([0, *map(len, layers)])
+        return Innermost(layer_start, start_ns[row], end_ns[row], depth[row], row)
 
     def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, place) pairs of intervals that contain [start, end], layer by layer.
+        """Yield (query, position) pairs of intervals that contain [start, end], layer by layer.
+
+        Positions are indices of the columns of this table.
 
         In a layer only the last interval that starts at or before a query can contain it.
         """
         for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
-            at = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
-            query = np.flatnonzero((at >= first) & (end_ns <= self.end_ns[np.maximum(at, 0)]))
-            yield query, at[query]
+            position = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
+            query = np.flatnonzero(
+                (position >= first) & (end_ns <= self.end_ns[np.maximum(position, 0)])
+            )
+            yield query, position[query]
 
     def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield (query, row) pairs of intervals that contain [start, end]."""
-        for query, place in self._iter_around(start_ns, end_ns):
-            yield query, self.row[place]
+        for query, position in self._iter_around(start_ns, end_ns):
+            yield query, self.row[position]
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
         """Return the row of the innermost interval that contains each [start, end], or -1."""
@@ -112,10 +116,10 @@ class Innermost:
         )
         if compiled is not None:
             return compiled
-        best = np.full(len(start_ns), NONE, np.int64)
-        depth = best.copy()
-        for query, place in self._iter_around(start_ns, end_ns):
-            deeper = self.depth[place] > depth[query]
-            inner = place[deeper]
-            best[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
-        return best
+        row = np.full(len(start_ns), NONE, np.int64)
+        depth = row.copy()
+        for query, position in self._iter_around(start_ns, end_ns):
+            deeper = self.depth[position] > depth[query]
+            inner = position[deeper]
+            row[query[deeper]], depth[query[deeper]] = self.row[inner], self.depth[inner]
+        return row

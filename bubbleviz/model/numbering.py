@@ -131,21 +131,21 @@ class CodedTexts(Table):
 
     def at(self, rows: Ints) -> CodedTexts:
         """Return the texts of the given rows. Row -1 has no text."""
-        known = rows != NONE
-        return CodedTexts(scatter(len(rows), known, self.code[rows[known]]), self.texts)
+        has_row = rows != NONE
+        return CodedTexts(scatter(len(rows), has_row, self.code[rows[has_row]]), self.texts)
 
     def drop_unused(self) -> CodedTexts:
         """Return the same rows, with unused texts removed."""
-        known = self.known
-        used_codes, code = np.unique(self.code[known], return_inverse=True)
-        renumbered = scatter(len(self), known, code.reshape(-1))
+        has_text = self.known
+        used_codes, code = np.unique(self.code[has_text], return_inverse=True)
+        renumbered = scatter(len(self), has_text, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
         """Return the text of each row, or ``none`` for rows without one."""
         texts = np.array([*self.texts, none], object)
-        listed: list[str] = texts[self.code].tolist()
-        return listed
+        text_of_row: list[str] = texts[self.code].tolist()
+        return text_of_row
 
 
 def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:

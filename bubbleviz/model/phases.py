@@ -66,7 +66,7 @@ _PHASES_OF_PASS = {
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
-    """Return the passes, ``"forward"`` and ``"backward"``, of which no phase occurs.
+    """Return the passes (``"forward"``, ``"backward"``) without any occurring phase.
 
     Args:
         phases: Phases that occur.

@@ -195,16 +195,16 @@ class Activities(Table):
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
         """
-        begin = find_run_starts(self.rank)
-        return begin, np.append(begin, len(self))[1:], self.rank[begin]
+        start = find_run_starts(self.rank)
+        return start, np.append(start, len(self))[1:], self.rank[start]
 
     def make_rank_lookup(self) -> Callable[[int], Codes]:
         """Return a function that returns the rows of a rank in ascending order."""
-        begin, end, owner = self._find_runs()
+        start, end, owner = self._find_runs()
 
         def rows(rank: int) -> Codes:
-            own = owner == rank
-            low, high = begin[own], end[own]
+            is_own = owner == rank
+            low, high = start[is_own], end[is_own]
             if len(low) == 1:
                 return np.arange(low[0], high[0], dtype=np.int32)
             return expand_ranges(low, high)[1].astype(np.int32)
@@ -228,8 +228,8 @@ class Activities(Table):
 
     def count_by_rank(self) -> Ints:
         """Return the number of rows of each rank."""
-        begin, end, owner = self._find_runs()
-        return group_sum(owner, len(self.ranks), end - begin)
+        start, end, owner = self._find_runs()
+        return group_sum(owner, len(self.ranks), end - start)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -495,8 +495,8 @@ class Profile:
 
     def place(self, process: int, device_id: int) -> str:
         """Describe a device in words, with the label of its process if it has one."""
-        label, place = self.process_labels.get(process, ""), self.source.place(device_id)
-        return f"{label} {place}" if label else place
+        label, device = self.process_labels.get(process, ""), self.source.place(device_id)
+        return f"{label} {device}" if label else device
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Synchronization: which streams recorded events, and which streams and hosts waited.
+"""Recorded synchronization: events of streams, and waits of streams and hosts.
 
 Ids are the profiler's ids. A stream id is unique within a device of a process, and an event id
 within a process.

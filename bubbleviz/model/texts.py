@@ -160,13 +160,15 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
         label: Label of its device.
     """
     # Labels end with the number of the rank if nothing else distinguishes the devices.
-    place = re.sub(r"rank \d+$", "", label).strip(" :")
-    has_place = place not in {"", "table"}
+    device = re.sub(r"rank \d+$", "", label).strip(" :")
+    has_device = device not in {"", "table"}
     if number is None:
         return (
-            f"{place} (pipeline order {index})" if has_place else f"rank {index} in pipeline order"
+            f"{device} (pipeline order {index})"
+            if has_device
+            else f"rank {index} in pipeline order"
         )
-    return f"rank {number} ({place})" if has_place else f"rank {number}"
+    return f"rank {number} ({device})" if has_device else f"rank {number}"
 
 
 def replace_control_characters(text: str) -> str:

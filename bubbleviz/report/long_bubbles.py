@@ -126,20 +126,20 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
 def _describe_transfer(report: Report, row: int) -> str:
     """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``."""
     operations, phase = report.operations, Phase(int(report.operations.phase[row]))
-    here, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
-    beyond = stage + (1 if phase in (Phase.SEND_F, Phase.RECV_B) else -1)
-    pipeline = report.ranks[here].pipeline
-    there = next(
+    own_rank, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
+    peer_stage = stage + (1 if phase in (Phase.SEND_F, Phase.RECV_B) else -1)
+    pipeline = report.ranks[own_rank].pipeline
+    peer_rank = next(
         (
             rank.index
             for rank in report.ranks
             if rank.pipeline == pipeline
-            and ((operations.rank == rank.index) & (operations.virtual_stage == beyond)).any()
+            and ((operations.rank == rank.index) & (operations.virtual_stage == peer_stage)).any()
         ),
-        here,
+        own_rank,
     )
-    ends = [name_rank(report, rank) for rank in (here, there)]
-    source, target = ends if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(ends)
+    rank_names = [name_rank(report, rank) for rank in (own_rank, peer_rank)]
+    source, target = rank_names if phase in (Phase.SEND_F, Phase.SEND_B) else reversed(rank_names)
     return f"{format_operation(report, row)}, from {source} to {target}"
 
 

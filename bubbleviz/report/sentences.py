@@ -173,8 +173,8 @@ def _describe_launch_gaps(report: Report) -> str:
     else:
         filled = format_percent(time.gap_ns / (time.work_ns or 1))
         comparison = f"and {filled} of the time that counts as work"
-    share = format_percent(time.gap_ns / time.window_ns)
-    sentence = f"Launch gaps inside operations take {share} of the window, {comparison}"
+    percentage = format_percent(time.gap_ns / time.window_ns)
+    sentence = f"Launch gaps inside operations take {percentage} of the window, {comparison}"
     advised = [step.advice for step in advise(report).first if step.advice is not None]
     if any(advice.kind == "launch-gaps" for advice in advised):
         return sentence
@@ -186,9 +186,9 @@ def _describe_launch_gaps(report: Report) -> str:
 
 def _name_compute(report: Report) -> str:
     time = report.kernel_time
-    share = format_percent(time.unattributed_ns / time.window_ns)
+    percentage = format_percent(time.unattributed_ns / time.window_ns)
     return (
-        f"Compute outside every operation takes {share} of the window, "
+        f"Compute outside every operation takes {percentage} of the window, "
         f"{_compare_with_idle(report)}: name it in ranges, or with --convention, for a ratio that "
         "counts it; the largest kernels are listed"
     )
@@ -244,10 +244,10 @@ def _describe_no_single_delay(report: Report) -> str:
 
 
 def _describe_idle_between_iterations(report: Report) -> str:
-    share = format_percent(_get_mean_ratio(report, "period"))
+    percentage = format_percent(_get_mean_ratio(report, "period"))
     return (
-        f"Iterations have almost no idle time, but {share} of the period between their starts is "
-        "idle; bubbleviz idle shows what hosts did then"
+        f"Iterations have almost no idle time, but {percentage} of the period between their starts "
+        "is idle; bubbleviz idle shows what hosts did then"
     )
 
 
@@ -407,20 +407,20 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
         is_of_period: Whether the measured time from one iteration to the next is saved.
     """
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
-    share = advice.saving_ns / length_ns if length_ns else 0.0
-    gpu_hours = f"{24 * len(report.ranks) * share:,.1f} GPU-hours per day saved"
-    saved = format_saving(advice.kind, advice.place, share, advice.error_ratio)
+    saved_fraction = advice.saving_ns / length_ns if length_ns else 0.0
+    gpu_hours = f"{24 * len(report.ranks) * saved_fraction:,.1f} GPU-hours per day saved"
+    saved = format_saving(advice.kind, advice.place, saved_fraction, advice.error_ratio)
     if is_of_period:
         remaining, length = format_ms(round(remaining_ns)), format_ms(round(length_ns))
         return (
             f"{saved}: {remaining} from one iteration to the next instead of {length}, {gpu_hours}"
         )
     at_least = "at least " if is_upper_bound(advice.kind, advice.place) else ""
-    left_ns = _measure_remaining(report, remaining_ns, share)
+    left_ns = _measure_remaining(report, remaining_ns, saved_fraction)
     return f"{saved}: iterations of {at_least}{format_ms(round(left_ns))}, {gpu_hours}"
 
 
-def _measure_remaining(report: Report, replayed_ns: float, share: float) -> float:
+def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
     """Return the length of iterations after a saving, which is at most the measured length.
 
     The replay also contains collectives outside the window of ``step``, so it may take longer than
@@ -429,14 +429,14 @@ def _measure_remaining(report: Report, replayed_ns: float, share: float) -> floa
     Args:
         report: Report of the run.
         replayed_ns: Length of an iteration in the replay, after the saving.
-        share: Share of the replayed length that is saved.
+        saved_fraction: Share of the replayed length that is saved.
     """
     windows = report.summary.window_ns
     means = [windows[name].mean for name in ("step", "period") if name in windows]
     measured_ns = max((mean for mean in means if mean is not None), default=None)
     if measured_ns is None or replayed_ns <= measured_ns:
         return replayed_ns
-    return measured_ns * (1 - share)
+    return measured_ns * (1 - saved_fraction)
 
 
 #: Action against a fault, as the beginning of a sentence; its evidence; and the next thing to

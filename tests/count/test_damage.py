@@ -94,15 +94,15 @@ def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLi
 
 @pytest.mark.parametrize("text", ["iteration:2-5", "iteration:0", "iteration:0-0"])
 def test_a_window_without_the_damage_has_no_mark(text: str, tmp_path: Path) -> None:
-    whole = bubbleviz.analyze(damaged(tmp_path, 1))
+    full_report = bubbleviz.analyze(damaged(tmp_path, 1))
     report = bubbleviz.analyze(tmp_path / "node0.sqlite", window=parse_window(text))
 
-    assert "kernels-lost" in list_restriction_codes(whole)
+    assert "kernels-lost" in list_restriction_codes(full_report)
     assert list_restriction_codes(report) == []
     assert "none of it lies in the averaged iterations" in reason_of(report, LOST)
     note = find_limitation(report, LOST)
     assert note.kind is LimitationKind.COSTS
-    ratios = {i.name: i.ratios["schedule"].value for i in whole.iterations}
+    ratios = {i.name: i.ratios["schedule"].value for i in full_report.iterations}
     assert [i.ratios["schedule"].value for i in report.iterations] == [
         ratios[i.name] for i in report.iterations
     ]
@@ -139,8 +139,8 @@ def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -
     if lost == "graphs":
         to_graph = "UPDATE StringIds SET value = 'cudaGraphLaunch'"
         edit_database(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
-    whole = bubbleviz.analyze(path)
-    assert list_restriction_codes(whole) == []
+    full_report = bubbleviz.analyze(path)
+    assert list_restriction_codes(full_report) == []
     within = f"BETWEEN {BOUND.format('start', 1)} AND {BOUND.format('end', 1)}"
     row = (
         f"SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} "
@@ -244,11 +244,11 @@ def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: P
 
 def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
     path = damaged(tmp_path, 1)
-    whole = bubbleviz.idle(path)
+    full_report = bubbleviz.idle(path)
     inside = bubbleviz.idle(path, window="iteration:1-2")
     outside = bubbleviz.idle(path, window="iteration:3-5")
 
-    assert list_restriction_codes(whole) == ["kernels-lost"]
+    assert list_restriction_codes(full_report) == ["kernels-lost"]
     assert list_restriction_codes(inside) == ["kernels-lost"]
     assert outside.restrictions == ()
     reason = find_limitation(outside, LOST).reason

@@ -139,56 +139,60 @@ def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> No
 
 
 def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
-    whole = analysed(profiles)
+    full_report = analysed(profiles)
     for text in ("time:-", "iteration:0-99"):
         part = analysed(profiles, text)
         for renderer in list_renderers():
             if renderer.name in ("json", "csv", "bubbles", "text", "svg", "chrome"):
-                assert renderer.render(part, View()) == renderer.render(whole, View())
+                assert renderer.render(part, View()) == renderer.render(full_report, View())
 
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:7", "iteration:12", "iteration:9-99"])
 def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -> None:
-    whole, part = analysed(profiles), analysed(profiles, text)
+    full_report, part = analysed(profiles), analysed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
-    kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
+    averaged_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
 
-    assert [i.index for i in part.iterations] == list(range(len(kept)))
-    for iteration, index in zip(part.iterations, kept, strict=True):
+    assert [i.index for i in part.iterations] == list(range(len(averaged_indices)))
+    for iteration, index in zip(part.iterations, averaged_indices, strict=True):
         # A part may have another primary ratio.
-        same = replace(iteration, index=index, bubble_ratio=whole.iterations[index].bubble_ratio)
-        assert same == whole.iterations[index]
-    averaged = [whole.iterations[k] for k in kept if whole.iterations[k].averaged]
+        same = replace(
+            iteration, index=index, bubble_ratio=full_report.iterations[index].bubble_ratio
+        )
+        assert same == full_report.iterations[index]
+    averaged = [
+        full_report.iterations[k] for k in averaged_indices if full_report.iterations[k].averaged
+    ]
     assert part.summary.iterations == len(averaged)
     for name, spread in part.summary.bubble_ratio.items():
         values = [i.ratios[name].value for i in averaged]
         known = [value for value in values if value is not None]
         assert spread.n == len(known)
         assert spread.mean == (pytest.approx(np.mean(known)) if known else None)
-    why, of_whole = part.explanation, whole.explanation
-    for name, idle_ns in why.causes.idle_ns.items():
-        assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][kept])
+    explanation, of_whole = part.explanation, full_report.explanation
+    for name, idle_ns in explanation.causes.idle_ns.items():
+        assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][averaged_indices])
     # Where another ratio is primary, exposed time and kernels are of other windows.
-    same_ratio = part.bubbles.ratio == whole.bubbles.ratio
-    compared = vars(why.communication) if same_ratio else ("wait_ns", "transfer_ns")
+    same_ratio = part.bubbles.ratio == full_report.bubbles.ratio
+    compared = vars(explanation.communication) if same_ratio else ("wait_ns", "transfer_ns")
     for name in compared:
-        column = getattr(why.communication, name)
-        assert np.array_equal(column, vars(of_whole.communication)[name][kept])
+        column = getattr(explanation.communication, name)
+        assert np.array_equal(column, vars(of_whole.communication)[name][averaged_indices])
     rest = [note for note in part.limitations if note.what == OUTSIDE]
-    assert [note.count for note in rest] == [len(whole.iterations) - len(kept)]
+    assert [note.count for note in rest] == [len(full_report.iterations) - len(averaged_indices)]
 
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:12"])
 def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text: str) -> None:
-    whole, part = analysed(profiles), analysed(profiles, text)
+    full_report, part = analysed(profiles), analysed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
-    kept = [i.index for i in whole.iterations if first <= int(i.name) <= last]
-    rows = np.flatnonzero(np.isin(whole.operations.iteration, kept))
+    iteration_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
+    rows = np.flatnonzero(np.isin(full_report.operations.iteration, iteration_indices))
 
     assert len(rows) == len(part.operations)
-    for name in whole.operations.column_names():
-        column = getattr(whole.operations, name)[rows]
-        column = column - kept[0] if name == "iteration" else column
+    for name in full_report.operations.column_names():
+        column = getattr(full_report.operations, name)[rows]
+        column = column - iteration_indices[0] if name == "iteration" else column
         assert np.array_equal(getattr(part.operations, name), column), name
 
     def told(report: Report, of: list[int]) -> list[tuple[object, ...]]:
@@ -201,15 +205,17 @@ def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text:
             numbers += [np.where(held, np.append(operations.host_start_ns, 0)[row], -1)]
         return sorted(zip(*(column.tolist() for column in numbers), strict=True))
 
-    if whole.headline == part.headline:
-        assert told(part, [i.index for i in part.iterations]) == told(whole, kept)
-    of_busy = np.isin(whole.busy.operation, rows)
-    assert np.array_equal(part.busy.start_ns, whole.busy.start_ns[of_busy])
+    if full_report.headline == part.headline:
+        assert told(part, [i.index for i in part.iterations]) == told(
+            full_report, iteration_indices
+        )
+    of_busy = np.isin(full_report.busy.operation, rows)
+    assert np.array_equal(part.busy.start_ns, full_report.busy.start_ns[of_busy])
     assert np.array_equal(
         part.operations.host_start_ns[part.busy.operation],
-        whole.operations.host_start_ns[whole.busy.operation[of_busy]],
+        full_report.operations.host_start_ns[full_report.busy.operation[of_busy]],
     )
-    receives, all_receives = part.explanation.receives, whole.explanation.receives
+    receives, all_receives = part.explanation.receives, full_report.explanation.receives
     of_window = np.isin(all_receives.operation, rows)
     assert receives.transfer_ns.tolist() == all_receives.transfer_ns[of_window].tolist()
     starts = part.unattributed.start_ns
@@ -217,13 +223,13 @@ def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text:
 
 
 def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles: Path) -> None:
-    whole, part = analysed(profiles), analysed(profiles, "iteration:11")
-    shown = part.typical_iteration()
-    assert shown is not None
-    assert shown.name == "11"
+    full_report, part = analysed(profiles), analysed(profiles, "iteration:11")
+    typical = part.typical_iteration()
+    assert typical is not None
+    assert typical.name == "11"
     path = part.explanation.path
     if path is None:
-        assert part.explanation.no_path_reason or shown.ratios["schedule"].value is None
+        assert part.explanation.no_path_reason or typical.ratios["schedule"].value is None
     else:
         assert path.iteration == 0
         assert len(path.slack_ns) == len(path.replayed) > 0
@@ -234,14 +240,14 @@ def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles:
     for kind in part.explanation.phase_times.kinds:
         assert kind.n <= RUNS["interleaved"].microbatches
     assert part.schedule is not None
-    assert whole.schedule is not None
-    assert part.schedule.name == whole.schedule.name
+    assert full_report.schedule is not None
+    assert part.schedule.name == full_report.schedule.name
     assert set(part.schedule.judged) <= {0}
 
 
 def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> None:
-    whole = analysed(profiles)
-    eight, nine = whole.iterations[1], whole.iterations[2]
+    full_report = analysed(profiles)
+    eight, nine = full_report.iterations[1], full_report.iterations[2]
     exact = f"time:{eight.start_ns}ns-{max(eight.end_ns, nine.end_ns)}ns"
     names = [i.name for i in analysed(profiles, exact).iterations]
     assert names[:2] == ["8", "9"]

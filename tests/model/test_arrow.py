@@ -158,11 +158,11 @@ def test_iterations_are_those_of_the_json(report: Report) -> None:
 def test_hostile_names_are_values_like_others() -> None:
     report = make_report([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
     named = make_iteration_records(replace(i, name=HOSTILE) for i in report.iterations)
-    whole = HOSTILE.replace("\ud800", "?")
+    replaced = HOSTILE.replace("\ud800", "?")
 
-    assert pa.table(report.operations)["name"].to_pylist() == [whole]
-    assert pl.DataFrame(report.operations)["name"].to_list() == [whole]
-    assert pa.table(named)["name"].to_pylist() == [whole]
+    assert pa.table(report.operations)["name"].to_pylist() == [replaced]
+    assert pl.DataFrame(report.operations)["name"].to_list() == [replaced]
+    assert pa.table(named)["name"].to_pylist() == [replaced]
 
 
 def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:

@@ -84,21 +84,21 @@ def test_joined_tables_have_the_rows_of_all_in_order(
     tables: list[list[tuple[int, int]]], compact: bool, data: st.DataObject
 ) -> None:
     parts = [Pairs(column(*(a for a, _ in t)), column(*(b for _, b in t))) for t in tables]
-    whole = join_tables([part.compact() if compact else part for part in parts])
+    joined = join_tables([part.compact() if compact else part for part in parts])
 
     expected = [row for table in tables for row in table]
-    assert list(zip(whole.first.tolist(), whole.second.tolist(), strict=True)) == expected
+    assert list(zip(joined.first.tolist(), joined.second.tolist(), strict=True)) == expected
     rows = data.draw(st.lists(st.sampled_from(range(len(expected))))) if expected else []
-    taken = whole.take(column(*rows))
+    taken = joined.take(column(*rows))
     taken_rows = list(zip(taken.first.tolist(), taken.second.tolist(), strict=True))
     assert taken_rows == [expected[row] for row in rows]
     assert not taken.first.flags.writeable
 
 
 def test_joined_columns_have_room_for_the_values_of_all() -> None:
-    whole = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
+    joined = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
 
-    assert whole.number.tolist() == [1, -1, 1 << 40]
+    assert joined.number.tolist() == [1, -1, 1 << 40]
 
 
 def test_a_column_of_one_value_is_pickled_once() -> None:

@@ -46,9 +46,11 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
     assert missing == (
         "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
     )
-    whole = lacking(folder)
-    replayed = whole.explanation.changes[0].bubble_ratio or 0.0
-    assert other.partition(" from ")[0] == str(describe_first_steps(whole)).partition(" from ")[0]
+    complete = lacking(folder)
+    replayed = complete.explanation.changes[0].bubble_ratio or 0.0
+    assert (
+        other.partition(" from ")[0] == str(describe_first_steps(complete)).partition(" from ")[0]
+    )
     assert f"from {100 * replayed:.2f} % to" in other
 
 

@@ -75,10 +75,12 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     window, step = choose_step_window(report), compute_step_parts(report)
     spent_ns = {part.name: part.time_ns for part in step}
     averaged = [i for i in report.iterations if i.ratios[window].value is not None]
-    shown = {i.index for i in averaged}
-    ran_ns = sum(o.active_ns for o in truth.operations if o.phase == "F" and o.iteration in shown)
+    averaged_indices = {i.index for i in averaged}
+    ran_ns = sum(
+        o.active_ns for o in truth.operations if o.phase == "F" and o.iteration in averaged_indices
+    )
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
-    assert spent_ns["F"] * len(report.ranks) * len(shown) == pytest.approx(ran_ns)
+    assert spent_ns["F"] * len(report.ranks) * len(averaged_indices) == pytest.approx(ran_ns)
     for name in report.summary.bubble_ratio:
         found = list_parts(report, averaged, name, with_work=True)
         assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
@@ -97,12 +99,12 @@ def test_flops_that_are_none_are_refused(text: str) -> None:
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     """What ran and does not count as work is a part of the bubble as idle time is."""
     report = analyze_planting(RUNS["late host"])
-    (most, *_) = parts = compute_bubble_parts(report)
+    (largest_part, *_) = parts = compute_bubble_parts(report)
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
 
-    share = most.share / sum(part.share for part in parts)
-    assert find_first_cause(read_saved(str(saved))) == (most.name, share)
+    percentage = largest_part.share / sum(part.share for part in parts)
+    assert find_first_cause(read_saved(str(saved))) == (largest_part.name, percentage)
 
 
 def test_the_rows_of_the_table_add_up_to_its_last() -> None:
@@ -129,8 +131,8 @@ def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
     """Each operation of 1 ms, or 2 ms if it is a whole backward, has two gaps."""
     report = analyze_planting(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
 
-    share = 2 * 2 * gap_ns / 3_000_000
-    assert report.launch_gap == pytest.approx(share, abs=0.001)
+    expected_ratio = 2 * 2 * gap_ns / 3_000_000
+    assert report.launch_gap == pytest.approx(expected_ratio, abs=0.001)
     assert json_document.make_document(report)["summary"]["launch_gap"] == report.launch_gap
 
 

@@ -342,8 +342,8 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
         run("a", 0.25, name="stage", headline="schedule"),
         run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
     ]
-    both = [with_ratios_of(stage, own) for stage, own in zip(stages, runs, strict=True)]
-    assert compare(both).notes == (f"{note}; likewise stage",)
+    reports = [with_ratios_of(stage, own) for stage, own in zip(stages, runs, strict=True)]
+    assert compare(reports).notes == (f"{note}; likewise stage",)
 
 
 @pytest.mark.parametrize(
@@ -439,10 +439,10 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
 
 
 def test_json_has_what_is_promised() -> None:
-    found = json.loads(format_json(compare([run("a"), run("b", 0.2)])))
+    document = json.loads(format_json(compare([run("a"), run("b", 0.2)])))
 
-    assert found["schema"] == "bubbleviz.comparison/1"
-    assert set(found) == {
+    assert document["schema"] == "bubbleviz.comparison/1"
+    assert set(document) == {
         "schema",
         "version",
         "headline",
@@ -454,10 +454,10 @@ def test_json_has_what_is_promised() -> None:
         "longest",
         "test",
     }
-    assert [own["title"] for own in found["runs"]] == ["a", "b"]
-    assert found["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
-    assert set(found["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
-    assert found["test"].startswith("Welch's t-test")
+    assert [own["title"] for own in document["runs"]] == ["a", "b"]
+    assert document["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
+    assert set(document["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
+    assert document["test"].startswith("Welch's t-test")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -478,12 +478,12 @@ def test_parts_without_a_row_count_once() -> None:
         [run("a", 0.55, bubble_parts=parts), run("b", 0.55, bubble_parts=parts[::-1])]
     )
 
-    (whole,) = (
+    (complete,) = (
         line
         for line in render_plain_text(list_sections(comparison, screen=True)).splitlines()
         if "in all" in line
     )
-    assert whole.split()[2:4] == ["33.000", "33.000"]
+    assert complete.split()[2:4] == ["33.000", "33.000"]
 
 
 # The command line
@@ -571,9 +571,9 @@ def average(values: list[float]) -> Average:
 def test_no_spread_gives_no_test(
     first: list[float], other: list[float], mean: float | None
 ) -> None:
-    found = compare_means(average(first), average(other))
+    difference = compare_means(average(first), average(other))
 
-    assert found == (None if mean is None else MeanDifference(mean))
+    assert difference == (None if mean is None else MeanDifference(mean))
 
 
 @given(st.floats(-1e30, 1e30), st.sampled_from([0.0, 1e-300, 1.0, 1e30]), st.integers(2, 10**9))

@@ -51,9 +51,9 @@ def _report(job: Job, folder: Path, name: str) -> str:
     return path
 
 
-def _compared(before: str, after: str, folder: Path) -> list[dict[str, Any]]:
+def _compared(earlier: str, later: str, folder: Path) -> list[dict[str, Any]]:
     path = folder / "comparison.json"
-    assert main(["compare", before, after, "-o", str(path), "--force"]) == 0
+    assert main(["compare", earlier, later, "-o", str(path), "--force"]) == 0
     advice: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["advice"]
     return advice
 
@@ -63,9 +63,9 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, change, verdict, words = CHANGES[name]
-    before = _report(job, tmp_path, "before")
-    after = _report(replace(job, **change), tmp_path, "after")
-    first = _compared(before, after, tmp_path)[0]
+    earlier = _report(job, tmp_path, "before")
+    later = _report(replace(job, **change), tmp_path, "after")
+    first = _compared(earlier, later, tmp_path)[0]
 
     assert first["run"] == "after"
     assert first["verdict"] == verdict
@@ -74,12 +74,12 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     assert ("promised up to -" in first["text"]) == (first["kind"] == "stage")
     capsys.readouterr()
     followed = verdict != "not followed"
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", earlier, later]) == 0
     assert ("promised" in capsys.readouterr().out) == followed
-    assert main(["compare", before, after, "-v"]) == 0
+    assert main(["compare", earlier, later, "-v"]) == 0
     assert "promised" in capsys.readouterr().out
     broken = verdict in {"kept in part", "not kept"}
-    assert main(["gate", after, "--promised-by", before]) == (3 if broken else 0)
+    assert main(["gate", later, "--promised-by", earlier]) == (3 if broken else 0)
     line = capsys.readouterr().out
     assert line.startswith("FAILED: " if broken else "ok: ")
     assert ("no advice of" in line) != followed
@@ -88,37 +88,37 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
 def test_the_schedule_alone_leaves_no_promise_to_break(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = _report(Job(noise=0.0), tmp_path, "before")
-    (advice,) = _compared(before, before, tmp_path)
+    earlier = _report(Job(noise=0.0), tmp_path, "before")
+    (advice,) = _compared(earlier, earlier, tmp_path)
     assert advice["verdict"] == "not followed"
-    assert main(["gate", before, "--promised-by", before]) == 0
+    assert main(["gate", earlier, "--promised-by", earlier]) == 0
     assert "what to do first: The schedule itself causes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("transfer", [0.05, 0.2])
 def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Path) -> None:
     job = Job(noise=0.0, transfer=transfer)
-    before = _report(job, tmp_path, "before")
-    after = _report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
-    (advice,) = _compared(before, after, tmp_path)
+    earlier = _report(job, tmp_path, "before")
+    later = _report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
+    (advice,) = _compared(earlier, later, tmp_path)
 
     assert advice["verdict"] == "kept"
     assert advice["saved_ratio"] == pytest.approx(advice["promised_ratio"], abs=0.01)
     assert advice["per_microbatch"]
-    assert main(["gate", after, "--promised-by", before, "--baseline", before]) == 0
+    assert main(["gate", later, "--promised-by", earlier, "--baseline", earlier]) == 0
 
 
 def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
     simulate_job(ONE_SCHEDULE).written(tmp_path / "before.csv")
-    before, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
-    assert main(["analyze", path, "--what-if", "-o", before]) == 0
+    earlier, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
+    assert main(["analyze", path, "--what-if", "-o", earlier]) == 0
     # Only the schedule that was advised keeps the promise.
     for name, change, verdict in (
         ("zb-h1", "zb-h1, not interleaved-zb,", "not followed"),
         ("interleaved-zb", "interleaved-zb,", "kept"),
     ):
-        after = _report(replace(ONE_SCHEDULE, schedule=name), tmp_path, name)
-        first = _compared(before, after, tmp_path)[0]
+        later = _report(replace(ONE_SCHEDULE, schedule=name), tmp_path, name)
+        first = _compared(earlier, later, tmp_path)[0]
         assert first["kind"] == "schedule"
         assert first["change"] == f"the schedule is {change} was gpipe"
         assert first["verdict"] == verdict
@@ -192,18 +192,18 @@ def test_advice_is_followed_only_if_what_it_names_changed_and_the_rest_did_not(
     name: str, tmp_path: Path
 ) -> None:
     job, change, words = NOT_FOLLOWED[name]
-    before = _report(job, tmp_path, "before")
-    after = _report(replace(job, **change), tmp_path, "after")
-    advised = _compared(before, after, tmp_path)
+    earlier = _report(job, tmp_path, "before")
+    later = _report(replace(job, **change), tmp_path, "after")
+    advised = _compared(earlier, later, tmp_path)
 
     assert {own["verdict"] for own in advised} == {"not followed"}
     assert words in advised[0]["change"]
 
 
 def test_fewer_gaps_are_followed_advice(tmp_path: Path) -> None:
-    before = _report(GAPS, tmp_path, "before")
-    after = _report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
-    first = _compared(before, after, tmp_path)[0]
+    earlier = _report(GAPS, tmp_path, "before")
+    later = _report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
+    first = _compared(earlier, later, tmp_path)[0]
 
     assert (first["kind"], first["verdict"]) == ("launch-gaps", "kept")
     assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
@@ -225,55 +225,57 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, words = NO_PROMISE[name]
-    before = _report(GAPS, tmp_path, "before")
-    after = _report(replace(GAPS, **change), tmp_path, "after-with-other-noise")
+    earlier = _report(GAPS, tmp_path, "before")
+    later = _report(replace(GAPS, **change), tmp_path, "after-with-other-noise")
 
     capsys.readouterr()
-    assert main(["gate", after, "--promised-by", before]) == 0
+    assert main(["gate", later, "--promised-by", earlier]) == 0
     line = capsys.readouterr().out
     sentence = " ".join(line.split())
-    assert sentence.startswith(f"ok: no advice of {before} was followed, so no promise is checked;")
+    assert sentence.startswith(
+        f"ok: no advice of {earlier} was followed, so no promise is checked;"
+    )
     assert "Launch fewer, larger kernels inside operations" in sentence
     assert words in sentence
     # A longer iteration still fails where a limit is given.
     is_longer = " longer" in sentence and "0.0" not in sentence.partition("iterations are ")[2]
     code = 3 if is_longer else 0
     assert ("; --baseline limits their length" in sentence) == is_longer
-    assert main(["gate", after, "--promised-by", before, "--baseline", before]) == code
+    assert main(["gate", later, "--promised-by", earlier, "--baseline", earlier]) == code
 
 
 def test_the_gate_passes_what_promises_less_than_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No advice is worth following, so no run can break its promise."""
-    before = Path(_report(GAPS, tmp_path, "before"))
-    document = json.loads(before.read_text(encoding="utf-8"))
+    earlier = Path(_report(GAPS, tmp_path, "before"))
+    document = json.loads(earlier.read_text(encoding="utf-8"))
     for advice in document["advice"]:
         advice["saving_ratio"] = 0.004
-    before.write_text(json.dumps(document), encoding="utf-8")
-    after = _report(replace(GAPS, transfer=2.0), tmp_path, "after")
+    earlier.write_text(json.dumps(document), encoding="utf-8")
+    later = _report(replace(GAPS, transfer=2.0), tmp_path, "after")
 
     capsys.readouterr()
-    assert main(["gate", after, "--promised-by", str(before)]) == 0
+    assert main(["gate", later, "--promised-by", str(earlier)]) == 0
     line = " ".join(capsys.readouterr().out.split())
-    assert line == f"ok: {before} promises no saving of 1 % of an iteration or more to check"
+    assert line == f"ok: {earlier} promises no saving of 1 % of an iteration or more to check"
 
 
 def test_jobs_of_other_sizes_are_not_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = _report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
-    after = _report(replace(UNEVEN, stage={}), tmp_path, "after")
+    earlier = _report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
+    later = _report(replace(UNEVEN, stage={}), tmp_path, "after")
 
-    assert {own["verdict"] for own in _compared(before, after, tmp_path)} == {"not followed"}
+    assert {own["verdict"] for own in _compared(earlier, later, tmp_path)} == {"not followed"}
     capsys.readouterr()
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", earlier, later]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "- ranks: 16 -> 8 - stages: 8 -> 4" in text
     assert "these are different jobs" in text
     for words in ("predicted from", "promised", "stage 3: "):
         assert words not in text
-    assert main(["gate", after, "--promised-by", before]) == 1
+    assert main(["gate", later, "--promised-by", earlier]) == 1
     assert (
         "the runs have 16 and 8 ranks, so its advice cannot be checked" in capsys.readouterr().err
     )
@@ -282,10 +284,10 @@ def test_jobs_of_other_sizes_are_not_before_and_after(
 def test_the_same_model_on_other_stages_is_still_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = _report(Job(noise=0.0), tmp_path, "before")
+    earlier = _report(Job(noise=0.0), tmp_path, "before")
     halves = Job(noise=0.0, stages=8, phase=(2.0, 2.0, 2.0))
-    after = _report(halves, tmp_path, "after")
+    later = _report(halves, tmp_path, "after")
     capsys.readouterr()
 
-    assert main(["compare", before, after]) == 0
+    assert main(["compare", earlier, later]) == 0
     assert "predicted from the times before: " in capsys.readouterr().out

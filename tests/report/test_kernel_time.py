@@ -75,19 +75,19 @@ def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path
     _, gapped = _planted(tmp_path / "a", **GAPPED, stages=1, microbatches=4)
     _, dense = _planted(tmp_path / "b", **BASE, stages=1, microbatches=4)
 
-    told = f"any kernel ran for {100 * (gapped.kernel_time.share or 0):.2f} % of the time"
+    sentence = f"any kernel ran for {100 * (gapped.kernel_time.share or 0):.2f} % of the time"
     screen = " ".join(join_plain_lines(render_first_screen(gapped, View(), Display())).split())
     assert screen.startswith(
         "Idle between operations: 0.00 % (0.00 % and 0.00 % in two iterations)"
     )
-    assert screen.count(told) == 1
-    assert screen.index(told) < screen.index("1 rank of 1 host")
+    assert screen.count(sentence) == 1
+    assert screen.index(sentence) < screen.index("1 rank of 1 host")
     assert describe_headline(gapped)[0] == "idle between operations: 0.00 %"
-    assert describe_headline(gapped)[1].count(told) == 1
-    drawn = svg(gapped, View())
-    assert ">idle between operations 0.0" in drawn
-    assert f">{told} · no pipeline" in drawn
-    assert "% of its time is idle between operations.</title>" in drawn
+    assert describe_headline(gapped)[1].count(sentence) == 1
+    picture = svg(gapped, View())
+    assert ">idle between operations 0.0" in picture
+    assert f">{sentence} · no pipeline" in picture
+    assert "% of its time is idle between operations.</title>" in picture
     assert "Idle time between operations" in latex.render(gapped, View())
     assert name_saved_measure(summarize(gapped)) == name_measure(gapped)
     assert name_measure(dense).name == "idle in iterations"
@@ -186,9 +186,9 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
 def _losing(folder: Path, share: int) -> Report:
     """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
     plant(Planting(iterations=3), folder)
-    lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
+    is_lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
     edit_database(
-        next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}"
+        next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {is_lost}"
     )
     return bubbleviz.analyze(folder)
 
@@ -210,8 +210,8 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
     sentence = describe_first_steps(report) or ""
     assert sentence.startswith("Record again, from before")
-    lost = sum(profile.kernels - profile.linked_kernels for profile in report.profiles)
-    assert f"{lost:,} of " in sentence
+    n_unlinked = sum(profile.kernels - profile.linked_kernels for profile in report.profiles)
+    assert f"{n_unlinked:,} of " in sentence
     assert f"between {100 * low:.2f} % and {100 * mean:.2f} %" in sentence
     assert "would take" not in sentence
 

@@ -98,13 +98,13 @@ def test_time_between_iterations_is_a_share_of_the_printed_period(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     table = simulate_job(Job(between=40.0)).written(tmp_path / "operations.csv")
-    told = bubbleviz.analyze(table).advice[0]
+    advice = bubbleviz.analyze(table).advice[0]
     text = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
 
-    assert told.place == "between-iterations"
-    assert told.saving_ns is not None
-    assert told.saving_ratio is not None
-    period_ns = told.saving_ns / told.saving_ratio
-    left, before = (f"{ns / 1e6:,.3f} ms" for ns in (period_ns - told.saving_ns, period_ns))
-    assert f"{left} from one iteration to the next instead of {before}" in told.text
-    assert f"{told.share} of {before}" in text
+    assert advice.place == "between-iterations"
+    assert advice.saving_ns is not None
+    assert advice.saving_ratio is not None
+    period_ns = advice.saving_ns / advice.saving_ratio
+    left, before = (f"{ns / 1e6:,.3f} ms" for ns in (period_ns - advice.saving_ns, period_ns))
+    assert f"{left} from one iteration to the next instead of {before}" in advice.text
+    assert f"{advice.share} of {before}" in text

@@ -183,9 +183,9 @@ def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(rows)) == rows
     for window in (None, "iteration:1-1"):
         report = example(window=window)
-        again = pickle.loads(pickle.dumps(report))
-        assert again.advice == report.advice
-        assert len(again.bubbles) == len(report.bubbles) > 0
+        unpickled = pickle.loads(pickle.dumps(report))
+        assert unpickled.advice == report.advice
+        assert len(unpickled.bubbles) == len(report.bubbles) > 0
         report.save(tmp_path / "report.json")
         saved = bubbleviz.load(tmp_path / "report.json")
         assert saved.what_to_do_first == report.what_to_do_first is not None
@@ -226,8 +226,8 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
         "Ideal(1f1b, 4 stages, 8 microbatches: 33.000 ms, bubble ratio 0.2727)"
     )
     for given in (report, saved):
-        again = bubbleviz.simulate(report=given)
-        assert repr(again) == repr(bubbleviz.simulate("1f1b", 4, 8))
+        repeated = bubbleviz.simulate(report=given)
+        assert repr(repeated) == repr(bubbleviz.simulate("1f1b", 4, 8))
         halved = bubbleviz.simulate("zb-h1", report=given, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
         assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=given).cost_ms
     # Virtual stages take what they took in the run, as on the command line.

@@ -52,14 +52,15 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     assert {row.global_rank for row in report.bubbles if row.rank == index} == {6}
     report.save(tmp_path / "one.svg", bubbleviz.View(ranks=(6,)))
     cli.printed("analyze", table, "--ranks", "6", "--svg", tmp_path / "same.svg")
-    drawn = ((tmp_path / name).read_text(encoding="utf-8") for name in ("one.svg", "same.svg"))
+    pictures = ((tmp_path / name).read_text(encoding="utf-8") for name in ("one.svg", "same.svg"))
     assert (
-        len({re.sub(r"<desc>.*?</desc>|<metadata>.*?</metadata>", "", svg) for svg in drawn}) == 1
+        len({re.sub(r"<desc>.*?</desc>|<metadata>.*?</metadata>", "", svg) for svg in pictures})
+        == 1
     )
     # What is written is read with the same numbers, and pictures take them.
-    again = str(tmp_path / "again.csv")
-    cli.printed("analyze", table, "--csv", again)
-    screen = cli.printed("analyze", again, "--ranks", "6", "-v", "ranks,advice")
+    table_path = str(tmp_path / "again.csv")
+    cli.printed("analyze", table, "--csv", table_path)
+    screen = cli.printed("analyze", table_path, "--ranks", "6", "-v", "ranks,advice")
     assert "Find out why rank 6 is slow" in " ".join(screen.split())
     assert re.search(r"^ *6 +3 ", screen, re.MULTILINE)
 

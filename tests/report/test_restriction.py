@@ -188,9 +188,9 @@ def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
     column = "globalPid" if what == KERNELS else "globalTid"
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
-    lost = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
+    statements = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
     return edit_database(
-        folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *lost, source=EXAMPLE
+        folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *statements, source=EXAMPLE
     )
 
 
@@ -218,11 +218,11 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_pa
 
 
 def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
-    whole = bubbleviz.analyze(FIXTURES / "1f1b")
+    complete = bubbleviz.analyze(FIXTURES / "1f1b")
     for ranks, single in (((0, 2), False), ((1, 2, 3), True)):
         report = bubbleviz.analyze(_without_kernels(tmp_path, *ranks))
         note = find_limitation(report, "stages without GPU work")
-        pids = ", ".join(str(whole.ranks[rank].pid) for rank in ranks)
+        pids = ", ".join(str(complete.ranks[rank].pid) for rank in ranks)
 
         assert f"processes {pids} and none of the kernels" in note.reason
         assert "record CUDA in all processes" in note.reason
@@ -273,10 +273,10 @@ def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None
     value, bounds, *_ = describe_headline(report)
     assert value == "idle in iterations: 28.57 %"
     assert "one stage is no pipeline" in bounds
-    drawn = picture(report, View())
-    assert ">idle in iterations 28.6" in drawn
-    assert "28.6 % of its time is idle.</title>" in drawn
-    assert ">Idle in iterations: 1 " in drawn
+    svg_text = picture(report, View())
+    assert ">idle in iterations 28.6" in svg_text
+    assert "28.6 % of its time is idle.</title>" in svg_text
+    assert ">Idle in iterations: 1 " in svg_text
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen

@@ -17,8 +17,8 @@ def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
 
 def names(*findings: Finding) -> list[str]:
     """Return the names of the faults that are worth a sentence."""
-    kept = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
-    return [finding.faults[0].name for finding in kept]
+    selected = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
+    return [finding.faults[0].name for finding in selected]
 
 
 @pytest.mark.parametrize("second", [0.10, 0.098, 0.05])

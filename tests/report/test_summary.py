@@ -34,21 +34,21 @@ def read_again(report: bubbleviz.Report) -> tuple[RunSummary, RunSummary]:
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 def test_json_of_a_fixture_is_read_as_its_summary(name: str) -> None:
-    summary, again = read_again(bubbleviz.analyze(str(FIXTURES / name), what_if=True))
+    summary, decoded = read_again(bubbleviz.analyze(str(FIXTURES / name), what_if=True))
 
-    assert again == summary
-    assert format_json(to_values(again)) == format_json(to_values(summary))
+    assert decoded == summary
+    assert format_json(to_values(decoded)) == format_json(to_values(summary))
 
 
 def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> None:
     table = simulate_job(Job(rank={6: 1.5}, iteration={2: 1.5})).written(
         tmp_path / "operations.csv"
     )
-    summary, again = read_again(bubbleviz.analyze(str(table)))
+    summary, decoded = read_again(bubbleviz.analyze(str(table)))
 
     assert summary.advice
     assert summary.slowdown is not None
-    assert again == summary
+    assert decoded == summary
 
 
 @pytest.mark.parametrize("model", SCHEMA_FILES, ids=lambda model: model.__name__)
@@ -85,11 +85,11 @@ def test_json_on_idle_time_is_read_as_its_summary_and_fits_the_json_schema() -> 
     summary = summary_of_idle(report, top=12)
     text = as_json(report, top=12)
 
-    again = msgspec_json.decode(text, type=IdleSummary)
+    decoded = msgspec_json.decode(text, type=IdleSummary)
 
     assert summary.ranks[0].longest_gaps
-    assert again == summary
-    assert format_json(to_values(again)) == text
+    assert decoded == summary
+    assert format_json(to_values(decoded)) == text
     check_schema(IdleSummary, json.loads(text))
 
 
@@ -124,8 +124,8 @@ def test_columns_of_different_lengths_are_refused(
 def test_json_on_communication_fits_the_json_schema_of_its_model() -> None:
     text = nccl_outputs.as_json(measure_communication(FIXTURES / "1f1b"))
 
-    again = msgspec_json.decode(text, type=NcclSummary)
+    decoded = msgspec_json.decode(text, type=NcclSummary)
 
-    assert again.totals
-    assert format_json(to_values(again)) == text
+    assert decoded.totals
+    assert format_json(to_values(decoded)) == text
     check_schema(NcclSummary, json.loads(text), "files")
