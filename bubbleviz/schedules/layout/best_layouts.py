@@ -1,8 +1,8 @@
-"""The best layout for each schedule, beside the layout that a run has.
+"""The best layout for each schedule, compared with the current layout of a run.
 
-A schedule with one order is given its best layout (:mod:`.partition`). Of a searched schedule the
-order depends on the times, and so on the layout: order and layout are improved in turn, as long as
-that shortens the iteration; each step is exact, both together are not.
+A schedule with one order gets its best layout (:mod:`.partition`). The order of a searched schedule
+depends on the times, and therefore on the layout. Its order and layout are improved alternately, as
+long as the iteration gets shorter. Each step is exact, but the combination need not be optimal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from bubbleviz.schedules.workload import (
     get_phase_times,
 )
 
-#: How often order and layout of a searched schedule are improved in turn, at most.
+#: Maximum number of rounds that alternate between improving the order and the layout of a searched
+#: schedule.
 _MAX_ROUNDS = 4
 #: The schedule whose forwards are the order of a run that only goes forward.
 FORWARD = "gpipe"
@@ -36,17 +37,17 @@ FORWARD = "gpipe"
 
 @dataclass(frozen=True)
 class LayoutQuestion:
-    """What layouts are sought for.
+    """The model and the run for which layouts are searched.
 
     Attributes:
-        layers: of the model.
-        stages: number of devices, p.
-        microbatches: m.
-        limit: memory by device, in the unit of the layers; None for no limit.
-        own: the layout that the run has; None where it is unknown.
-        links: nanoseconds from each device to each, beside the layers' own transfers; None for
-            none.
-        split: whether both halves of the backward were measured.
+        layers: Layers of the model.
+        stages: Number of devices.
+        microbatches: Number of microbatches.
+        limit: Memory of each device, in the unit of the layers, or None if there is no limit.
+        own: Current layout of the run, or None if unknown.
+        links: Transfer time in ns between each pair of devices, added to the layers' own transfer
+            times, or None to add nothing.
+        split: Whether both halves of the backward were measured.
     """
 
     layers: model.Layers
@@ -58,12 +59,12 @@ class LayoutQuestion:
     split: bool = True
 
     def recurrence(self, plan: Plan) -> Recurrence:
-        """Return a plan, ready to be timed over these links."""
+        """Build the recurrence that computes makespans of a plan, including these links."""
         links = None if self.links is None else np.array(self.links, np.int64)
         return Recurrence(plan, links)
 
     def workload(self, layout: model.Layout) -> Workload:
-        """Return what the virtual stages of a layout take."""
+        """Build the workload of a layout: times, transfers and memory of its virtual stages."""
         links = None if self.links is None else np.array(self.links, np.int64)
         edges = get_edges(layout.placement, links)
         return model.build_layout_workload(
@@ -76,21 +77,22 @@ class ScheduleLayout:
     """The best layout for one schedule.
 
     Attributes:
-        schedule: its name.
-        plan: the order; None where there is none of these sizes.
-        before: the layout that it is compared with: the run's own where it has as many virtual
-            stages at the same places, else equal numbers of layers: of those that fit the memory,
-            if any does, the faster.
-        own: whether that is the run's own.
-        baseline_ns: makespan with that.
-        baseline_fits: whether that is within the memory.
-        best: the best layout; None where none was found within the memory, or the schedule has
-            not this size.
-        exact: whether the order is the same whatever the times, so that the layout is the best of
-            all where the search says so.
-        peak_memory: by device, in the unit of the layers, what is always taken included.
-        bubble_ratio: of the best layout, in its makespan.
-        reason: why there is none; else empty.
+        schedule: Name of the schedule.
+        plan: The order, or None if the schedule does not allow these sizes.
+        before: Layout to compare with: the current layout of the run if it has the same placement.
+            Otherwise the better one of two layouts with equal numbers of layers: one that fits in
+            memory if possible, then the faster one.
+        own: Whether ``before`` is the current layout of the run.
+        baseline_ns: Makespan with ``before``.
+        baseline_fits: Whether ``before`` fits in memory.
+        best: The best layout, or None if no layout fits in memory or the schedule does not allow
+            these sizes.
+        exact: Whether the order does not depend on the times, so that a proven layout is the best
+            of all.
+        peak_memory: Peak memory of each device in the unit of the layers, including memory that is
+            always in use.
+        bubble_ratio: Bubble ratio of the makespan with the best layout.
+        reason: Reason why there is no best layout, or "".
     """
 
     schedule: str
@@ -107,13 +109,13 @@ class ScheduleLayout:
 
     @property
     def saving(self) -> float | None:
-        """Share of the makespan that the best layout saves; None where one is unknown."""
+        """Fraction of the makespan that the best layout saves, or None if unknown."""
         if self.best is None or not self.baseline_ns:
             return None
         return 1 - self.best.makespan_ns / self.baseline_ns
 
     def list_holders(self) -> tuple[tuple[int, int], ...]:
-        """Return (device, virtual stage of one pipeline) of all stages, those of replicas too."""
+        """List the device and the virtual stage within a pipeline of all stages, with replicas."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
         return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
@@ -130,17 +132,21 @@ def find_best_layouts(
     chunks: int | None = None,
     watch: Watch = unwatched,
 ) -> tuple[ScheduleLayout, ...]:
-    """Return the best layout for each of some schedules, the shortest iteration first.
+    """Find the best layout for each of several schedules.
 
     Args:
-        question: what is sought.
-        names: of schedules; empty for all that have one order, whatever the times, and for
-            :data:`FORWARD` where nothing goes back.
-        chunks: model chunks per device, v, of schedules that have several; None for their usual.
-        watch: called with the share that is done.
+        question: The model and the run.
+        names: Names of schedules. If empty, all schedules with one order are used, or only
+            :data:`FORWARD` if the run has no backwards.
+        chunks: Number of model chunks per device for schedules with several chunks, or None for the
+            default of each schedule.
+        watch: Callback with the completed fraction.
+
+    Returns:
+        One row per schedule, the shortest makespan first; schedules without a layout come last.
 
     Raises:
-        UsageError: a schedule that was named is unknown, or does not allow the sizes.
+        UsageError: A named schedule is unknown, or does not allow the sizes.
         MismatchError: All operations together are too long to simulate.
     """
     layers = question.layers
@@ -171,10 +177,10 @@ def _rank_row(row: ScheduleLayout) -> tuple[bool, int, str]:
 def _find_for_schedule(
     question: LayoutQuestion, rule: Schedule, chunks: int | None
 ) -> ScheduleLayout:
-    """Return the best layout for a schedule; order and layout of a searched one in turn.
+    """Find the best layout for a schedule, alternating order and layout of a searched schedule.
 
     Raises:
-        UsageError: it does not allow the sizes.
+        UsageError: The schedule does not allow the sizes.
     """
     n_chunks = rule.chunks if chunks is None or rule.chunks == 1 else chunks
     if rule.has_one_order:
@@ -199,7 +205,7 @@ def _find_for_schedule(
 def _build_device_workload(
     question: LayoutQuestion, rule: Schedule, layout: model.Layout
 ) -> Workload:
-    """Return what an order is searched for: times of devices, and the schedule's own memory."""
+    """Build the workload for the search of an order: mean times per device, memory of the rule."""
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
     devices = range(question.stages)
@@ -223,7 +229,13 @@ def _build_device_workload(
 def _find_for_plan(
     question: LayoutQuestion, plan: Plan, start: model.Layout | None = None
 ) -> ScheduleLayout:
-    """Return the best layout for one order."""
+    """Find the best layout for one order.
+
+    Args:
+        question: The model and the run.
+        plan: The order.
+        start: Additional layout to start the search from.
+    """
     recurrence, layers = question.recurrence(plan), question.layers
     layouts, is_current = _list_baselines(question, recurrence.placement)
     makespans = recurrence.compute_makespans(
@@ -260,7 +272,7 @@ def _find_for_plan(
 def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
-    """Return the layouts to compare with, and whether it is the run's own."""
+    """Return the layouts to compare with, and whether it is the current layout of the run."""
     current = question.own
     if current is not None and current.placement == placement:
         return (current,), True
@@ -270,7 +282,7 @@ def _list_baselines(
 def compute_peak_memory(
     layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
-    """Return the most that each device holds, what is always taken included."""
+    """Return the peak memory of each device, including memory that is always in use."""
     sums = Sums(layers, recurrence.length)
     rows = recurrence.list_memory_rows()
     sums.add([path for _, path in rows])

@@ -1,4 +1,4 @@
-"""Layers: what each part of a model takes, in the model's order, and how they are cut up."""
+"""Layers of a model with their times and memory, and layouts: their division into stages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
-#: No model has more; bounds take memory by the square of their number, for each virtual stage.
+#: Maximum number of layers. Lower bounds need memory proportional to its square per virtual stage.
 MAX_LAYERS = 1_000
 
 
 class LayerKind(Enum):
-    """What a layer is to the frameworks that are told of a layout."""
+    """Kind of a layer, as distinguished by the layout options of frameworks."""
 
     TRANSFORMER = "layer"
     EMBEDDING = "embedding"
@@ -29,20 +29,20 @@ class LayerKind(Enum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layers(Table):
-    """The layers of a model, in its order; times are of one microbatch.
+    """The layers of a model in order, with times for one microbatch.
 
     Attributes:
-        forward_ns: T_F.
-        backward_ns: T_B, the backward for the input alone.
-        weight_ns: T_W, the backward for the weights.
-        fused_ns: the whole backward in one operation.
-        down_ns: from its end to the arrival of its output on another device.
-        up_ns: how long the gradient of its output is on its way back.
-        held: activation memory from F to the end of B, in any unit.
-        kept: the part of it that is held until the end of W.
-        resident: memory that is always taken: weights, gradients, states of the optimizer.
-        names: of the layers.
-        kinds: what they are.
+        forward_ns: Time of F.
+        backward_ns: Time of B, the backward for the input alone.
+        weight_ns: Time of W, the backward for the weights.
+        fused_ns: Time of the whole backward as one operation.
+        down_ns: Time from the end of the layer to the arrival of its output on another device.
+        up_ns: Transfer time of the gradient of its output back to this device.
+        held: Activation memory from F to the end of B, in any unit.
+        kept: Part of it that stays in use until the end of W.
+        resident: Memory that is always in use: weights, gradients, optimizer states.
+        names: Names of the layers.
+        kinds: Kinds of the layers.
     """
 
     forward_ns: Ints
@@ -59,25 +59,25 @@ class Layers(Table):
 
     @property
     def features(self) -> Floats:
-        """What adds up over the layers of a stage; shape (7, L): F, B, W, BW, then memory."""
+        """Quantities that add up over the layers of a stage: times, then memory; shape (7, L)."""
         memory = self.held, self.kept, self.resident
         return np.stack([*(ns.astype(float) for ns in self.times), *memory])
 
     @property
     def times(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """The times that add up: of F, B, W and BW."""
+        """Times of F, B, W and BW."""
         return self.forward_ns, self.backward_ns, self.weight_ns, self.fused_ns
 
     @property
     def forward_only(self) -> bool:
-        """Whether nothing goes back, as in serving."""
+        """Whether there are no backwards, as in serving."""
         return not self.fused_ns.any()
 
 
 def build_layers(
     times: Sequence[Ints], names: tuple[str, ...], kinds: tuple[LayerKind, ...]
 ) -> Layers:
-    """Return layers by their F, B, W and BW alone, without transfers and memory."""
+    """Build layers from their times of F, B, W and BW, without transfers and memory."""
     forward, backward, weight, fused = times
     none = np.zeros(len(forward))
     down, up = none.astype(np.int64), none.astype(np.int64)
@@ -85,7 +85,7 @@ def build_layers(
     return Layers(forward, backward, weight, fused, down, up, *memory, names, kinds)
 
 
-#: Rows of :attr:`Layers.features`, behind those of its times.
+#: Rows of :attr:`Layers.features` that contain memory.
 ACTIVATION, WEIGHT_ACTIVATION, RESIDENT = 4, 5, 6
 FEATURES = 7
 
@@ -95,8 +95,8 @@ class Layout:
     """Contiguous layers on virtual stages.
 
     Attributes:
-        placement: device of each virtual stage of one pipeline.
-        bounds: the first layer of each virtual stage, and how many layers there are.
+        placement: Device of each virtual stage of one pipeline.
+        bounds: First layer of each virtual stage, followed by the number of layers.
     """
 
     placement: tuple[int, ...]
@@ -113,13 +113,15 @@ class Layout:
 
 
 def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
-    """Return the layouts that frameworks fall back to: as many transformer layers on each stage.
+    """Make the default layouts of frameworks, with equal numbers of transformer layers per stage.
 
-    What the division leaves goes to the last stages, one each, or to the first; what comes before
-    the first transformer layer goes to the first stage, what comes behind the last to the last.
+    If the division leaves a remainder, the first layout adds one layer to each of the last stages,
+    and the second one to each of the first stages. Layers before the first transformer layer are on
+    the first stage, and layers after the last one are on the last stage. If there are fewer
+    transformer layers than stages, all layers are divided equally.
 
     Raises:
-        UsageError: there are fewer layers than virtual stages.
+        UsageError: There are fewer layers than virtual stages.
     """
     stages = len(placement)
     inner = [at for at, kind in enumerate(layers.kinds) if kind is LayerKind.TRANSFORMER]
@@ -137,7 +139,7 @@ def check_enough(layers: int, stages: int) -> None:
     """Check that every virtual stage can have a layer, and that there are not too many.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: There are fewer layers than stages, or more than ``MAX_LAYERS``.
     """
     if layers < stages:
         raise UsageError(
@@ -157,16 +159,16 @@ def build_layout_workload(
     edges: Ints | None = None,
     split: bool = True,
 ) -> Workload:
-    """Return what the virtual stages of a layout take.
+    """Build the workload of a layout by adding up the layers of each virtual stage.
 
     Args:
-        layers: of the model.
-        layout: which of them each virtual stage holds.
-        microbatches: m.
-        limit: memory by device; what is always taken goes off it.
-        edges: what crossing each boundary takes beside the layers' own transfers, down and up;
-            shape (2, S - 1); None for nothing.
-        split: whether both halves of the backward were measured.
+        layers: Layers of the model.
+        layout: Layers of each virtual stage.
+        microbatches: Number of microbatches.
+        limit: Memory of each device, from which resident memory is subtracted, or None.
+        edges: Transfer time over each boundary, down and up, added to the layers' own transfer
+            times; shape (2, S - 1), or None to add nothing.
+        split: Whether both halves of the backward were measured.
     """
     placement = layout.placement
 

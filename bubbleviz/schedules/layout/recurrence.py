@@ -86,7 +86,7 @@ class Recurrence:
         return makespans_ns
 
     def path(self, layers: Layers, bounds: Ints) -> Path:
-        """Return the longest path for one layout, given its bounds."""
+        """Find the longest path through the plan for one layout, given its bounds."""
         return self._find_longest(*self._sum_times(layers, bounds[None, :]))
 
     def find_device_paths(self, layers: Layers) -> list[Path]:
