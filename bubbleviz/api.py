@@ -18,7 +18,7 @@ from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compare_with_plan
 from bubbleviz.explain.what_if import ask_what_if
-from bubbleviz.explain.windowed import windowed
+from bubbleviz.explain.windowed import select_window
 from bubbleviz.interpret.fleet.dask_fleet import MAX_WAIT_S, dask_fleet
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
@@ -143,7 +143,7 @@ def analyze(
             counts = count(run, skip=skip, window=part)
         with time_step("explain"):
             explanation = explain(run, counts, fleet.map)
-            run, counts, explanation = windowed(part, run, counts, explanation)
+            run, counts, explanation = select_window(part, run, counts, explanation)
             schedule = find_schedule(recordings, run, counts)
             comparison = None
             if planned is not None:

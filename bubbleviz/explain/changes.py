@@ -13,14 +13,14 @@ import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.tokens import list_token_waits
-from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
+from bubbleviz.explain.microbatch_lengths import measure_lengths
 from bubbleviz.explain.path import Graph, build_work
 from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.slowdown.delays import keep_early_starts, measure_delays
 from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import find_computing_rows
-from bubbleviz.explain.slowdown.work import median_rows
+from bubbleviz.explain.slowdown.work import find_median_rows
 from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.grouping import find_distinct, group_rows, lookup_values, sort_rows
 from bubbleviz.model.operations import Operations
@@ -83,13 +83,13 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
     """
     scenarios = [
         _Scenario(MEASURED, "as measured", graph.duration_ns, graph.delay_ns),
-        *_without_causes(graph),
-        *_with_even_times(graph, operations),
-        _without_delays(graph),
+        *_remove_causes(graph),
+        *_set_even_times(graph, operations),
+        _remove_delays(graph),
     ]
     duration_ns = np.stack([scenario.duration_ns for scenario in scenarios], axis=1)
     delay_ns = np.stack([scenario.delay_ns for scenario in scenarios], axis=1)
-    makespans_ns = _replay_makespans(graph, duration_ns, delay_ns)
+    makespans_ns = _measure_makespans(graph, duration_ns, delay_ns)
     busy_ns = duration_ns[graph.is_counted].sum(axis=0)
     measured_ns = makespans_ns[0]
     changes = []
@@ -105,7 +105,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
     return tuple(changes)
 
 
-def _replay_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
+def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
     """Return the time from the first forward to the last backward in each scenario.
 
     Args:
@@ -114,7 +114,7 @@ def _replay_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
         delay_ns: Delay before each row, shape (rows, scenarios).
     """
     ends_ns = np.zeros_like(duration_ns)
-    ends_ns[graph.replay.rows] = graph.replay.ends_ns(duration_ns, delay_ns)
+    ends_ns[graph.replay.rows] = graph.replay.compute_ends(duration_ns, delay_ns)
     ends_ns, duration_ns = ends_ns[graph.is_counted], duration_ns[graph.is_counted]
     if not len(ends_ns):
         return np.zeros(duration_ns.shape[1], np.int64)
@@ -122,9 +122,9 @@ def _replay_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
     return np.asarray(ends_ns.max(axis=0) - starts_ns.min(axis=0), np.int64)
 
 
-def _without_causes(graph: Graph) -> Iterator[_Scenario]:
+def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
     """Yield the iteration without the delays of each cause that has any."""
-    instant_ns = _instant_durations(graph)
+    instant_ns = _make_instant(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
     nothing = np.zeros(len(graph.work), bool)
     for name, change, cause in _WITHOUT:
@@ -134,31 +134,31 @@ def _without_causes(graph: Graph) -> Iterator[_Scenario]:
             yield _Scenario(name, change, duration_ns, graph.delay_ns - removed_ns)
 
 
-def _instant_durations(graph: Graph) -> Ints:
+def _make_instant(graph: Graph) -> Ints:
     """Return the durations of communication that takes no time, which ends no later than it did."""
     return np.minimum(graph.duration_ns, 0)
 
 
-def _without_delays(graph: Graph) -> _Scenario:
+def _remove_delays(graph: Graph) -> _Scenario:
     """Return the iteration in the same order without communication and delays.
 
     Waiting for collectives whose members are unknown stays.
     """
     kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
-    instant_ns = _instant_durations(graph)
+    instant_ns = _make_instant(graph)
     compute_ns = np.where(graph.work.communicates, instant_ns, graph.duration_ns)
     return _Scenario(NO_DELAY, "the same order without any delay", compute_ns, early_ns)
 
 
-def _with_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
+def _set_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
     """Yield the iteration without differences between operations, stages, or microbatches."""
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
     kinds = group_rows(operations.rank[rows], operations.chunk[rows], phase)
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     is_single = operations.microbatch[rows] >= 0
-    median_ns = measured_ns[median_rows(kinds.of_row, len(kinds), measured_ns)]
+    median_ns = measured_ns[find_median_rows(kinds.of_row, len(kinds), measured_ns)]
     median_ns = np.where(is_single, median_ns[kinds.of_row], measured_ns)
 
     def scenario(name: str, change: str, operations_ns: Ints) -> _Scenario:
@@ -203,7 +203,7 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
     pipeline[work.rank] = work.replica
     iteration = operations.iteration[rows[:1]].tolist()
     microbatches = int(operations.microbatch[rows].max(initial=-1)) + 1
-    return len(lengths_of_iterations(operations, pipeline, iteration, microbatches)) > 0
+    return len(measure_lengths(operations, pipeline, iteration, microbatches)) > 0
 
 
 # Planned order: operations that ran out of place go back among those that ran in place, and each
@@ -234,8 +234,10 @@ def replay_planned_order(
         return None
     operations = run.operations
     rows = find_computing_rows(operations, run.averaged)
-    kept = np.flatnonzero(run.numbers != NONE)
-    iterations = scatter(int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept], kept)
+    kept_iterations = np.flatnonzero(run.numbers != NONE)
+    iterations = scatter(
+        int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept_iterations], kept_iterations
+    )
     turns = _assign_turns(operations, rows, deviations, iterations)
     if (turns == np.arange(len(rows))).all():
         return None
@@ -268,14 +270,18 @@ def _assign_turns(
         iterations: Iteration of the operations for each iteration of the deviations.
     """
     turns = np.arange(len(rows))
-    moved = [d for d in deviations if d.what in _MOVED]
+    moved_operations = [d for d in deviations if d.what in _MOVED]
     names = ("iteration", "rank", "phase", "microbatch", "chunk")
     iteration, rank, phase, microbatch, chunk = (getattr(operations, name)[rows] for name in names)
     keys = (iteration, rank, phase, microbatch, chunk)
-    moved_keys = [(iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved]
+    moved_keys = [
+        (iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved_operations
+    ]
     moved_rows = lookup_values(keys, turns, list(np.array(moved_keys, np.int64).reshape(-1, 5).T))
-    places_late = np.array([d.places if d.what == "late" else -d.places for d in moved], np.int64)
-    cells = [(d.iteration, d.rank) for d in moved]
+    places_late = np.array(
+        [d.places if d.what == "late" else -d.places for d in moved_operations], np.int64
+    )
+    cells = [(d.iteration, d.rank) for d in moved_operations]
     incomplete = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
     for cell in sorted(set(cells) - incomplete):
         in_cell = np.array([c == cell for c in cells], bool)
@@ -284,28 +290,28 @@ def _assign_turns(
         if (moved_rows[in_cell] != NONE).all() and mask_phases(phase[ran], _ORDERED).all():
             launched = ran[sort_rows(operations.host_start_ns[rows[ran]])]
             by_start = ran[sort_rows(operations.start_ns[rows[ran]])]
-            planned = _put_in_place(launched, moved_rows[in_cell], places_late[in_cell], microbatch)
+            planned = _insert_moved(launched, moved_rows[in_cell], places_late[in_cell], microbatch)
             turns[planned] = by_start
     return turns
 
 
-def _put_in_place(ran: Ints, moved: Ints, places_late: Ints, microbatch: Ints) -> Ints:
+def _insert_moved(ran: Ints, moved_rows: Ints, places_late: Ints, microbatch: Ints) -> Ints:
     """Return the operations of a rank in the planned order.
 
     Args:
         ran: Operations in measured order.
-        moved: Those that ran out of place.
+        moved_rows: Those that ran out of place.
         places_late: Number of operations in place by which each of these was late; negative if it
             was early.
         microbatch: Microbatch of all operations.
     """
-    in_place = ~np.isin(ran, moved)
+    in_place = ~np.isin(ran, moved_rows)
     by_row = np.argsort(ran)
-    measured_place = by_row[np.searchsorted(ran, moved, sorter=by_row)]
+    measured_place = by_row[np.searchsorted(ran, moved_rows, sorter=by_row)]
     in_place_before = np.cumsum(in_place)[measured_place]
     # Operations in place have even turns; what follows the n-th of them has the odd turn after it.
     even_turns = 2 * np.arange(1, int(in_place.sum()) + 1)
     odd_turns = 2 * (in_place_before - places_late) + 1
     turn = np.concatenate((even_turns, odd_turns))
-    rows = np.concatenate((ran[in_place], moved))
+    rows = np.concatenate((ran[in_place], moved_rows))
     return np.asarray(rows[sort_rows(turn, microbatch[rows])], np.int64)

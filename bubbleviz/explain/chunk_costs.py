@@ -95,7 +95,9 @@ class ChunkCost:
         return tuple(sizes)
 
 
-def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
+def measure_chunk_costs(
+    operations: Operations, stage: Ints, averaged: Bools
+) -> tuple[ChunkCost, ...]:
     """Return the cost of chunks by virtual stage, or nothing if tokens are unknown.
 
     Args:
@@ -107,18 +109,21 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
     virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
     groups, costs = grouping.group_rows(virtual_stage, of_rank), []
     for number, first in enumerate(groups.first.tolist()):
-        own = rows[groups.of_row == number]
-        tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
-        prefix = _prefixes(operations, own, tokens)
-        factors, left_ns, shown = _fit(tokens, prefix, time_ns)
+        stage_rows = rows[groups.of_row == number]
+        tokens, time_ns = (
+            operations.tokens[stage_rows],
+            operations.busy_ns[stage_rows].astype(np.float64),
+        )
+        prefix = _list_prefixes(operations, stage_rows, tokens)
+        factors, left_ns, is_shown = _fit(tokens, prefix, time_ns)
         spread = float(((time_ns - time_ns.mean()) ** 2).sum())
-        free = len(own) - len(factors)
+        free = len(stage_rows) - len(factors)
         lengths = len(factors) > 1
         costs.append(
             ChunkCost(
                 stage=int(of_rank[first]),
                 virtual_stage=int(virtual_stage[first]),
-                n=len(own),
+                n=len(stage_rows),
                 least_tokens=int(tokens.min()),
                 most_tokens=int(tokens.max()),
                 fixed_ns=factors[0],
@@ -126,7 +131,7 @@ def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tupl
                 token_squared_ns=(*factors, 0.0)[2] if lengths else None,
                 residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
                 explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
-                prompt_tokens=int((prefix + tokens).max()) if shown else 0,
+                prompt_tokens=int((prefix + tokens).max()) if is_shown else 0,
             )
         )
     return tuple(costs)
@@ -147,7 +152,7 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
     return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
 
 
-def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
+def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """Return the prefix of each chunk of a stage, in tokens.
 
     Unless all prefixes were recorded, a prompt ends with a chunk that is shorter than the longest.
@@ -157,14 +162,14 @@ def _prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     order = grouping.sort_rows(
         operations.rank[rows], operations.iteration[rows], operations.start_ns[rows]
     )
-    ordered, whole = tokens[order], tokens[order] == tokens.max(initial=0)
+    ordered, is_complete = tokens[order], tokens[order] == tokens.max(initial=0)
     first = grouping.mask_run_starts(
         *(c[rows][order] for c in (operations.rank, operations.iteration))
     )
-    first[1:] |= ~whole[:-1]
-    before = np.cumsum(ordered) - ordered
+    first[1:] |= ~is_complete[:-1]
+    preceding_tokens = np.cumsum(ordered) - ordered
     prefix = np.empty(len(rows), np.int64)
-    prefix[order] = before - before[first][np.cumsum(first) - 1]
+    prefix[order] = preceding_tokens - preceding_tokens[first][np.cumsum(first) - 1]
     return prefix
 
 
@@ -174,28 +179,28 @@ def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...]
     if lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
     none = np.zeros_like(tokens)
-    line, left_ns, _ = _least_squares(tokens, None, time_ns)
-    found, least = (line, left_ns, False), np.inf
+    line, left_ns, _ = _fit_plane(tokens, None, time_ns)
+    solution, minimum = (line, left_ns, False), np.inf
     for read, fewest in ((none, _MIN_LENGTHS), (prefix, 2)):
         if lengths < fewest or len(tokens) <= _MIN_LENGTHS:
             continue
-        curve, curve_left_ns, error = _least_squares(tokens, read, time_ns)
+        curve, curve_left_ns, error = _fit_plane(tokens, read, time_ns)
         square_ns = curve[2] * float((tokens * (tokens + 2.0 * read)).max())
         is_significant = curve[2] > _MIN_ERRORS * error
         is_large = square_ns > _MIN_SHARE * float(time_ns.max())
         left = float((curve_left_ns**2).sum())
-        if is_significant and is_large and left < least:
-            found, least = (curve, curve_left_ns, bool(read.any())), left * _MAX_RESIDUAL
-    return found
+        if is_significant and is_large and left < minimum:
+            solution, minimum = (curve, curve_left_ns, bool(read.any())), left * _MAX_RESIDUAL
+    return solution
 
 
-def _least_squares(
+def _fit_plane(
     tokens: Ints, prefix: Ints | None, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, float]:
     """Fit a, b and c (a and b without a prefix), and return them with residuals and c's error."""
     # Powers of lengths that are far from zero and close together are almost equal unless centred.
-    ends = float(tokens.min()), float(tokens.max())
-    middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    end_index = float(tokens.min()), float(tokens.max())
+    middle, half = (end_index[0] + end_index[1]) / 2, (end_index[1] - end_index[0]) / 2
     columns, scale = [np.ones(len(tokens)), (tokens - middle) / half], 1.0
     if prefix is not None:
         bent = (tokens - middle) ** 2 + 2.0 * tokens * prefix
@@ -210,5 +215,5 @@ def _least_squares(
     error = residual_ns / added if added > _MIN_INDEPENDENT else np.inf
     slope, bend = factors[1] / half, factors[2] / scale if prefix is not None else 0.0
     # c ((x - middle)^2 + 2 x prefix) is c x (x + 2 prefix), and a line.
-    found = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
-    return tuple(float(f) for f in found[: len(columns)]), left_ns, float(error) / scale
+    solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
+    return tuple(float(f) for f in solution[: len(columns)]), left_ns, float(error) / scale

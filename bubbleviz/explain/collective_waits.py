@@ -26,7 +26,7 @@ from bubbleviz.model.intervals import find_last_before, group_extents
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
-#: Ranks that enter within so long of each other enter together, and no move is so short.
+#: Maximum difference between entry times that count as simultaneous. Moving data takes longer.
 _GRAIN_NS = 5_000
 
 
@@ -46,7 +46,7 @@ class CollectiveWaits(Table):
         last_operation: Row of the operation that the last rank ran, or had run, before it entered,
             or -1 if there is none.
         known: Whether the members are known.
-        kinds: NCCL's names of operations; "" for those without a name.
+        kinds: NCCL's names of operations, or "" if an operation has no name.
     """
 
     rank: Ints
@@ -61,7 +61,7 @@ class CollectiveWaits(Table):
     kinds: tuple[str, ...] = field(metadata={"shared": True})
 
 
-def collective_waits(
+def measure_collective_waits(
     collectives: CollectiveIntervals, operations: tables.Operations
 ) -> CollectiveWaits:
     """Return collectives split into waiting and moving.
@@ -82,16 +82,16 @@ def collective_waits(
     rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
     length_ns = end_ns - start_ns
     shortest = find_first_rows(meeting, length_ns)
-    # Of the numbers of meetings some may be missing.
+    # Numbers of meetings may have gaps.
     of_meeting = np.searchsorted(meeting[shortest], meeting)
     shortest_ns = length_ns[shortest][of_meeting]
-    before = _running(operations, rank, start_ns)
+    previous = _find_running(operations, rank, start_ns)
     # Where several enter together, another collective held them; the one that worked until then
     # was waited for.
-    idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[before]
+    idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous]
     earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
     entered = find_first_rows(meeting, earlier, idle_ns, rank)[of_meeting]
-    other, operation = rank[entered] != rank, before[entered]
+    other, operation = rank[entered] != rank, previous[entered]
     # So short a time tells no move from the last member's own launch.
     move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
     of_row = members.of_row
@@ -114,7 +114,7 @@ def collective_waits(
     )
 
 
-def _running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
+def _find_running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the compute operation that each rank started last before a time, or -1 if none."""
     if not len(rank):
         return rank

@@ -64,7 +64,7 @@ class CommunicationTimes:
         wait_ns: Time of receives before their input was ready, and of collectives with known
             members in the window before the last member had entered.
         transfer_ns: Time of these receives and collectives from then on.
-        exposed_ns: Part of the transfers, including those of other collectives, in which the rank
+        exposed_ns: Part of the transfers, including other collectives, in which the rank
             was idle, plus the time in which a collective but no compute kernel ran in an operation.
         communication_ns: Union of all communication kernels in the rank's window of the ratio in
             which bubbles are shown, extended to the start of its first receive if that is earlier.
@@ -78,34 +78,34 @@ class CommunicationTimes:
     overlapped_ns: Ints
 
 
-def receives_of(
-    operations: Operations, inputs: Inputs, known: Arrivals, idle: IdleIntervals
+def list_receives(
+    operations: Operations, inputs: Inputs, arrivals: Arrivals, idle: IdleIntervals
 ) -> Receives:
     """Return the last receive of each operation whose input is known.
 
     Args:
         operations: Operations of all ranks.
         inputs: Inputs that they took from other ranks.
-        known: Arrivals of these inputs, as shown by receives.
+        arrivals: Arrivals of these inputs, as shown by receives.
         idle: Idle intervals of all ranks.
     """
-    rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
+    rows = np.flatnonzero((arrivals.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     if not len(rows):
         return Receives.make_empty()
-    receive, received_ns = known.receive[rows], operations.received_ns[rows]
+    receive, received_ns = arrivals.receive[rows], operations.received_ns[rows]
     spanned = np.append(operations.has_span, 0)[receive] == 1
     later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)
     named_ns = np.append(operations.start_ns, NONE)[receive]
     of_name = (receive >= 0) & spanned & later
     start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
-    end_ns, ready_ns = known.exact_ns[rows], inputs.ready_ns[rows]
+    end_ns, ready_ns = arrivals.exact_ns[rows], inputs.ready_ns[rows]
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
     idle_ns = sum_idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
     exposed_ns = idle_ns.sum(axis=1) - idle_ns[:, Cause.COLLECTIVE]
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 
 
-def communication_of(
+def measure_communication(
     stretch: Stretch, receives: Receives, collective_idle_ns: Ints
 ) -> CommunicationTimes:
     """Return how long the ranks of a stretch communicated in each iteration.
@@ -122,29 +122,31 @@ def communication_of(
     """
     operations, running, extents = stretch.operations, stretch.running, stretch.extents
     window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
-    known = window.is_known[:, None] & extents.present
-    low_ns = np.where(known, window.start_ns, extents.first_ns)
-    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
+    has_window = window.is_known[:, None] & extents.present
+    low_ns = np.where(has_window, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(has_window, window.end_ns, extents.last_ns), low_ns)
     iteration = operations.iteration[receives.operation]
     received = receives.take(iteration >= 0)
-    at = iteration[iteration >= 0], operations.rank[received.operation]
-    np.minimum.at(low_ns, at, received.start_ns)
+    receive_cells = iteration[iteration >= 0], operations.rank[received.operation]
+    np.minimum.at(low_ns, receive_cells, received.start_ns)
     met = stretch.collectives.take((stretch.collectives.iteration >= 0) & stretch.collectives.known)
-    inside = met.iteration, met.rank
+    collective_cells = met.iteration, met.rank
     start_ns, moving_ns, end_ns = (
-        np.clip(time_ns, low_ns[inside], high_ns[inside])
+        np.clip(time_ns, low_ns[collective_cells], high_ns[collective_cells])
         for time_ns in (met.start_ns, met.moving_ns, met.end_ns)
     )
 
-    def summed(cells: tuple[Ints, Ints], time_ns: Ints) -> Ints:
+    def sum_by_cell(cells: tuple[Ints, Ints], time_ns: Ints) -> Ints:
         cell = cells[0] * shape[1] + cells[1]
         return intervals.group_sum(cell, shape[0] * shape[1], time_ns).reshape(shape)
 
     exposed_ns = collective_idle_ns + stretch.collective_gap_ns
     return CommunicationTimes(
-        wait_ns=summed(at, received.wait_ns) + summed(inside, moving_ns - start_ns),
-        transfer_ns=summed(at, received.transfer_ns) + summed(inside, end_ns - moving_ns),
-        exposed_ns=summed(at, received.exposed_ns) + exposed_ns,
+        wait_ns=sum_by_cell(receive_cells, received.wait_ns)
+        + sum_by_cell(collective_cells, moving_ns - start_ns),
+        transfer_ns=sum_by_cell(receive_cells, received.transfer_ns)
+        + sum_by_cell(collective_cells, end_ns - moving_ns),
+        exposed_ns=sum_by_cell(receive_cells, received.exposed_ns) + exposed_ns,
         communication_ns=measure_within_windows(running, running.communication_ns, low_ns, high_ns),
         overlapped_ns=measure_within_windows(running, running.overlapped_ns, low_ns, high_ns),
     )

@@ -67,7 +67,7 @@ class Dependencies(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Inputs(Table):
-    """What each operation waited for on other ranks, one row per operation.
+    """Inputs of operations from other ranks, one row per operation.
 
     Attributes:
         ready_ns: Latest end of its producers on other ranks, or ``NEVER`` if no producer is known.
@@ -206,7 +206,7 @@ def _find_producers(
     Args:
         operations: Operations of all ranks.
         produced: Rows of the producers, and the ids of their results.
-        consumed: Rows of the consumers, and the ids of their inputs; -1 for no input.
+        consumed: Rows of the consumers, and the ids of their inputs, or -1 if there is no input.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
     producer_of = lookup_values((produced_id,), producer, (required_id,))

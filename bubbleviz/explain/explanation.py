@@ -20,7 +20,7 @@ from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.changes import Change, replay_changes
-from bubbleviz.explain.chunk_costs import ChunkCost, chunk_costs_of
+from bubbleviz.explain.chunk_costs import ChunkCost, measure_chunk_costs
 from bubbleviz.explain.communication_times import CommunicationTimes, Receives
 from bubbleviz.explain.diagnosis.findings import Diagnosis, build_diagnosis
 from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
@@ -34,10 +34,10 @@ from bubbleviz.explain.slowdown.replayed_run import (
 from bubbleviz.explain.slowdown.slowdowns import (
     Scenarios,
     Slowdowns,
-    scenarios_of_run,
-    slowdowns_of,
+    build_scenarios_of_run,
+    measure_slowdowns,
 )
-from bubbleviz.explain.slowdown.start_up import without_start_up
+from bubbleviz.explain.slowdown.start_up import remove_start_up
 from bubbleviz.explain.stage_layers import build_layout_question
 from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
 from bubbleviz.model.columns import Bools, Ints
@@ -126,18 +126,20 @@ class Explanation:
 
         It is computed on first access, which takes seconds for a million operations.
         """
-        return None if self.slowdown_source is None else scenarios_of_run(self.slowdown_source)
+        return (
+            None if self.slowdown_source is None else build_scenarios_of_run(self.slowdown_source)
+        )
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:
         """Cost of stragglers over all averaged iterations, or None if it is unknown."""
-        return None if self.scenarios is None else slowdowns_of(self.scenarios)
+        return None if self.scenarios is None else measure_slowdowns(self.scenarios)
 
     @cached_property
     def diagnosis(self) -> Diagnosis | None:
         """Reasons why the averaged iterations are long, or None if they are unknown."""
         part, source = self.replayed_source, self.replayed_source or self.slowdown_source
-        scenarios = self.scenarios if part is None else scenarios_of_run(part)
+        scenarios = self.scenarios if part is None else build_scenarios_of_run(part)
         if source is None or scenarios is None:
             return None
         return build_diagnosis(source, scenarios, self.layout, self.ran, self.period_ns)
@@ -145,7 +147,7 @@ class Explanation:
 
 def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
     """Explain the stretches of a run again, and return the rows of all ranks."""
-    parts = map(explain_stretch, stretches.stretches_of(run, counts))
+    parts = map(explain_stretch, stretches.split_into_stretches(run, counts))
     return join_rows([part.kept for part in parts], run.operations)
 
 
@@ -173,10 +175,12 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
     averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
     selection = choose_replayed_ranks(operations, run.ranks, averaged)
     is_replayed = None if selection is None else selection.is_replayed
-    all_stretches = stretches.stretches_of(run, counts, is_replayed)
+    all_stretches = stretches.split_into_stretches(run, counts, is_replayed)
     parts = list(map_stretches(explain_stretch, all_stretches))
-    shown = choose_typical(counts.iterations, counts.headline)
-    unordered = "" if shown is None else _find_unordered_reason(run, shown, parts)
+    typical_iteration = choose_typical(counts.iterations, counts.headline)
+    unordered = (
+        "" if typical_iteration is None else _find_unordered_reason(run, typical_iteration, parts)
+    )
 
     rows = join_rows([part.kept for part in parts], operations)
     has_all_rows = selection is None or len(parts) == 1
@@ -184,26 +188,28 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
     explained = partial(
         read_once, partial(_explain_all_rows, run, counts), [rows] if has_all_rows else []
     )
-    no_replay_reason = _find_no_replay_reason(run, shown) or unordered
+    no_replay_reason = _find_no_replay_reason(run, typical_iteration) or unordered
     source = _build_replayed_run(run, counts, explained, averaged, no_replay_reason)
     replayed = source if selection is None else source.select_ranks(selection.is_replayed, rows)
     reason = unordered
-    if shown is not None:
-        reason = _check_iteration_size(replayed, shown) or unordered
+    if typical_iteration is not None:
+        reason = _check_iteration_size(replayed, typical_iteration) or unordered
     path: CriticalPath | None = None
     changes: tuple[Change, ...] = ()
-    if not reason and shown is not None and _has_common_clock(shown):
-        path, changes = _replay_iteration(replayed, shown, operations, is_replayed)
+    if not reason and typical_iteration is not None and _has_common_clock(typical_iteration):
+        path, changes = _replay_iteration(replayed, typical_iteration, operations, is_replayed)
 
     times = phase_times.measure_phase_times(
         operations, stage, averaged, [part.samples for part in parts]
     )
     layout: LayoutQuestion | None = None
-    if shown is not None:
-        kinds = phase_times.add_slowest_pipeline(times.kinds, operations, pipeline, shown.index)
+    if typical_iteration is not None:
+        kinds = phase_times.add_slowest_pipeline(
+            times.kinds, operations, pipeline, typical_iteration.index
+        )
         times = replace(times, kinds=kinds)
         if run.layers:
-            layout = build_layout_question(run.layers, times, shown.microbatches)
+            layout = build_layout_question(run.layers, times, typical_iteration.microbatches)
     overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
     return Explanation(
         causes=_join_causes(parts),
@@ -216,7 +222,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         changes=changes,
         no_path_reason=reason,
         slowdown_source=source,
-        chunk_costs=chunk_costs_of(operations, stage, averaged),
+        chunk_costs=measure_chunk_costs(operations, stage, averaged),
         replayed_ranks=selection,
         replayed_source=None if selection is None else replayed,
         layout=layout,
@@ -244,13 +250,13 @@ def _build_replayed_run(
         counts: Ratios of the run.
         explained: Returns the tables that have rows for single operations.
         averaged: Mask of the averaged iterations.
-        reason: Reason why nothing is replayed, or "" if it is.
+        reason: Reason why the run is not replayed, or "" if it is.
     """
     return ReplayedRun(
         run.operations,
         run.ranks,
         explained,
-        without_start_up(run.collectives, run.operations, averaged),
+        remove_start_up(run.collectives, run.operations, averaged),
         averaged,
         run.hosts,
         np.arange(len(averaged)),
@@ -261,19 +267,21 @@ def _build_replayed_run(
 
 
 def _replay_iteration(
-    replayed: ReplayedRun, shown: Iteration, operations: Operations, is_replayed: Bools | None
+    replayed: ReplayedRun, iteration: Iteration, operations: Operations, is_replayed: Bools | None
 ) -> tuple[CriticalPath, tuple[Change, ...]]:
     """Find the critical path of an iteration, and replay it under each change.
 
     Args:
         replayed: The ranks that are replayed.
-        shown: The iteration.
+        iteration: The iteration.
         operations: Operations of all ranks; rows of the path refer to them.
         is_replayed: Mask of the ranks that are replayed, or None if all are.
     """
-    graph = build_graph(replayed, shown.index)
-    n_ranks = len([r for r in list_indices(shown.ranks) if is_replayed is None or is_replayed[r]])
-    path = find_critical_path(graph, replayed.explained().idle, shown.index)
+    graph = build_graph(replayed, iteration.index)
+    n_ranks = len(
+        [r for r in list_indices(iteration.ranks) if is_replayed is None or is_replayed[r]]
+    )
+    path = find_critical_path(graph, replayed.explained().idle, iteration.index)
     changes = replay_changes(graph, replayed.operations, n_ranks)
     if is_replayed is not None:
         row_of_run = np.flatnonzero(is_replayed[operations.rank])
@@ -283,37 +291,39 @@ def _replay_iteration(
     return path, changes
 
 
-def _find_unordered_reason(run: Run, shown: Iteration, parts: Sequence[StretchExplanation]) -> str:
+def _find_unordered_reason(
+    run: Run, iteration: Iteration, parts: Sequence[StretchExplanation]
+) -> str:
     """Return the reason why dependencies in an iteration are unknown, or "" if they are known.
 
     Without known dependencies between ranks, a replay would treat each rank as independent.
 
     Args:
         run: The merged profiles.
-        shown: The iteration.
+        iteration: The iteration.
         parts: Explanations of the stretches.
     """
-    if stretches.stages_contradicted(run):
+    if stretches.has_contradicted_stages(run):
         return "the order of stages contradicts the data dependencies that they rest on"
-    stages = {run.ranks[rank].stage for rank in list_indices(shown.ranks)}
-    if len(shown.ranks) == 1 or stages == {0}:
+    stages = {run.ranks[rank].stage for rank in list_indices(iteration.ranks)}
+    if len(iteration.ranks) == 1 or stages == {0}:
         return ""
-    has_crossing = any(part.crossing[shown.index] for part in parts)
+    has_crossing = any(part.crossing[iteration.index] for part in parts)
     if None in stages or not has_crossing:
         unknown = "stages" if None in stages else "microbatches"
         return f"dependencies between ranks are unknown, since {unknown} are unknown"
     return ""
 
 
-def _check_iteration_size(replayed: ReplayedRun, shown: Iteration) -> str:
+def _check_iteration_size(replayed: ReplayedRun, iteration: Iteration) -> str:
     """Return the reason why an iteration is too large to replay, or "" if it is not."""
     operations = replayed.operations
-    is_counted = (operations.iteration == shown.index) & mask_phases(operations.phase, WORK)
-    return _check_size(f"iteration {shown.name}", int(is_counted.sum()), MAX_OPERATIONS)
+    is_counted = (operations.iteration == iteration.index) & mask_phases(operations.phase, WORK)
+    return _check_size(f"iteration {iteration.name}", int(is_counted.sum()), MAX_OPERATIONS)
 
 
 def _check_size(subject: str, count: int, max_count: int) -> str:
-    """Return the reason why so many operations are not replayed, or "" if they are."""
+    """Return the reason why the number of operations is too large, or "" if it is not."""
     if count <= max_count:
         return ""
     return (
@@ -321,16 +331,16 @@ def _check_size(subject: str, count: int, max_count: int) -> str:
     )
 
 
-def _find_no_replay_reason(run: Run, shown: Iteration | None) -> str:
+def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
     """Return the reason why iterations cannot be replayed over all ranks, or "" if they can.
 
     Unknown dependencies are checked separately; see :func:`_find_unordered_reason`.
     """
-    if shown is None or not shown.averaged:
+    if iteration is None or not iteration.averaged:
         return "no complete training iteration was recorded"
     if not run.paired:
         return "iterations could not be matched across ranks"
-    if not _has_common_clock(shown):
+    if not _has_common_clock(iteration):
         return "the ranks share no clock"
     return _check_size("the run", len(run.operations), MAX_RUN_OPERATIONS)
 

@@ -87,13 +87,13 @@ class BusyTimes(Table):
     start_ns: Ints
     end_ns: Ints
 
-    def in_order(self) -> BusyTimes:
+    def sort_by_start(self) -> BusyTimes:
         """Return the times in order of their start."""
         is_sorted = (self.start_ns[1:] >= self.start_ns[:-1]).all()
         return self if is_sorted else self.take(sort_rows(self.start_ns))
 
     def find_gaps(self, windows: Intervals, also_busy: Intervals | None = None) -> Intervals:
-        """Return the times in windows in which nothing was busy.
+        """Return the gaps between busy times within windows.
 
         Args:
             windows: The windows.
@@ -112,16 +112,16 @@ class BusyTimes(Table):
             gaps: Times in which no work of the rank runs, in order.
 
         Returns:
-            One row per gap. ``before`` is the work that ended last before it; if several ended
-            together, the last one. ``after`` is the first work that starts after it; if several
+            One row per gap. ``last_work`` is the work that ended last before it; if several ended
+            together, the last one. ``next_work`` is the first work that starts after it; if several
             start together, the first one.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
         n_ended = np.searchsorted(self.end_ns[by_end], start_ns, side="right")
-        before = np.append(by_end, NONE)[n_ended - 1]
-        # The place after the last work is that of no work.
-        after = np.searchsorted(self.start_ns, end_ns)
+        last_work = np.append(by_end, NONE)[n_ended - 1]
+        # An index past the last work refers to no work.
+        next_work = np.searchsorted(self.start_ns, end_ns)
         count, none = len(rank), make_constant(NONE, len(rank))
         return IdleIntervals(
             rank=rank,
@@ -129,8 +129,8 @@ class BusyTimes(Table):
             end_ns=end_ns,
             cause=none,
             interval=np.arange(count) - np.searchsorted(rank, rank),
-            before=self._rows_of(rank, before),
-            after=self._rows_of(rank, after),
+            before=self._get_rows(rank, last_work),
+            after=self._get_rows(rank, next_work),
             peer_operation=none,
             collective=none,
             activity=none,
@@ -139,7 +139,7 @@ class BusyTimes(Table):
             unrecorded=make_constant(0, count),
         )
 
-    def _rows_of(self, rank: Ints, place: Ints) -> Ints:
+    def _get_rows(self, rank: Ints, place: Ints) -> Ints:
         """Return the row of the work in each place, or -1 if it is not of the given rank."""
         owner, row = np.append(self.rank, NONE), np.append(self.row, NONE)
         return np.where(owner[place] == rank, row[place], NONE).astype(np.int64)
@@ -147,7 +147,7 @@ class BusyTimes(Table):
 
 @dataclass(frozen=True)
 class Wait:
-    """What idle intervals wait for, one row per interval.
+    """One kind of wait of idle intervals, one row per interval.
 
     Attributes:
         until_ns: End of the wait, or :data:`~bubbleviz.align.arrivals.NEVER` if there is none.
@@ -169,20 +169,22 @@ class Wait:
         activity: Ints | int = NONE,
         peer_operation: Ints | int = NONE,
     ) -> Wait:
-        """Return a wait. A single cause, activity or operation is that of all intervals."""
+        """Build a wait. A single cause, activity or operation applies to all intervals."""
         count = len(until_ns)
-        return Wait(until_ns, *(_filled(own, count) for own in (cause, activity, peer_operation)))
+        return Wait(
+            until_ns, *(_fill_column(own, count) for own in (cause, activity, peer_operation))
+        )
 
 
-def _filled(value: Ints | int, count: int) -> Ints:
+def _fill_column(value: Ints | int, count: int) -> Ints:
     return make_constant(value, count) if isinstance(value, int) else value
 
 
-def cut_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
+def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
     """Cut idle intervals where the waits before their next work ended.
 
     Each wait begins where the one before it ended. It takes no time if its own end is earlier, as
-    that of wait 2::
+    for wait 2::
 
         gap         ├──────────────────────────────────┤
         until_ns            0     2    1
@@ -193,7 +195,7 @@ def cut_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
         waits: The waits in order of precedence. The last one takes the rest of each interval.
 
     Returns:
-        The pieces, none of which is empty.
+        The pieces; empty pieces are left out.
     """
     *limited, rest = waits
     limited = [wait for wait in limited if not _is_absent(wait)]
@@ -207,18 +209,18 @@ def cut_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
         gaps.take(gap),
         start_ns=bounds_ns[gap, part],
         end_ns=bounds_ns[gap, part + 1],
-        cause=_values_of([wait.cause for wait in parts], gap, part),
-        activity=_values_of([wait.activity for wait in parts], gap, part),
-        peer_operation=_values_of([wait.peer_operation for wait in parts], gap, part),
+        cause=_get_values([wait.cause for wait in parts], gap, part),
+        activity=_get_values([wait.activity for wait in parts], gap, part),
+        peer_operation=_get_values([wait.peer_operation for wait in parts], gap, part),
     )
 
 
 def _is_absent(wait: Wait) -> bool:
-    """Tell whether a wait ends no later than any time."""
+    """Return whether a wait is absent from all intervals."""
     return bool((wait.until_ns == np.iinfo(np.int64).min).all())
 
 
-def _values_of(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
+def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
     """Return the value of each piece.
 
     Args:
@@ -237,7 +239,7 @@ def _values_of(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
     return value
 
 
-def cut_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
+def split_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
     """Cut idle time of one rank, or of ranks on one line, at the given times.
 
     Args:
@@ -248,7 +250,7 @@ def cut_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
     return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
 
 
-def lay_over(
+def mark_inside(
     idle: IdleT,
     evidence: Intervals,
     *,
@@ -267,18 +269,18 @@ def lay_over(
     """
     if len(idle) == 0 or len(evidence[0]) == 0:
         return idle
-    pieces = cut_idle(idle, *evidence)
+    pieces = split_idle(idle, *evidence)
     is_inside = intervals.find_covering(*evidence, pieces.start_ns) != NONE
     return replace(
         pieces,
-        cause=_exchanged(pieces.cause, is_inside, cause),
-        activity=_exchanged(pieces.activity, is_inside, activity),
-        host_call=_exchanged(pieces.host_call, is_inside, NONE),
-        unrecorded=_exchanged(pieces.unrecorded, is_inside, unrecorded),
+        cause=_replace_marked(pieces.cause, is_inside, cause),
+        activity=_replace_marked(pieces.activity, is_inside, activity),
+        host_call=_replace_marked(pieces.host_call, is_inside, NONE),
+        unrecorded=_replace_marked(pieces.unrecorded, is_inside, unrecorded),
     )
 
 
-def _exchanged(column: Ints, is_exchanged: Bools, value: int) -> Ints:
+def _replace_marked(column: Ints, is_exchanged: Bools, value: int) -> Ints:
     """Return a column with another value in the marked rows."""
     if is_constant(column) and column[0] == value:
         return column
@@ -290,7 +292,7 @@ def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
 
     Args:
         idle: Idle time, in order of (rank, start).
-        columns: Names of the columns. All other columns are those of the first merged piece.
+        columns: Names of the columns. Other columns are copied from the first merged piece.
     """
     continues = idle.start_ns[1:] == idle.end_ns[:-1]
     for name in columns:

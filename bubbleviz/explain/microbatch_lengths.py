@@ -19,13 +19,13 @@ _MORE_THAN_CHANCE = 2.0
 _MIN_SPREAD = 0.01
 
 
-def lengths_of_iterations(
+def measure_lengths(
     operations: Operations, pipeline: Ints, iterations: Sequence[int], microbatches: int
 ) -> Floats:
     """Return the length of each microbatch as a multiple of the mean of all.
 
     Operations of one microbatch take the same multiple of their kind's mean, and vary around it on
-    their own. The variance that this chance adds to the lengths is taken off.
+    their own. The variance that this noise adds to the lengths is subtracted.
 
     Args:
         operations: Operations of all ranks.
@@ -40,8 +40,8 @@ def lengths_of_iterations(
     """
     no_lengths = np.zeros((0, microbatches))
     step = max(1, len(iterations) // _MAX_ITERATIONS)
-    chosen = list(iterations[::step][:_MAX_ITERATIONS])
-    iteration = _number_iterations(operations, chosen)
+    sampled_iterations = list(iterations[::step][:_MAX_ITERATIONS])
+    iteration = _number_iterations(operations, sampled_iterations)
     counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(counts)
@@ -53,11 +53,11 @@ def lengths_of_iterations(
     pipeline_of_row = np.searchsorted(used_pipelines, pipeline[operations.rank[rows]] + 1)
     cell = iteration[rows] * len(used_pipelines) + pipeline_of_row
     cell = cell * microbatches + operations.microbatch[rows]
-    n_cells = len(chosen) * len(used_pipelines) * microbatches
+    n_cells = len(sampled_iterations) * len(used_pipelines) * microbatches
     count = np.bincount(cell, minlength=n_cells)
     if count.min() < 2:
         return no_lengths
-    relative = _relative_to_kind(operations, rows)
+    relative = _normalize_by_kind(operations, rows)
     length = np.bincount(cell, relative) / count
     residual = float(((relative - length[cell]) ** 2).sum()) / (len(rows) - len(count))
     lengths = _remove_chance(length, residual * float((1 / count).mean()))
@@ -81,12 +81,10 @@ def _remove_chance(length: Floats, chance: float) -> Floats | None:
     return np.asarray(shrunk / mean, np.float64)
 
 
-def lengths_of_iteration(
-    operations: Operations, iteration: int, microbatches: int
-) -> tuple[float, ...]:
+def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tuple[float, ...]:
     """Return the length of each microbatch of one iteration as a multiple of the mean of all.
 
-    Nothing is taken off for chance.
+    The variance due to chance is not subtracted.
 
     Args:
         operations: Operations of all ranks.
@@ -106,14 +104,14 @@ def lengths_of_iteration(
     return tuple((busy_ns / busy_ns.mean()).tolist()) if busy_ns.any() else ()
 
 
-def _number_iterations(operations: Operations, chosen: Sequence[int]) -> Ints:
-    """Return the index in ``chosen`` of each operation's iteration, or -1 if it is not chosen."""
-    # Indices are dense, so that nothing is sorted; the last one stands for all other iterations.
-    number = scatter(max(chosen, default=0) + 2, list(chosen), np.arange(len(chosen)))
+def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Ints:
+    """Return the index in ``iterations`` of each operation's iteration, or -1 if it is absent."""
+    # A lookup table; its last entry stands for all other iterations.
+    number = scatter(max(iterations, default=0) + 2, list(iterations), np.arange(len(iterations)))
     return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
 
 
-def _relative_to_kind(operations: Operations, rows: Ints) -> Floats:
+def _normalize_by_kind(operations: Operations, rows: Ints) -> Floats:
     """Return the busy time of operations as a multiple of the mean of their rank, chunk and phase.
 
     Args:

@@ -38,7 +38,7 @@ from bubbleviz.explain.slowdown.run_work import (
     select_outer_collectives,
 )
 from bubbleviz.explain.slowdown.slack import compute_slack
-from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, median_rows, plays
+from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, find_median_rows, has_role
 from bubbleviz.explain.slowdown.work_order import order_work
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -80,7 +80,7 @@ class Graph:
     @property
     def is_transfer(self) -> Bools:
         """Mask of the rows that are a transfer between two ranks."""
-        return plays(self.work.role, POINT_TO_POINT)
+        return has_role(self.work.role, POINT_TO_POINT)
 
     @property
     def is_collective(self) -> Bools:
@@ -120,11 +120,11 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
         duration_ns=work.own_ns,
         delay_ns=delay_ns,
         follows=follows,
-        delay_by_cause_ns=_divide_delays(work, delay_ns, delayed, run.explained().idle),
+        delay_by_cause_ns=_split_delays(work, delay_ns, delayed, run.explained().idle),
     )
 
 
-def _divide_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
+def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
     """Divide the delay of each row by the cause of the idle time in it, shape (rows, causes).
 
     Args:
@@ -163,7 +163,7 @@ def build_work(
     """
     operations = run.operations
     rows = find_computing_rows(operations, included)
-    place = scatter(len(operations), rows, np.arange(len(rows)))
+    row_of_work = scatter(len(operations), rows, np.arange(len(rows)))
     messages = list_messages(run, rows)
     messages = replace(messages, has_transfer=np.zeros(len(messages), bool))
     separate = select_outer_collectives(collectives, operations, included)
@@ -172,23 +172,23 @@ def build_work(
     position = np.empty(len(rows), np.int64)
     by_time = sort_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
     position[by_time] = np.arange(len(rows))
-    is_ordered = position[place[messages.producer]] < position[place[messages.consumer]]
+    is_ordered = position[row_of_work[messages.producer]] < position[row_of_work[messages.consumer]]
     messages = messages.take(is_ordered)
     turn = np.arange(len(work))
     if turns is not None:
         turn[: len(rows)] = turns
     in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
     order = order_work(in_turns, rows, messages, operations, tokens)
-    transfers = _build_transfers(run, work, messages, place)
+    transfers = _build_transfers(run, work, messages, row_of_work)
     transfer_rows = len(work) + np.arange(len(transfers))
-    producer, consumer = place[messages.producer], place[messages.consumer]
+    producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
     return join_tables((work, transfers)), Dependencies(
         np.concatenate((order.after, transfer_rows, consumer)),
         np.concatenate((order.before, producer, transfer_rows)),
     )
 
 
-def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, place: Ints) -> Work:
+def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
     """Build the transfer of each message, which starts at the end of its producer.
 
     No transfer takes longer than the time from the last producer of an operation to its start.
@@ -197,9 +197,9 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, place: In
         run: The operations of all ranks.
         work: The work without transfers; its first rows are operations.
         messages: The messages between these operations.
-        place: Row in the work of each operation of the run.
+        row_of_work: Row in the work of each operation of the run.
     """
-    producer, consumer = place[messages.producer], place[messages.consumer]
+    producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
     start_ns = work.end_ns[producer]
     produced_ns = intervals.group_extents(consumer, len(work), start_ns, start_ns)[1][consumer]
     longest_ns = np.maximum(work.start_ns[consumer] - produced_ns, 0)
@@ -229,7 +229,7 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
         return np.zeros(len(operations), np.int64)
     forward = mask_phases(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
     kinds = group_rows(operations.virtual_stage, forward)
-    median_row = median_rows(kinds.of_row[row], len(kinds), measured_ns)
+    median_row = find_median_rows(kinds.of_row[row], len(kinds), measured_ns)
     run_median_ns = np.sort(measured_ns)[(len(measured_ns) - 1) // 2]
     kind_ns = np.where(median_row == NONE, run_median_ns, measured_ns[median_row])
     transfer_ns = kind_ns[kinds.of_row]
@@ -353,7 +353,7 @@ def _find_last_members(work: Work) -> Ints:
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
     meetings, start_ns = group_rows(work.meeting[met]), work.start_ns[met]
-    latest = met[_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
+    latest = met[_find_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
     last_member[met] = np.where(start_ns == work.start_ns[latest], met, latest)
     return last_member
 
@@ -363,14 +363,14 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
     At ties it is one of the same rank, and then one that computed.
     """
-    work, after, before = graph.work, graph.dependencies.after, graph.dependencies.before
-    same_rank = (work.rank[after] == work.rank[before]).astype(np.int64)
-    computed = (~work.communicates[before]).astype(np.int64)
-    last = _last_of_each(after, work.end_ns[before], same_rank, computed)
-    return scatter(len(work), after[last], before[last])
+    work, row, predecessor = graph.work, graph.dependencies.after, graph.dependencies.before
+    same_rank = (work.rank[row] == work.rank[predecessor]).astype(np.int64)
+    computed = (~work.communicates[predecessor]).astype(np.int64)
+    last = _find_last_of_each(row, work.end_ns[predecessor], same_rank, computed)
+    return scatter(len(work), row[last], predecessor[last])
 
 
-def _last_of_each(group: Ints, *columns: Ints) -> Ints:
+def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
     """Return the row of each group that comes last in the order of some columns."""
     order = sort_rows(group, *columns)
     ordered = group[order]
@@ -413,8 +413,8 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
     delay_times = (work.rank[entered][delayed], since_ns[delayed], delay_ns[delayed])
     times: dict[tuple[int, str], tuple[int, int]] = {}
     for label, ranks, label_ns in (
-        *_work_by_label(work, left, work_ns),
-        *_delays_by_label(idle, *delay_times),
+        *_sum_work_by_label(work, left, work_ns),
+        *_sum_delays_by_label(idle, *delay_times),
     ):
         for rank, rows in list_rows_by_value(ranks):
             total_ns, count = times.get((rank, label), (0, 0))
@@ -424,7 +424,7 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
     return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
 
 
-def _work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
+def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
     """Yield the ranks and times of the steps of each printed kind of work."""
     label_of_kind = [
         Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
@@ -438,7 +438,7 @@ def _work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str,
         yield label, rank[steps], work_ns[steps]
 
 
-def _delays_by_label(
+def _sum_delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
     """Yield the ranks and times of the delays of each cause, then of those without a cause."""

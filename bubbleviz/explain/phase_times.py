@@ -129,13 +129,13 @@ def collect_phase_samples(
         _find_gaps(operations, inputs),
     )
     waited, started, gaps = (
-        tuple(_narrow_to_int32(column) for column in (row + first_row, *columns))
+        tuple(_convert_to_int32(column) for column in (row + first_row, *columns))
         for row, *columns in samples
     )
     return waited, started, gaps
 
 
-def _narrow_to_int32(column: Ints) -> Codes:
+def _convert_to_int32(column: Ints) -> Codes:
     """Return a column in 32 bits, or unchanged if it does not fit."""
     largest = max(int(column.max(initial=0)), -int(column.min(initial=0)))
     return column if largest > np.iinfo(np.int32).max else column.astype(np.int32)
@@ -353,7 +353,7 @@ def _list_counted_rows(
 ) -> Iterator[tuple[Codes, tuple[Codes]]]:
     """Yield the kinds and rows of the operations that count, part by part."""
     for part in grouping.split_by_owner(operations.rank):
-        row = _narrow_to_int32(part.start + np.flatnonzero(is_counted[part]))
+        row = _convert_to_int32(part.start + np.flatnonzero(is_counted[part]))
         yield kind.take(row), (row,)
 
 

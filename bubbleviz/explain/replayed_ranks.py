@@ -27,8 +27,8 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 
-#: Maximum number of forwards and backwards of a run that is replayed as a whole. Of a larger run,
-#: about as many are replayed.
+#: Maximum number of forwards and backwards of a run that is replayed as a whole. About as
+#: many operations of a larger run are replayed.
 MAX_REPLAYED_OPERATIONS = 100_000
 #: Minimum number of pipelines that are replayed.
 _MIN_PIPELINES = 4

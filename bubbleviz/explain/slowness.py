@@ -33,13 +33,13 @@ from bubbleviz.model.operations import Rank
 class Slowness:
     """How slow each rank is, one row per rank.
 
-    The scores are those of NVIDIA's resiliency extension (straggler detection, usage guide), over
+    The scores follow NVIDIA's resiliency extension (straggler detection, usage guide), over
     all kernels of F, B, W, BW, R and FB together. They range from 0 to 1 (0.5 is twice as slow),
     and are NaN for a rank that ran no kernels.
 
     Attributes:
-        relative_score: Kernel time per iteration of the fastest peer over that of the rank.
-        individual_score: Kernel time of the rank's fastest iteration over that of its last one.
+        relative_score: Kernel time per iteration of the fastest peer divided by the rank's.
+        individual_score: Kernel time of the rank's fastest iteration divided by its last one's.
         replay: Returns the slowdown S of each rank, by index; see :func:`rank_slowdowns`.
     """
 
@@ -79,16 +79,16 @@ def measure_slowness(
     kernel_ns[kernel_ns <= 0] = np.nan
     is_known = ~np.isnan(kernel_ns)
     counts, known_ns = is_known.sum(axis=0), np.where(is_known, kernel_ns, 0.0)
-    mean_ns = as_multiples(known_ns.sum(axis=0), counts.astype(np.float64))
+    mean_ns = compute_multiples(known_ns.sum(axis=0), counts.astype(np.float64))
     rank = np.flatnonzero(counts)
-    peers = stage_groups([member.stage for member in ranks])
+    peers = group_by_stage([member.stage for member in ranks])
     relative = score_by_fastest(rank, peers[rank], mean_ns[rank], len(ranks))
     if not len(iterations):
         return Slowness(relative, np.full(len(ranks), np.nan), replay)
     last = len(iterations) - 1 - is_known[::-1].argmax(axis=0)
     last_ns = known_ns[last, np.arange(len(ranks))]
     best_ns = np.where(is_known, kernel_ns, np.inf).min(axis=0)
-    return Slowness(relative, as_multiples(best_ns, last_ns), replay)
+    return Slowness(relative, compute_multiples(best_ns, last_ns), replay)
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
@@ -109,7 +109,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
     at_best_ns, measured_ns = np.zeros(rows), np.zeros(rows)
     np.add.at(at_best_ns, row, fastest_ns[groups.of_row])
     np.add.at(measured_ns, row, time_ns)
-    return as_multiples(at_best_ns, measured_ns)
+    return compute_multiples(at_best_ns, measured_ns)
 
 
 def rank_slowdowns(
@@ -145,20 +145,20 @@ def rank_slowdowns(
     return slowdowns
 
 
-def stage_groups(stages: Sequence[int | None]) -> Ints:
+def group_by_stage(stages: Sequence[int | None]) -> Ints:
     """Return the group of each rank: the ranks of its stage, or all of an unknown stage."""
-    known = np.array([NONE if stage is None else stage for stage in stages], np.int64)
-    return group_rows(known).of_row
+    stage_numbers = np.array([NONE if stage is None else stage for stage in stages], np.int64)
+    return group_rows(stage_numbers).of_row
 
 
-def peer_groups(stages: Sequence[int | None]) -> Ints:
+def group_peers(stages: Sequence[int | None]) -> Ints:
     """Return the group of each rank: its stage, or all ranks if a stage has only one of them."""
-    groups = stage_groups(stages)
+    groups = group_by_stage(stages)
     is_alone = (np.bincount(groups) == 1).any()
     return np.zeros_like(groups) if is_alone else groups
 
 
-def median_of_peers(group: Ints, values: Floats) -> Floats:
+def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
     """Return for each value the median of its group, without NaN; NaN if there is none.
 
     Args:
@@ -173,7 +173,9 @@ def median_of_peers(group: Ints, values: Floats) -> Floats:
     return medians
 
 
-def median_of_stage(stages: Sequence[int | None], values: Floats, *, is_pipeline: bool) -> Floats:
+def compute_median_of_stage(
+    stages: Sequence[int | None], values: Floats, *, is_pipeline: bool
+) -> Floats:
     """Return for each rank the median of the values of its stage, or NaN if it is unknown.
 
     Args:
@@ -182,12 +184,12 @@ def median_of_stage(stages: Sequence[int | None], values: Floats, *, is_pipeline
         is_pipeline: Whether ranks of unknown stage may do different work, and so have no median.
             Otherwise their median is over all of them.
     """
-    medians = median_of_peers(stage_groups(stages), values)
+    medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)
     return np.where(is_unknown & is_pipeline, np.nan, medians)
 
 
-def excess_over_peers(group: Ints, values: Floats) -> Floats:
+def measure_excess(group: Ints, values: Floats) -> Floats:
     """Return by how much each value exceeds the norm of its group, as a fraction.
 
     The norm is the median of the group, or the other value of a group of two.
@@ -197,11 +199,13 @@ def excess_over_peers(group: Ints, values: Floats) -> Floats:
         values: One value per rank, none of them NaN.
     """
     is_pair = np.bincount(group)[group] == 2
-    norms = np.where(is_pair, median_of_others(group, values), median_of_peers(group, values))
-    return np.nan_to_num(as_multiples(values, norms) - 1.0)
+    norms = np.where(
+        is_pair, compute_median_of_others(group, values), compute_median_of_peers(group, values)
+    )
+    return np.nan_to_num(compute_multiples(values, norms) - 1.0)
 
 
-def median_of_others(group: Ints, values: Floats) -> Floats:
+def compute_median_of_others(group: Ints, values: Floats) -> Floats:
     """Return for each value the median of the other values of its group, or NaN without any.
 
     ::
@@ -212,18 +216,18 @@ def median_of_others(group: Ints, values: Floats) -> Floats:
     count = len(values)
     order = sort_rows(group, values)
     size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
-    place = number_within_groups(group[order])
-    first = np.arange(count) - place
-    both = np.zeros(count)
+    position = number_within_groups(group[order])
+    first = np.arange(count) - position
+    sum_of_middle = np.zeros(count)
     for number in ((size - 2) // 2, (size - 1) // 2):
-        taken = first + number + (place <= number)
-        both += values[order][np.clip(taken, 0, max(count - 1, 0))]
+        middle = first + number + (position <= number)
+        sum_of_middle += values[order][np.clip(middle, 0, max(count - 1, 0))]
     medians = np.empty(count)
-    medians[order] = np.where(size > 1, both / 2, np.nan)
+    medians[order] = np.where(size > 1, sum_of_middle / 2, np.nan)
     return medians
 
 
-def as_multiples(values: Floats, norms: Floats) -> Floats:
+def compute_multiples(values: Floats, norms: Floats) -> Floats:
     """Return values as multiples of norms, or NaN if a norm is 0 or unknown."""
     multiples = np.full(len(values), np.nan)
     return np.asarray(np.divide(values, norms, out=multiples, where=norms > 0), np.float64)

@@ -47,7 +47,7 @@ _PHASES_OF_TIME = (
 DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 
-def divide_layers(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
+def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
     """Divide the times of stages among their layers.
 
     Args:
@@ -74,7 +74,7 @@ def divide_layers(stages: Sequence[StageLayers], workload: Workload) -> DividedL
     ]
     bounds = tuple(itertools.accumulate(map(len, names), initial=0))
     divided = [
-        _divide_times(stages, names, stage_ns, phases)
+        _split_times(stages, names, stage_ns, phases)
         for stage_ns, phases in zip(
             get_phase_times(workload).values(), _PHASES_OF_TIME, strict=True
         )
@@ -117,7 +117,7 @@ def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[
     return names
 
 
-def _divide_times(
+def _split_times(
     stages: Sequence[StageLayers],
     names: Sequence[Sequence[LayerName]],
     stage_ns: Sequence[int],
@@ -138,11 +138,11 @@ def _divide_times(
     """
     parts, is_like_forward = [np.empty(0, np.int64)], False
     for number, (stage, layers, total_ns) in enumerate(zip(stages, names, stage_ns, strict=True)):
-        ends = number == 0, number == len(stages) - 1
-        shares = _compute_shares(stage, layers, phases, *ends) if total_ns else None
+        is_first_or_last = number == 0, number == len(stages) - 1
+        shares = _compute_shares(stage, layers, phases, *is_first_or_last) if total_ns else None
         if shares is None:
             is_like_forward |= bool(total_ns)
-            shares = _compute_shares(stage, layers, _PHASES_OF_TIME[0], *ends)
+            shares = _compute_shares(stage, layers, _PHASES_OF_TIME[0], *is_first_or_last)
             assert shares is not None
         parts.append(_round_to_total(total_ns * shares, total_ns))
     return np.concatenate(parts), is_like_forward
@@ -235,7 +235,7 @@ def build_layout_question(
         return None
     with suppress(BubblevizError):
         workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
-        layers, layout, *_ = divide_layers(stages, workload)
+        layers, layout, *_ = split_stage_times(stages, workload)
         return LayoutQuestion(
             layers,
             workload.devices,

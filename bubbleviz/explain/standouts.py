@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bubbleviz.count.statistics import compute_median
-from bubbleviz.explain.slowness import as_multiples, median_of_stage
+from bubbleviz.explain.slowness import compute_median_of_stage, compute_multiples
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
@@ -103,7 +103,7 @@ def find_standouts(
     *,
     is_pipeline: bool,
 ) -> tuple[Standout, ...]:
-    """Return what stands out, the largest difference first.
+    """Find the ranks and groups that stand out, the largest difference first.
 
     Args:
         ranks: The ranks, by index. If there are fewer than three, none stands out.
@@ -118,8 +118,8 @@ def find_standouts(
     above = bubble_ratio - _median(bubble_ratio)
     phases = {}
     for phase, time_ns in busy_ns.items():
-        median_ns = median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
-        multiple = as_multiples(time_ns, median_ns)
+        median_ns = compute_median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
+        multiple = compute_multiples(time_ns, median_ns)
         phases[phase] = _PhaseDifference(multiple, np.abs(time_ns - median_ns))
     stands_out = np.abs(np.nan_to_num(above)) >= _MIN_RATIO_EXCESS
     for difference in phases.values():
@@ -163,7 +163,7 @@ def _find_phase(
 
 
 def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
-    """Yield the ranks that stand out, each once: by stage, pipeline or host, or alone.
+    """Yield each rank that stands out: in a stage, pipeline or host, or alone.
 
     Args:
         ranks: The ranks, by index.

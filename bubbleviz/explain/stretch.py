@@ -25,7 +25,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count import rank_iterations, rank_slices
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows, list_ratios
-from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
+from bubbleviz.explain.collective_waits import CollectiveWaits, measure_collective_waits
 from bubbleviz.model import operations as tables
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import (
@@ -36,7 +36,7 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: Approximate number of operations that are explained at a time.
+#: Approximate number of operations of a stretch.
 MOST = 150_000
 
 
@@ -102,53 +102,57 @@ class Stretch:
     ends_early: bool
 
 
-def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterator[Stretch]:
+def split_into_stretches(
+    run: Run, counts: Counts, is_kept: Bools | None = None
+) -> Iterator[Stretch]:
     """Yield the stretches of a run, in the order of their ranks.
 
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        kept: Mask of the ranks whose tables of operations are kept, or None for all. If the run is
-            a single stretch, all are kept.
+        is_kept: Mask of the ranks whose tables of operations are kept, or None for all. If the run
+            is a single stretch, all are kept.
     """
     phase = run.operations.phase
     taking = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
-    several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
-    ended_ns, begun_ns = _ends_and_starts(counts)
+    has_several_ranks = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
+    ended_ns, begun_ns = _find_ends_and_starts(counts)
     # Bubbles of the headline are listed, or of another ratio that ranks have.
     names = (counts.headline, *(ratio.name for ratio in list_ratios()))
-    known = (
+    names_with_windows = (
         n for n in names if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
     )
     shared: dict[str, Any] = {
         "averaged": np.array([i.averaged for i in counts.iterations], bool),
         "ended_ns": ended_ns,
         "begun_ns": begun_ns,
-        "listed": next(known, counts.headline),
+        "listed": next(names_with_windows, counts.headline),
         "forward": run_kind(phase) == INFERENCE,
-        "stages_known": not stages_contradicted(run),
-        "passing": bool(several.any()),
+        "stages_known": not has_contradicted_stages(run),
+        "passing": bool(has_several_ranks.any()),
         "ends_early": run.ends_early,
     }
-    collectives = collective_waits(run.collectives, run.operations)
+    collectives = measure_collective_waits(run.collectives, run.operations)
     bounds = rank_slices.split_pipelines(run, MOST)
-    if kept is None or len(bounds) <= 2:
-        kept = np.ones(len(run.ranks), bool)
+    if is_kept is None or len(bounds) <= 2:
+        is_kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):
         ranks, columns = (first, end), slice(first, end)
         operations, busy, rows = rank_slices.take_operations(run, ranks)
         row = int(rows.start)
-        ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
-        hosts = run.hosts.take(slice(*ends.tolist()))
+        host_bounds = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
+        hosts = run.hosts.take(slice(*host_bounds.tolist()))
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
         waits = rank_slices.take_ranks(collectives, ranks)
-        # Rows of other stretches stand behind those of this one.
+        # Rows of other stretches are numbered after the rows of this one.
         last = waits.last_operation
-        outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
-        elsewhere = find_distinct(last[outside])
-        own = np.where(last == NONE, NONE, last - row)
-        own[outside] = len(operations) + np.searchsorted(elsewhere, last[outside])
+        is_elsewhere = (last != NONE) & ((last < row) | (last >= row + len(operations)))
+        elsewhere = find_distinct(last[is_elsewhere])
+        last_operation = np.where(last == NONE, NONE, last - row)
+        last_operation[is_elsewhere] = len(operations) + np.searchsorted(
+            elsewhere, last[is_elsewhere]
+        )
         yield Stretch(
             first_rank=first,
             first_row=row,
@@ -161,22 +165,22 @@ def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterato
             overheads=rank_slices.take_ranks(run.overheads, ranks),
             unrecorded=rank_slices.take_ranks(run.unrecorded, ranks),
             hosts=hosts,
-            collectives=replace(waits, last_operation=own),
+            collectives=replace(waits, last_operation=last_operation),
             elsewhere=elsewhere,
             collective_gap_ns=run.collective_gap_ns[:, columns],
             extents=counts.extents.of_ranks(columns),
             windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
-            kept=kept[columns],
+            kept=is_kept[columns],
             **shared,
         )
 
 
-def stages_contradicted(run: Run) -> bool:
-    """Tell whether the operations contradict the given order of stages."""
+def has_contradicted_stages(run: Run) -> bool:
+    """Return whether the operations contradict the given order of stages."""
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
-def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
+def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     """Return when each iteration had ended on all ranks, and when the next one began on any rank.
 
     If clocks cannot be compared, these are the earliest and the latest possible time.
@@ -184,8 +188,8 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     extents, always = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:
         return np.zeros(len(extents.first_ns), np.int64), np.zeros(len(extents.first_ns), np.int64)
-    ended = np.where(extents.present, extents.step_last_ns, NEVER).max(axis=1)
-    begun = np.where(extents.present, extents.first_ns, always).min(axis=1)
-    ended = np.where(counts.one_clock, ended, NEVER)
-    begun = np.where(counts.one_clock, begun, always)
-    return ended, np.append(begun[1:], always)
+    end_ns = np.where(extents.present, extents.step_last_ns, NEVER).max(axis=1)
+    begin_ns = np.where(extents.present, extents.first_ns, always).min(axis=1)
+    end_ns = np.where(counts.one_clock, end_ns, NEVER)
+    begin_ns = np.where(counts.one_clock, begin_ns, always)
+    return end_ns, np.append(begin_ns[1:], always)

@@ -62,10 +62,10 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         passing=stretch.passing,
         ends_early=stretch.ends_early,
     )
-    known = find_arrivals(operations)
-    causes, bubbles, idle, tokens = measure_causes(stretch, inputs, known)
+    receive_arrivals = find_arrivals(operations)
+    causes, bubbles, idle, tokens = measure_causes(stretch, inputs, receive_arrivals)
     bubbles = add_host_activity(bubbles, stretch.hosts)
-    receives = communication_times.receives_of(operations, inputs, known, idle)
+    receives = communication_times.list_receives(operations, inputs, receive_arrivals, idle)
     iterations = len(stretch.averaged)
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
@@ -75,11 +75,11 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
         rows = rows.select_ranks(stretch.kept, operations.rank)
     return StretchExplanation(
         idle_ns=causes.idle_ns,
-        communication=communication_times.communication_of(
+        communication=communication_times.measure_communication(
             stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
         ),
         samples=phase_times.collect_phase_samples(
-            operations, receives, inputs, known, stretch.first_row
+            operations, receives, inputs, receive_arrivals, stretch.first_row
         ),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],

@@ -12,7 +12,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, choose_typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.microbatch_lengths import lengths_of_iteration
+from bubbleviz.explain.microbatch_lengths import get_lengths
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
@@ -109,7 +109,7 @@ def ask_what_if(
     recognised: Recognition | None,
     plan: Plan | None = None,
     *,
-    others: bool = True,
+    other_runs: bool = True,
     memory: DeviceMemory | None = None,
 ) -> WhatIf:
     """Return how long the typical iteration would take under other schedules.
@@ -121,7 +121,7 @@ def ask_what_if(
         explanation: Explanation of the run, with phase times and changes.
         recognised: The recognised schedule, or None if nothing was recognised.
         plan: The plan of the run, or None for the recognised schedule.
-        others: Whether to simulate every schedule instead of the recognised one alone.
+        other_runs: Whether to simulate every schedule instead of the recognised one alone.
         memory: Memory of the devices in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -142,14 +142,14 @@ def ask_what_if(
         return unknown(str(error))
     if _has_uneven_microbatches(explanation):
         # A long microbatch is as long under any schedule.
-        lengths = lengths_of_iteration(operations, shown.index, shown.microbatches or 0)
+        lengths = get_lengths(operations, shown.index, shown.microbatches or 0)
         measured = replace(measured, times=replace(measured.times, lengths=lengths))
     peak = max(_measure_peaks(ranks, operations, shown), default=0.0)
-    rows = _measured_choices(measured, shown, explanation, peak)
+    rows = _list_measured_choices(measured, shown, explanation, peak)
     name = None if recognised is None else recognised.name
     by_makespan = explanation.period_ns is None
     return _compare_with_run(
-        measured, rows, name, plan, memory, others=others, by_makespan=by_makespan
+        measured, rows, name, plan, memory, other_times=other_runs, by_makespan=by_makespan
     )
 
 
@@ -160,7 +160,7 @@ def _compare_with_run(
     plan: Plan | None,
     memory: DeviceMemory | None,
     *,
-    others: bool,
+    other_times: bool,
     by_makespan: bool,
 ) -> WhatIf:
     """Compare schedules with the order that ran.
@@ -171,10 +171,10 @@ def _compare_with_run(
         name: Name of the recognised schedule, or None if it is unknown.
         plan: The plan of the run, or None for the recognised schedule.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        others: Whether to simulate every schedule instead of the recognised one alone.
+        other_times: Whether to simulate every schedule instead of the recognised one alone.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
-    rules = [rule for rule in schedules() if others or (plan is None and rule.name == name)]
+    rules = [rule for rule in schedules() if other_times or (plan is None and rule.name == name)]
     compared = compare_schedules(measured, rules, rows[0], by_makespan=by_makespan)
     same = None
     if plan is None:
@@ -183,13 +183,13 @@ def _compare_with_run(
         with suppress(BubblevizError):  # A plan of other sizes.
             same = simulate_plan(plan, measured.times)
     reordered = None
-    if others and measured.times.lengths and same is not None and same.plan.replicas == 1:
+    if other_times and measured.times.lengths and same is not None and same.plan.replicas == 1:
         reordered = order_microbatches(same.plan, measured.times)
     if memory is not None:
         rows = tuple(add_memory(row, memory) for row in rows)
         compared = [(add_memory(choice, memory), simulated) for choice, simulated in compared]
     choices = tuple(choice for choice, _ in compared)
-    fastest = find_fastest_other(choices, name) if others else None
+    fastest = find_fastest_other(choices, name) if other_times else None
     best = None
     if fastest is not None and (fastest.speedup or 0.0) > _MIN_SPEEDUP:
         best = next(simulated for choice, simulated in compared if choice is fastest)
@@ -222,7 +222,7 @@ def _has_uneven_microbatches(explanation: Explanation) -> bool:
     return any(fault.microbatches for finding in findings for fault in finding.faults)
 
 
-def _measured_choices(
+def _list_measured_choices(
     measured: MeasuredTimes, shown: Iteration, explanation: Explanation, peak: float
 ) -> tuple[Choice, ...]:
     """Return the order that ran as measured and, unless iterations overlap, without delays.
@@ -282,7 +282,7 @@ def _measure_peaks(
     chunk = np.concatenate((ran.chunk, pair.second_chunk))
     rank = np.concatenate((ran.rank, pair.rank))
     end_ns = np.concatenate((ran.end_ns, pair.end_ns))
-    change = _change_activations(rank, chunk, microbatch, phase)
+    change = _scale_activations(rank, chunk, microbatch, phase)
     chunks = max(1, len(find_distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
@@ -291,7 +291,7 @@ def _measure_peaks(
         yield float(np.cumsum(change[order]).max(initial=0)) / chunks
 
 
-def _change_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
+def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
     """Return 1 for operations that start to hold activations, -1 for those that free them, else 0.
 
     Args:

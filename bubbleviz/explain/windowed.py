@@ -31,7 +31,7 @@ OUTSIDE = "iterations outside the window"
 IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTimes)
 
 
-def _rows_inside(
+def _select_rows(
     explained: Callable[[], ExplainedRows], number: Ints, row: Ints, operations: Operations
 ) -> ExplainedRows:
     """Return explained rows with the bubbles and receives of a window.
@@ -42,17 +42,17 @@ def _rows_inside(
         row: New row of each operation, likewise.
         operations: Operations inside the window.
     """
-    whole = explained()
-    receives = whole.receives.take(row[whole.receives.operation] >= 0)
-    bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
+    all_rows = explained()
+    receives = all_rows.receives.take(row[all_rows.receives.operation] >= 0)
+    bubbles = all_rows.bubbles.take(number[all_rows.bubbles.iteration] >= 0)
     # They keep no references to operations outside it.
     bubbles = renumber(bubbles, row.__getitem__)
     bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
     receives = renumber(receives, row.__getitem__)
-    return replace(whole, bubbles=bubbles, receives=receives)
+    return replace(all_rows, bubbles=bubbles, receives=receives)
 
 
-def windowed(
+def select_window(
     window: Window | None, run: Run, counts: Counts, explanation: Explanation
 ) -> tuple[Run, Counts, Explanation]:
     """Return a run, its counts and their explanation, cut to the iterations inside a window.
@@ -65,29 +65,32 @@ def windowed(
     """
     if window is None or counts.is_in_window.all():
         return run, counts, explanation
-    inside = counts.is_in_window
-    iterations, kept = np.flatnonzero(inside), np.append(inside, False)[run.operations.iteration]
+    is_inside = counts.is_in_window
+    iterations, kept = (
+        np.flatnonzero(is_inside),
+        np.append(is_inside, False)[run.operations.iteration],
+    )
     # The new number of each iteration and operation; -1 for others, and for -1.
     number, row = (
-        np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (inside, kept)
+        np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (is_inside, kept)
     )
     cut = _cut_run(run, counts, iterations, number, row)
-    rows = partial(_rows_inside, explanation.explained, number, row, cut.operations)
+    rows = partial(_select_rows, explanation.explained, number, row, cut.operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
     stragglers = ((int(row[operation]), many) for operation, many in times.stragglers)
     return (
-        replace(cut, limitations=(_left_out(window, counts), *run.limitations)),
+        replace(cut, limitations=(_find_left_out(window, counts), *run.limitations)),
         replace(
             counts,
             iterations=tuple(
                 replace(counts.iterations[k], index=index)
                 for index, k in enumerate(iterations.tolist())
             ),
-            extents=_of_iterations(counts.extents, iterations),
-            windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
+            extents=_select_iterations(counts.extents, iterations),
+            windows={name: _select_iterations(w, iterations) for name, w in counts.windows.items()},
             one_clock=counts.one_clock[iterations],
-            is_in_window=inside[iterations],
+            is_in_window=is_inside[iterations],
             is_uniform=counts.is_uniform[iterations],
         ),
         replace(
@@ -95,7 +98,7 @@ def windowed(
             causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
             explained=partial(read_once, rows, []),
             received=explanation.received[iterations],
-            communication=_of_iterations(explanation.communication, iterations),
+            communication=_select_iterations(explanation.communication, iterations),
             phase_times=replace(times, stragglers=tuple(stragglers)),
             path=path
             and replace(
@@ -110,15 +113,15 @@ def windowed(
     )
 
 
-def _of_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
+def _select_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
     """Return the rows of some iterations of columns with shape (iterations, ...)."""
-    some: dict[str, Any] = {
+    selected: dict[str, Any] = {
         n: None if column is None else column[iterations] for n, column in vars(columns).items()
     }
-    return replace(columns, **some)
+    return replace(columns, **selected)
 
 
-def _left_out(window: Window, counts: Counts) -> Limitation:
+def _find_left_out(window: Window, counts: Counts) -> Limitation:
     """Return the limitation that names the iterations outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
@@ -143,13 +146,13 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
     """
     # From the first start to the last end of the windows of all ratios.
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
-    starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
+    starts, end_times = [extents.first_ns[present]], [extents.step_last_ns[present]]
     for window in counts.windows.values():
-        known = present & window.is_known[:, None]
-        starts.append(window.start_ns[known])
-        ends.append(window.end_ns[known])
+        is_known = present & window.is_known[:, None]
+        starts.append(window.start_ns[is_known])
+        end_times.append(window.end_ns[is_known])
     extent_ns = (
-        (int(np.concatenate(starts).min()), int(np.concatenate(ends).max()))
+        (int(np.concatenate(starts).min()), int(np.concatenate(end_times).max()))
         if present.any()
         else (0, 0)
     )

@@ -26,7 +26,7 @@ from bubbleviz.count.statistics import Spread
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.changes import Change
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.explain.microbatch_lengths import lengths_of_iterations
+from bubbleviz.explain.microbatch_lengths import measure_lengths
 from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.recognition import Recognition
@@ -346,7 +346,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
         return ()
     (count,) = counts
     pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in report.ranks])
-    lengths = lengths_of_iterations(report.operations, pipeline, averaged, count or 0)
+    lengths = measure_lengths(report.operations, pipeline, averaged, count or 0)
     return tuple(tuple(round(length, 4) for length in row) for row in lengths.tolist())
 
 

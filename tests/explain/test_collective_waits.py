@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
+from bubbleviz.explain.collective_waits import CollectiveWaits, measure_collective_waits
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
@@ -96,7 +96,7 @@ def test_the_last_to_enter_begins_the_move(
     worked_before: list[tuple[int, int, int]],
     expected: list[tuple[int, int, int]],
 ) -> None:
-    assert moves(collective_waits(table(*rows), worked(*worked_before))) == expected
+    assert moves(measure_collective_waits(table(*rows), worked(*worked_before))) == expected
 
 
 # Whole runs

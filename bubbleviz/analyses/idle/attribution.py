@@ -28,9 +28,9 @@ from bubbleviz.conventions import host_activities
 from bubbleviz.explain.idle import (
     IdleIntervals,
     Wait,
-    cut_at_waits,
-    lay_over,
+    mark_inside,
     merge_pieces,
+    split_at_waits,
 )
 from bubbleviz.model.columns import NONE, Ints, join_tables, make_constant
 from bubbleviz.model.grouping import find_positions, sort_rows
@@ -64,7 +64,7 @@ def attribute_idle(
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
     idle = _name_host_activity(
-        cut_at_waits(device.gaps, waits), launches, host, fallback_threads, numbers
+        split_at_waits(device.gaps, waits), launches, host, fallback_threads, numbers
     )
     # The last one overrides the others, so the profiler's overhead takes precedence.
     for times, name in (
@@ -72,7 +72,7 @@ def attribute_idle(
         (device.overhead, host_activities.PROFILER),
     ):
         if len(times[0]):
-            idle = lay_over(idle, times, activity=numbers.number(name))
+            idle = mark_inside(idle, times, activity=numbers.number(name))
     return merge_pieces(idle, "interval", "activity", "host_call")
 
 

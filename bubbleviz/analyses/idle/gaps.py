@@ -146,7 +146,7 @@ def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
         narrow(rows, len(activities)),
         activities.start_ns[rows],
         activities.end_ns[rows],
-    ).in_order()
+    ).sort_by_start()
 
 
 def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:

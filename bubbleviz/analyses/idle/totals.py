@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle.gaps import Device
 from bubbleviz.conventions import host_activities
 from bubbleviz.explain.idle import (
     IdleIntervals,
-    cut_idle,
+    split_idle,
 )
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals
@@ -105,7 +105,7 @@ def sum_by_step(
         np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)
     )
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
-    pieces = cut_idle(idle, low_ns, high_ns)
+    pieces = split_idle(idle, low_ns, high_ns)
     step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
     pairs = group_rows(step, pieces.activity)
     spent_ns = intervals.group_sum(pairs.of_row, len(pairs), pieces.end_ns - pieces.start_ns)

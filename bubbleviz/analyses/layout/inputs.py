@@ -15,7 +15,7 @@ from bubbleviz.count.count import count
 from bubbleviz.count.iterations import choose_typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.explain.stage_layers import divide_layers, measure_links
+from bubbleviz.explain.stage_layers import measure_links, split_stage_times
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.columns import Floats
@@ -127,7 +127,7 @@ def measure_model(
     if layers_per_stage:
         layers, layout = divide_evenly(workload, layers_per_stage)
     else:
-        layers, layout, names, assumptions = divide_layers(run.layers, workload)
+        layers, layout, names, assumptions = split_stage_times(run.layers, workload)
     memory, allocated = None, None
     if (found := memory_limits.collect_memory(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}

@@ -10,7 +10,7 @@ import numpy as np
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import list_ratios
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.slowness import excess_over_peers, peer_groups
+from bubbleviz.explain.slowness import group_peers, measure_excess
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, format_percent, suggest_word
 from bubbleviz.report import gate
@@ -83,7 +83,7 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
     rows = [row for row in iteration.ranks if row.compute_ns]
     ranks = [report.ranks[row.rank] for row in rows]
     compute_ns = np.array([row.compute_ns for row in rows], np.float64)
-    excesses = excess_over_peers(peer_groups([rank.stage for rank in ranks]), compute_ns)
+    excesses = measure_excess(group_peers([rank.stage for rank in ranks]), compute_ns)
     paces = []
     for row, rank, excess in zip(rows, ranks, excesses.tolist(), strict=True):
         number = row.rank if rank.global_rank is None else rank.global_rank

@@ -37,7 +37,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         host_range: Row of the operations' ``names``: the innermost range likewise.
         ratio: Name of the ratio.
         operations: The table that rows and names refer to.
-        kinds: NCCL's names of collectives; "" for those without a name.
+        kinds: NCCL's names of collectives, or "" if a collective has no name.
     """
 
     iteration: Ints
@@ -69,24 +69,24 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     @classmethod
     def empty(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
-        """Return the table of a ratio without any rows."""
+        """Return a table of a ratio without rows."""
         nothing = np.empty(0, np.int64)
         idle = IdleIntervals.make_empty()
         return cls.of(idle, nothing, ratio=ratio, operations=operations, kinds=kinds)
 
     @property
     def collectives(self) -> tuple[str, ...]:
-        """The names of the kinds of collectives, for people."""
+        """Display name of each kind of collective."""
         return tuple(kind or "other" for kind in self.kinds)
 
     @property
     def waits_in_collective(self) -> Bools:
-        """Which are a collective's time before its last member entered."""
+        """Mask of the bubbles before the last member of their collective entered."""
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
         return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the columns of ``--bubbles`` by name, operations by their rows; -1 for none."""
+        """Return the columns of ``--bubbles`` by name. Operations are rows, or -1 if unknown."""
         operations = self.operations
         peer = np.append(operations.rank, NONE)[self.peer_operation]
         return {
@@ -112,7 +112,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the same columns for Arrow's libraries."""
+        """Return the columns of :meth:`list_columns` as Arrow columns."""
         return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
@@ -128,25 +128,27 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     """
     hosts = hosts.take(hosts.operation != NONE)
     is_host = bubbles.cause == Cause.HOST
-    late = np.flatnonzero(is_host & (find_positions(hosts.operation, bubbles.after) != NONE))
-    if not len(late):
+    host_bubbles = np.flatnonzero(
+        is_host & (find_positions(hosts.operation, bubbles.after) != NONE)
+    )
+    if not len(host_bubbles):
         return bubbles
     # Pair each bubble with the activities of the host before the operation that ends it.
-    low = np.searchsorted(hosts.operation, bubbles.after[late])
-    high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
+    low = np.searchsorted(hosts.operation, bubbles.after[host_bubbles])
+    high = np.searchsorted(hosts.operation, bubbles.after[host_bubbles], side="right")
     pair, row = expand_ranges(low, high)
-    bubble, activity = late[pair], hosts.take(row)
+    bubble, activity = host_bubbles[pair], hosts.take(row)
     start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
     overlap_ns = np.minimum(activity.end_ns, end_ns) - np.maximum(activity.start_ns, start_ns)
     is_call = activity.call == 1
     call_id, range_id = bubbles.host_call.copy(), bubbles.host_range.copy()
-    call_id[late] = NONE
+    call_id[host_bubbles] = NONE
 
     calls = np.flatnonzero(is_call & (overlap_ns > 0))
-    named = calls[
+    dominant_calls = calls[
         _find_dominant_calls(bubble, activity.name_id, overlap_ns, end_ns - start_ns, calls)
     ]
-    call_id[bubble[named]] = activity.name_id[named]
+    call_id[bubble[dominant_calls]] = activity.name_id[dominant_calls]
     ranges = np.flatnonzero(~is_call & (2 * overlap_ns >= end_ns - start_ns))
     length_ns = activity.end_ns - activity.start_ns
     ranges = ranges[find_first_rows(bubble[ranges], length_ns[ranges])]
@@ -181,7 +183,7 @@ def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     """Merge adjacent pieces with the same cause, and name the operation that each waits for.
 
     Args:
-        pieces: Bubbles whose ``peer_operation`` is that of collectives and queued transfers alone.
+        pieces: Bubbles whose ``peer_operation`` is set only for collectives and queued transfers.
         producer: Producer of the input of each operation, or -1 if there is none.
     """
     if len(pieces) == 0:
@@ -189,11 +191,11 @@ def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     merged = merge_pieces(
         pieces, *("rank", "iteration", "interval", "cause", "peer_operation", "collective")
     )
-    # The operation after the drain is of the next iteration: nothing waited for it.
-    after = np.where(merged.cause == Cause.DRAIN, NONE, merged.after)
-    takes_input = (after != NONE) & (merged.collective == NONE)
-    peer = np.where(takes_input, np.append(producer, NONE)[after], NONE)
+    # The operation after the drain belongs to the next iteration and ends no wait.
+    next_operation = np.where(merged.cause == Cause.DRAIN, NONE, merged.after)
+    takes_input = (next_operation != NONE) & (merged.collective == NONE)
+    peer = np.where(takes_input, np.append(producer, NONE)[next_operation], NONE)
     has_peer = (merged.peer_operation != NONE) & (merged.cause != Cause.PROFILER)
     return merged.replace_columns(
-        after=after, peer_operation=np.where(has_peer, merged.peer_operation, peer)
+        after=next_operation, peer_operation=np.where(has_peer, merged.peer_operation, peer)
     ).compact()

@@ -9,8 +9,8 @@ class Cause(IntEnum):
     """Why a rank was idle; the first that applies counts.
 
     Attributes:
-        meaning: what it means, as tables print it.
-        sentence: the end of a sentence on one bubble of which nothing more is known.
+        meaning: Meaning of the cause, as printed in tables.
+        sentence: End of a sentence about a single bubble without further evidence.
     """
 
     meaning: str

@@ -109,8 +109,8 @@ def measure_causes(
         times_ns = _sum_by_cause(idle, regions, cell, n_iterations * n_ranks)
         idle_ns[ratio.name] = times_ns.reshape(shape)
         if ratio.name == stretch.listed:
-            kept = regions.take(np.flatnonzero(stretch.kept[regions.rank]))
-            bubbles = merge_bubbles(_list_bubbles(stretch, idle, kept), inputs.producer)
+            kept_regions = regions.take(np.flatnonzero(stretch.kept[regions.rank]))
+            bubbles = merge_bubbles(_list_bubbles(stretch, idle, kept_regions), inputs.producer)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
@@ -186,11 +186,11 @@ def _intersect(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints
     """
     # The idle intervals between the last that ended by the start and the last that begins before
     # the end.
-    ended = intervals.find_last_before(
+    last_ended = intervals.find_last_before(
         idle.rank, idle.end_ns, regions.rank, regions.start_ns, or_at=True
     )
     last = intervals.find_last_before(idle.rank, idle.start_ns, regions.rank, regions.end_ns)
-    first = np.where(ended == NONE, np.searchsorted(idle.rank, regions.rank), ended + 1)
+    first = np.where(last_ended == NONE, np.searchsorted(idle.rank, regions.rank), last_ended + 1)
     region, row = expand_ranges(first, np.maximum(first, last + 1))
     cause, region_cause = idle.cause[row], regions.cause[region]
     keeps_cause = _COUNTS_ALWAYS[cause] | (idle.unrecorded[row] == 1)

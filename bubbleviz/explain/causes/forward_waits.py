@@ -26,7 +26,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies, Inputs
-from bubbleviz.explain.idle import IdleIntervals, cut_idle
+from bubbleviz.explain.idle import IdleIntervals, split_idle
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, join_tables
 from bubbleviz.model.grouping import find_distinct, find_positions, lookup_values, sort_rows
@@ -98,15 +98,15 @@ def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
     if not len(rows):
         return None
     stage = operations.virtual_stage[rows]
-    started, ended = rows[stage == 0], rows[stage == stage.max()]
-    ended = ended[sort_rows(operations.end_ns[ended])]
+    started, by_end = rows[stage == 0], rows[stage == stage.max()]
+    by_end = by_end[sort_rows(operations.end_ns[by_end])]
     keys = operations.iteration, operations.microbatch, operations.sequence
     start_of = lookup_values(
-        tuple(key[started] for key in keys), started, tuple(key[ended] for key in keys)
+        tuple(key[started] for key in keys), started, tuple(key[by_end] for key in keys)
     )
-    length_ns = operations.end_ns[ended] - operations.start_ns[start_of]
+    length_ns = operations.end_ns[by_end] - operations.start_ns[start_of]
     length_ns = np.where(start_of == NONE, 0, length_ns)
-    return _Chunks(rows[sort_rows(operations.start_ns[rows])], ended, length_ns)
+    return _Chunks(rows[sort_rows(operations.start_ns[rows])], by_end, length_ns)
 
 
 def _explain_first_stage(
@@ -134,16 +134,16 @@ def _explain_first_stage(
     low_ns, high_ns = intervals.group_extents(
         row_of_wait, len(number), waits.start_ns, waits.end_ns
     )
-    after = np.empty(len(number), np.int64)
-    after[row_of_wait] = waits.after
-    launched_ns = operations.launched_ns[after]
+    next_operation = np.empty(len(number), np.int64)
+    next_operation[row_of_wait] = waits.after
+    launched_ns = operations.launched_ns[next_operation]
     limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
 
     token, has_token = _find_tokens(operations, chunks, low_ns, limit_ns)
     token_ns = np.where(has_token, operations.end_ns[chunks.ended[token]], low_ns)
     is_empty = has_token & (_find_latest_ends(operations, chunks, high_ns) <= token_ns)
     has_no_request = is_empty & (limit_ns - token_ns > np.maximum(chunks.length_ns[token], 1))
-    pieces = cut_idle(waits, token_ns, limit_ns)
+    pieces = split_idle(waits, token_ns, limit_ns)
     row = np.searchsorted(number, pieces.interval)
     is_before_launch = pieces.start_ns < limit_ns[row]
     is_before_token = has_token[row] & (pieces.start_ns < token_ns[row])
@@ -152,7 +152,7 @@ def _explain_first_stage(
     has_waited = has_token & ~has_no_request & (token_ns > low_ns)
     return (
         _sort_by_start(idle.take(~is_wait), replace(pieces, cause=cause)),
-        Dependencies(after[has_waited], chunks.ended[token[has_waited]]),
+        Dependencies(next_operation[has_waited], chunks.ended[token[has_waited]]),
     )
 
 
@@ -206,7 +206,7 @@ def _explain_later_stage(
     if len(pieces) == 0:
         return idle
     _, first, interval_row = np.unique(pieces.interval, return_index=True, return_inverse=True)
-    parts_ns = _divide_waits(
+    parts_ns = _split_waits(
         operations, pieces.take(first), producer[is_wait][first], idle, idle_of_rank
     )
     length_ns = intervals.group_sum(interval_row, len(first), pieces.end_ns - pieces.start_ns)
@@ -215,10 +215,10 @@ def _explain_later_stage(
     # Scale the parts to the length of the wait.
     until_ns = np.cumsum(parts_ns, axis=1)
     until_ns = np.rint(length_ns[:, None] * (until_ns / until_ns[:, -1:])).astype(np.int64)
-    return _sort_by_start(idle.take(~is_wait), _cut_by_cause(pieces, interval_row, until_ns))
+    return _sort_by_start(idle.take(~is_wait), _split_by_cause(pieces, interval_row, until_ns))
 
 
-def _divide_waits(
+def _split_waits(
     operations: Operations,
     waits: IdleIntervals,
     source: Ints,
@@ -261,7 +261,7 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
     return time_ns[find_positions(operations, operation)]
 
 
-def _cut_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
+def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
     """Cut the pieces of idle intervals where their causes end.
 
     Args:

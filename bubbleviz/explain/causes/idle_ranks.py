@@ -37,9 +37,9 @@ from bubbleviz.explain.idle import (
     BusyTimes,
     IdleIntervals,
     Wait,
-    cut_at_waits,
-    cut_idle,
-    lay_over,
+    mark_inside,
+    split_at_waits,
+    split_idle,
 )
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
@@ -64,24 +64,24 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     busy = stretch.busy.take(mask_phases(operations.phase, COMPUTE)[stretch.busy.operation])
     rank = operations.rank[busy.operation]
     computing = BusyTimes(rank, busy.operation, busy.start_ns, busy.end_ns)
-    windows = _span_windows(stretch)
+    windows = _find_window_spans(stretch)
     is_exposed = make_mask(len(stretch.ranks), stretch.exposed.rank)
     collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
     evidence = stretch.unattributed, stretch.exposed, stretch.overheads, stretch.unrecorded
     line = _pack(len(stretch.ranks), (computing, windows, collectives, *evidence))
     gaps = _find_gaps(line, computing, windows, stretch.unattributed)
-    idle = cut_at_waits(gaps, list(_waits_before(operations, inputs, arrivals, gaps, line)))
+    idle = split_at_waits(gaps, list(_list_waits(operations, inputs, arrivals, gaps, line)))
     idle = _mark_unknown_inputs(idle, inputs, arrivals)
-    idle = _cut_in_collectives(idle, _place(line, stretch.exposed), _on_line(line, collectives))
-    idle = lay_over(idle, _place(line, stretch.unrecorded), cause=Cause.UNKNOWN, unrecorded=1)
+    idle = _split_in_collectives(idle, _place(line, stretch.exposed), _on_line(line, collectives))
+    idle = mark_inside(idle, _place(line, stretch.unrecorded), cause=Cause.UNKNOWN, unrecorded=1)
     # The profiler's overhead takes precedence.
-    idle = lay_over(idle, _place(line, stretch.overheads), cause=Cause.PROFILER)
+    idle = mark_inside(idle, _place(line, stretch.overheads), cause=Cause.PROFILER)
     shift_ns = line.shift_ns[idle.rank]
     idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
     return idle.compact()
 
 
-def _span_windows(stretch: Stretch) -> RankIntervals:
+def _find_window_spans(stretch: Stretch) -> RankIntervals:
     """Return the time from the earliest start to the latest end of the windows of each rank."""
     is_present = stretch.extents.present
     since_ns = np.full(is_present.shape[1], _LATEST)
@@ -138,13 +138,13 @@ def _find_gaps(
     """
     start_ns = line.place(computing.rank, computing.start_ns)
     end_ns = line.place(computing.rank, computing.end_ns)
-    busy = replace(computing, start_ns=start_ns, end_ns=end_ns).in_order()
+    busy = replace(computing, start_ns=start_ns, end_ns=end_ns).sort_by_start()
     on_line = intervals.union(*_place(line, windows))
     gaps = busy.find_gaps(on_line, also_busy=_place(line, unattributed))
     return busy.describe_gaps(line.find_groups(gaps[0]), gaps)
 
 
-def _waits_before(
+def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
     """Yield what the operation after each gap waited for, in order.
@@ -156,43 +156,43 @@ def _waits_before(
         gaps: The gaps, with times on the line.
         line: The line.
     """
-    after, shift_ns = gaps.after, line.shift_ns[gaps.rank]
+    next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 
     def wait(time_ns: Ints, cause: Cause, peer_operation: Ints | int = NONE) -> Wait:
         is_never = is_constant(time_ns) and time_ns[0] == NEVER
         until_ns = time_ns if is_never else np.where(time_ns == NEVER, NEVER, time_ns + shift_ns)
         return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
 
-    received_ns = _time_of_next(arrivals.exact_ns, after)
+    received_ns = _get_time_of_next(arrivals.exact_ns, next_operation)
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
-    ready_ns = _time_of_next(inputs.ready_ns, after)
+    ready_ns = _get_time_of_next(inputs.ready_ns, next_operation)
     if not is_constant(received_ns):
         ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
     yield wait(ready_ns, Cause.DEPENDENCY)
     if not is_constant(arrivals.receive):
-        receive_launched_ns = _receives_launched(operations, arrivals)
-        yield wait(_time_of_next(receive_launched_ns, after, none=NONE), Cause.HOST)
-        front = np.append(find_transfers_ahead(operations, inputs, arrivals), NONE)[after]
+        receive_launched_ns = _find_receive_launches(operations, arrivals)
+        yield wait(_get_time_of_next(receive_launched_ns, next_operation, missing=NONE), Cause.HOST)
+        front = np.append(find_transfers_ahead(operations, inputs, arrivals), NONE)[next_operation]
         front_ended_ns = np.append(operations.end_ns, NEVER)[front]
         yield wait(np.minimum(front_ended_ns, received_ns), Cause.QUEUED, front)
     yield wait(received_ns, Cause.COMMUNICATION)
-    yield wait(_time_of_next(operations.launched_ns, after, none=NONE), Cause.HOST)
+    yield wait(_get_time_of_next(operations.launched_ns, next_operation, missing=NONE), Cause.HOST)
     rest = np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION)
-    yield Wait.of(make_constant(NEVER, len(after)), cause=rest)
+    yield Wait.of(make_constant(NEVER, len(next_operation)), cause=rest)
 
 
-def _time_of_next(time_ns: Ints, after: Ints, none: int = NEVER) -> Ints:
+def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER) -> Ints:
     """Return a time of the operation after each gap, or ``NEVER`` if it has none.
 
     Args:
         time_ns: Time of each operation.
-        after: Operation after each gap, or -1.
-        none: Value in ``time_ns`` of operations without this time.
+        next_operation: Operation after each gap, or -1.
+        missing: Value in ``time_ns`` of operations without this time.
     """
-    if is_constant(time_ns) and time_ns[0] == none:
-        return make_constant(NEVER, len(after))
-    of_next = np.append(time_ns, none)[after]
-    return of_next if none == NEVER else np.where(of_next == none, NEVER, of_next)
+    if is_constant(time_ns) and time_ns[0] == missing:
+        return make_constant(NEVER, len(next_operation))
+    of_next = np.append(time_ns, missing)[next_operation]
+    return of_next if missing == NEVER else np.where(of_next == missing, NEVER, of_next)
 
 
 def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
@@ -204,7 +204,7 @@ def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals
     return replace(idle, cause=np.where(before_unknown, Cause.UNKNOWN, idle.cause))
 
 
-def _cut_in_collectives(
+def _split_in_collectives(
     idle: IdleIntervals, exposed: Intervals, collectives: CollectiveWaits
 ) -> IdleIntervals:
     """Cut idle time inside collectives into waiting for the last member and moving data.
@@ -219,7 +219,7 @@ def _cut_in_collectives(
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
     start_ns, moving_ns, end_ns = collectives.start_ns, collectives.moving_ns, collectives.end_ns
-    pieces = cut_idle(idle, *exposed, start_ns, moving_ns, end_ns)
+    pieces = split_idle(idle, *exposed, start_ns, moving_ns, end_ns)
     is_inside = intervals.find_covering(*exposed, pieces.start_ns) != NONE
     moving = intervals.find_covering(moving_ns, end_ns, pieces.start_ns)
     waiting = intervals.find_covering(start_ns, moving_ns, pieces.start_ns)
@@ -237,7 +237,7 @@ def _cut_in_collectives(
     )
 
 
-def _receives_launched(operations: Operations, arrivals: Arrivals) -> Ints:
+def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none."""
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE
@@ -254,10 +254,10 @@ _QUEUED_NS = 50_000
 
 
 def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
-    """Find the transfer that the transfer of each operation's input was queued behind.
+    """Find the transfer that ran ahead of the queued transfer of each operation's input.
 
-    Transfers of a stream run in the order in which they were posted. The one in front waited for
-    its data, or its peer. The one behind it, a receive here or a send on the producer's rank,
+    Transfers of a stream run in the order in which they were posted. The transfer ahead waited
+    for its data or its peer. The queued transfer, a receive here or a send on the producer's rank,
     starts once it ends::
 
         producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
@@ -270,13 +270,13 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
         arrivals: When receives show that it was there.
 
     Returns:
-        Row of the transfer in front for each operation, or -1 if there is none.
+        Row of the transfer ahead for each operation, or -1 if there is none.
     """
     front = np.full(len(operations), NONE, np.int64)
     row = np.flatnonzero((arrivals.receive >= 0) & (inputs.producer >= 0))
     if not len(row):
         return front
-    # The last place is that of no operation.
+    # Index -1 refers to the appended entry, which stands for no operation.
     rank, has_span, start_ns, end_ns, launched_ns = (
         np.append(column, NONE)
         for column in (
@@ -297,10 +297,10 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
         last = intervals.find_last_before(
             rank[waiting], end_ns[waiting], rank[transfer], start_ns[transfer], or_at=True
         )
-        before = np.append(waiting, NONE)[last]
-        is_queued = (transfer >= 0) & (before >= 0) & (launched_ns[transfer] < end_ns[before])
-        is_queued &= start_ns[transfer] <= end_ns[before] + _QUEUED_NS
-        is_queued &= end_ns[before] > np.maximum(until_ns, ready_ns)
-        front[row[is_queued]] = before[is_queued]
-        until_ns[is_queued] = end_ns[before[is_queued]]
+        ahead = np.append(waiting, NONE)[last]
+        is_queued = (transfer >= 0) & (ahead >= 0) & (launched_ns[transfer] < end_ns[ahead])
+        is_queued &= start_ns[transfer] <= end_ns[ahead] + _QUEUED_NS
+        is_queued &= end_ns[ahead] > np.maximum(until_ns, ready_ns)
+        front[row[is_queued]] = ahead[is_queued]
+        until_ns[is_queued] = end_ns[ahead[is_queued]]
     return front

@@ -1,6 +1,6 @@
-"""Token order: which steps of a run that only goes forward follow the token of another step.
+"""Token order: which steps of an inference run follow the token of another step.
 
-The pipeline holds a limited number of chunks at a time. The next one starts once the token of
+The number of chunks in flight is limited. The next one starts once the token of
 another came back. With one more chunk in flight it would need the token of the chunk before::
 
     last stage    ── F0 ──── F1 ──── F2 ──
@@ -36,18 +36,18 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
     """
     waits = []
     for first_rank, last_rank in _pair_ranks(operations, tokens):
-        started, ended = _list_chunks(operations, first_rank), _list_chunks(operations, last_rank)
+        started, by_end = _list_chunks(operations, first_rank), _list_chunks(operations, last_rank)
         number = np.arange(len(started))
         n_ended = np.searchsorted(
-            operations.end_ns[ended], operations.start_ns[started], side="right"
+            operations.end_ns[by_end], operations.start_ns[started], side="right"
         )
         max_in_flight = int((number + 1 - n_ended).max())
         token = number - max_in_flight - n_more
-        is_needed = (token >= 0) & (token < len(ended))
-        waits.append(Dependencies(started[is_needed], ended[token[is_needed]]))
+        is_needed = (token >= 0) & (token < len(by_end))
+        waits.append(Dependencies(started[is_needed], by_end[token[is_needed]]))
         observed = tokens.take(operations.rank[tokens.after] == first_rank)
-        token = np.searchsorted(ended, observed.before) - n_more
-        waits.append(Dependencies(observed.after[token >= 0], ended[token[token >= 0]]))
+        token = np.searchsorted(by_end, observed.before) - n_more
+        waits.append(Dependencies(observed.after[token >= 0], by_end[token[token >= 0]]))
     return join_tables(waits) if waits else tokens
 
 

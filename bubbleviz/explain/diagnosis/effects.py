@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, median_rows, plays
-from bubbleviz.explain.slowness import median_of_others
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, find_median_rows, has_role
+from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 
@@ -139,7 +139,8 @@ class Effects:
         cell_ns: Median time of each cell of ``computes.cells``, before its rank became slower.
         copies: Groups of cells with the same kind and virtual stage, which do the same work; one
             row per cell.
-        rank_effect: Time of each cell divided by that of its other copies, or NaN if it has none.
+        rank_effect: Time of each cell divided by the median of its other copies, or NaN if there
+            are none.
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
         iteration_effect: Time of all ranks in each iteration divided by that in the others.
@@ -274,7 +275,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         computes=computes,
         cell_ns=cell_ns,
         copies=copies,
-        rank_effect=cell_ns / median_of_others(copies.of_row, cell_ns),
+        rank_effect=cell_ns / compute_median_of_others(copies.of_row, cell_ns),
         stages=_measure_stages(computes, copies, cell_ns),
         iterations=iterations,
         iteration_effect=iteration_effect,
@@ -302,7 +303,7 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
         gap_ns: Time in each row in which no kernel ran, or None if there is none.
     """
     length_ns = work.end_ns - work.start_ns
-    rows = np.flatnonzero(plays(work.role, _TIMED) & (length_ns > 0))
+    rows = np.flatnonzero(has_role(work.role, _TIMED) & (length_ns > 0))
     kind, virtual_stage, rank = work.kind[rows], work.virtual_stage[rows], work.rank[rows]
     cells = group_rows(kind, virtual_stage, rank)
     gaps_ns = np.zeros(len(rows)) if gap_ns is None else gap_ns[rows].astype(np.float64)
@@ -331,7 +332,7 @@ def _measure_microbatches(computes: Computes, microbatches: Groups, ratio: Float
     Args:
         computes: The computes.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
-        ratio: Time of each compute divided by the factors that are known so far.
+        ratio: Time of each compute divided by the earlier factors.
     """
     on_stages = group_rows(microbatches.of_row, computes.stage)
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
@@ -343,9 +344,9 @@ def _measure_microbatches(computes: Computes, microbatches: Groups, ratio: Float
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
     """Return the factor that all parts of a group share: the median of the medians of its parts.
 
-    Of the lower and the upper median, the one nearer to 1 is used, or 1 if it is between the two. A
-    factor of a single part is not shared. And if a part is a forward and a backward, the lower of
-    the two is below 1 by chance.
+    The lower or the upper median is used, whichever is nearer to 1, or 1 if it is between the two.
+    A factor of a single part is not shared. And if a part is a forward and a backward, the lower
+    of the two is below 1 by chance.
 
     Args:
         groups: Groups of rows.
@@ -389,7 +390,10 @@ def _estimate_replica_lengths(
         return length
     error = 1.25 * float(np.log(effect).std()) * np.sqrt((1 + 1 / (len(n_drawn) - 1)) / n_drawn)
     low_ns, high_ns = _compute_median_bounds(copies.of_row, len(copies), cell_ns)
-    norms_ns = median_of_others(copies.of_row, cell_ns), ((low_ns + high_ns) / 2)[copies.of_row]
+    norms_ns = (
+        compute_median_of_others(copies.of_row, cell_ns),
+        ((low_ns + high_ns) / 2)[copies.of_row],
+    )
     relative_to_others, relative_to_all = (
         group_medians(replica_of_cell, len(n_drawn), cell_ns / norm_ns) for norm_ns in norms_ns
     )
@@ -420,7 +424,7 @@ def _measure_stages(computes: Computes, copies: Groups, cell_ns: Floats) -> Stag
         row_of_compute=stages.of_row[copies.of_row[computes.cells.of_row]],
         kind=kind,
         stage=computes.stage[first_compute[stages.first]],
-        effect=stage_ns / median_of_others(kinds, stage_ns),
+        effect=stage_ns / compute_median_of_others(kinds, stage_ns),
         load=stage_ns / mean_ns[kinds],
     )
 
@@ -468,7 +472,7 @@ def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
         n_groups: Number of groups.
         values: One value per row.
     """
-    rows = median_rows(group, n_groups, values)
+    rows = find_median_rows(group, n_groups, values)
     return np.append(values, np.nan)[rows]
 
 
@@ -485,7 +489,7 @@ def compute_quantile(values: Floats, fraction: float) -> float:
 def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
     """Replace isolated outliers by the median of three consecutive points of their group.
 
-    An outlier would hide a trend or a jump. Groups of fewer than 6 points stay as they are. The
+    An outlier would hide a trend or a jump. Groups of fewer than 6 points are unchanged. The
     first and last point of a group are compared with the median of its first or last three.
 
     Args:

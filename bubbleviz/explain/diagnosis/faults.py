@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
-from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, plays
-from bubbleviz.explain.slowness import median_of_others
+from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, has_role
+from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
@@ -63,7 +63,7 @@ class Fault:
             ``token``.
         name: Stable and unique name in the run, for example ``rank-3``.
         rows: Rows of the work table that it slows down.
-        scale: Time of each of these rows without the fault, as a fraction of its measured time.
+        scale: Remaining fraction of the time of each of these rows without the fault.
         ranks: Ranks that it slows down, or empty if it is not limited to certain ranks.
         stage: Stage that it slows down, or None if there are none or several.
         stages: Stages that have too much work; empty for other kinds of faults.
@@ -232,7 +232,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     stages = evidence.effects.stages
     size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
     roles = np.array([kind.role for kind in evidence.work.kinds], np.int64)[stages.kind]
-    is_slow = evidence.effects.is_significant(stages.effect, size) & plays(roles, COMPUTING)
+    is_slow = evidence.effects.is_significant(stages.effect, size) & has_role(roles, COMPUTING)
     # A stage that is slower than the median may still be below the mean, which it would get.
     is_slow &= stages.load > 1
 
@@ -345,7 +345,7 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
         return
     first_row = effects.rows[groups.first]
     number, iteration = work.microbatch[first_row], work.iteration[first_row]
-    is_varying = _do_lengths_vary(number, is_slow)
+    is_varying = _has_varying_lengths(number, is_slow)
     slowness = compute_quantile(effect[is_slow], 0.5)
     if is_varying:
         slowness = compute_quantile(effect, 0.95) / compute_quantile(effect, 0.05)
@@ -371,7 +371,7 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     )
 
 
-def _do_lengths_vary(number: Ints, is_slow: Bools) -> bool:
+def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
     They vary if many microbatches are slow, and not always those with the same few numbers.
@@ -470,11 +470,13 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
         total_rise = changes.slope * (np.bincount(rank_row) - 1)
         is_slow_pace = changes.is_drifting[rank_row]
         yield _build_drift(evidence, "drift", changes.is_drifting, is_slow_pace, total_rise)
-    for begin in find_distinct(changes.jump_begin[changes.is_slowed].astype(np.int64)).tolist():
-        is_slowed = changes.is_slowed & (changes.jump_begin == begin)
-        is_slow_pace = is_slowed[rank_row] & (effects.pace_iteration >= begin)
+    for first_iteration in find_distinct(
+        changes.jump_begin[changes.is_slowed].astype(np.int64)
+    ).tolist():
+        is_slowed = changes.is_slowed & (changes.jump_begin == first_iteration)
+        is_slow_pace = is_slowed[rank_row] & (effects.pace_iteration >= first_iteration)
         fault = _build_drift(
-            evidence, f"slowed-{begin}", is_slowed, is_slow_pace, changes.jump_change
+            evidence, f"slowed-{first_iteration}", is_slowed, is_slow_pace, changes.jump_change
         )
         iterations = effects.computes.iteration[effects.paces.first[is_slow_pace]]
         yield replace(fault, kind="slowed", iterations=tuple(find_distinct(iterations).tolist()))
@@ -540,7 +542,7 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
-    """Return the median transfer time of each row's link over that of the other links.
+    """Return the median transfer time of each row's link, relative to the other links.
 
     Only receives that started before their send show how long data moved. A link is a pair of
     stages and a direction, in one replica.
@@ -556,12 +558,14 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     sender, receiver = work.link
     links = group_rows(sender[rows], receiver[rows], work.replica[rows])
     own_ns, length_ns = evidence.own_ns[rows], work.end_ns[rows] - work.start_ns[rows]
-    is_shown = plays(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > own_ns)
+    is_shown = has_role(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > own_ns)
     moved_ns = own_ns[is_shown].astype(np.float64)
     link_ns = group_medians(links.of_row[is_shown], len(links), moved_ns)
     measured = np.flatnonzero(~np.isnan(link_ns))
     norm_ns = np.full(len(links), np.nan)
-    norm_ns[measured] = median_of_others(np.zeros(len(measured), np.int64), link_ns[measured])
+    norm_ns[measured] = compute_median_of_others(
+        np.zeros(len(measured), np.int64), link_ns[measured]
+    )
     return np.asarray(np.nan_to_num(link_ns / norm_ns)[links.of_row], np.float64)
 
 
@@ -641,7 +645,7 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
         gap_ns = gap_ns * evidence.launch_share[computes.rows]
     ranks = group_rows(computes.rank)
     fraction = np.bincount(ranks.of_row, gap_ns) / np.bincount(ranks.of_row, length_ns)
-    norm = median_of_others(np.zeros(len(fraction), np.int64), fraction)
+    norm = compute_median_of_others(np.zeros(len(fraction), np.int64), fraction)
     norm = np.where(np.isnan(norm), fraction, norm)
     has_more = fraction - norm > _MIN_GAP_FRACTION
     if has_more.any():

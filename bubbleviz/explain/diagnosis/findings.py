@@ -41,7 +41,7 @@ from bubbleviz.explain.slowdown.run_work import (
     select_outer_collectives,
 )
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
-from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, plays
+from bubbleviz.explain.slowdown.work import COMPUTING, POINT_TO_POINT, Role, Work, has_role
 from bubbleviz.explain.slowdown.work_order import find_queued_collectives, find_queued_transfers
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, scatter
 from bubbleviz.model.grouping import (
@@ -76,7 +76,7 @@ _MIN_WARM_UP = 1.5
 _MIN_PAUSE = 0.01
 #: Maximum difference between replayed and measured iterations with which savings are promised.
 _MAX_MISSED = 0.1
-#: Kinds of faults of which one can be part of another.
+#: Kinds of faults that can be part of one another.
 _NESTED = ("link", "iteration", "launch")
 #: Returns iteration lengths from a replay and the times and delays of its rows.
 _LengthMeasure = Callable[[Replay, Ints, Ints], Ints]
@@ -151,7 +151,7 @@ class _FaultReplay:
     delays_ns: Ints
     measure_lengths: _LengthMeasure
 
-    def replay_without(self, scenarios: Sequence[Sequence[Fault]], replay: Replay) -> Ints:
+    def measure_without(self, scenarios: Sequence[Sequence[Fault]], replay: Replay) -> Ints:
         """Return how long iterations take without faults, shape (iterations, scenarios).
 
         Args:
@@ -217,11 +217,11 @@ def build_diagnosis(
     faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
 
     # Receives of an iteration that are posted before it begins only wait.
-    is_transfer = plays(evidence.work.role, POINT_TO_POINT)
+    is_transfer = has_role(evidence.work.role, POINT_TO_POINT)
     whole_ns = measure_iterations(evidence.work.take(~is_transfer), replay.iterations)
     warm_up = _measure_warm_up(whole_ns)
     counts = slice(1 if warm_up else 0, None)
-    base_ns = faultless.replay_without([()], replay)[counts, 0]
+    base_ns = faultless.measure_without([()], replay)[counts, 0]
     if length_ns is None:
         length_ns = float(base_ns.mean())
     missed_ratio = _compute_missed_ratio(base_ns, whole_ns[counts])
@@ -233,12 +233,12 @@ def build_diagnosis(
         return Finding(faults, mean_ns, length_ns, int(is_saved.sum()), error_ns)
 
     faults = [(fault,) for find in SHAPES for fault in find(evidence)]
-    single = list(map(build_finding, faults, faultless.replay_without(faults, replay).T))
+    single = list(map(build_finding, faults, faultless.measure_without(faults, replay).T))
     for fault, eased in _list_eased_replays(run, scenarios):
-        single.append(build_finding((fault,), faultless.replay_without([(fault,)], eased)[:, 0]))
+        single.append(build_finding((fault,), faultless.measure_without([(fault,)], eased)[:, 0]))
     single.sort(key=lambda finding: -finding.saving_ns)
     pairs = _list_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
-    paired = list(map(build_finding, pairs, faultless.replay_without(pairs, replay).T))
+    paired = list(map(build_finding, pairs, faultless.measure_without(pairs, replay).T))
 
     findings = [
         f for f in (*_select_pairs(paired, single), *single) if f.saving_ratio >= _MIN_SAVING
@@ -261,17 +261,17 @@ def _measure_warm_up(length_ns: Ints) -> float:
     The result is 0 if the first iteration is no warm-up: it is not much longer, or there are fewer
     than three others.
     """
-    others = np.sort(length_ns[1:])
-    if len(others) < 3:
+    other_ns = np.sort(length_ns[1:])
+    if len(other_ns) < 3:
         return 0.0
-    ratio = float(length_ns[0] / max(others[len(others) // 2], 1))
+    ratio = float(length_ns[0] / max(other_ns[len(other_ns) // 2], 1))
     return ratio if ratio > _MIN_WARM_UP else 0.0
 
 
 def _list_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     """List the pairs of faults that may save more together.
 
-    Upper bounds and waits for tokens are not paired, and neither are two faults of which one may
+    Upper bounds and waits for tokens are not paired, and neither are two faults if one may
     contain the other.
     """
     candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
@@ -314,7 +314,7 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
         iterations: Numbers of the iterations, ascending; each has work besides transfers.
     """
     is_included = find_positions(iterations, work.iteration) != NONE
-    rows = np.flatnonzero(~plays(work.role, POINT_TO_POINT) & is_included)
+    rows = np.flatnonzero(~has_role(work.role, POINT_TO_POINT) & is_included)
     parts = group_rows(work.iteration[rows], work.replica[rows])
     start_ns, end_ns = group_extents(
         parts.of_row, len(parts), work.start_ns[rows], work.end_ns[rows]
@@ -342,7 +342,8 @@ def _choose_length_measure(
     Returns:
         measure_lengths: A function of a replay and the times and delays of its rows, which returns
             lengths in ns.
-        length_ns: Mean time of which savings are fractions, or None for the mean of these lengths.
+        length_ns: Mean iteration length that savings are compared with, or None to use the mean of
+            the replayed lengths.
     """
     if period_ns is None or not len(measured.rows):
         return lambda replay, *times: replay.lengths_ns(*times, placed=True), None
@@ -375,8 +376,8 @@ def _measure_lengths_and_spans(
     Returns:
         Both in ns, shape (iterations, scenarios).
     """
-    ends_ns = replay.ends_ns(own_ns, delay_ns, placed=True)
-    computing = np.flatnonzero(plays(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
+    ends_ns = replay.compute_ends(own_ns, delay_ns, placed=True)
+    computing = np.flatnonzero(has_role(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
     rows = replay.rows[computing]
     order = sort_rows(work.iteration[rows], work.rank[rows])
     rows, computing = rows[order], computing[order]
@@ -384,7 +385,7 @@ def _measure_lengths_and_spans(
     begin_ns = np.minimum.reduceat(ends_ns[computing] - own_ns[computing], first, axis=0)
     spans_ns = np.maximum.reduceat(ends_ns[computing], first, axis=0) - begin_ns
     first = find_run_starts(work.iteration[rows[first]])
-    return replay.closed_ns(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
+    return replay.find_iteration_ends(ends_ns), np.maximum.reduceat(spans_ns, first, axis=0)
 
 
 def estimate_mean_saving(
@@ -572,7 +573,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
         return None
     n_ranks = run.launch_gap_ns.shape[1]
     cell = work.iteration * n_ranks + work.rank
-    without_optimizers_ns = np.where(plays(work.role, COMPUTING), gap_ns, 0)
+    without_optimizers_ns = np.where(has_role(work.role, COMPUTING), gap_ns, 0)
     total_ns = group_sum(cell, run.launch_gap_ns.size, without_optimizers_ns)
     fraction = run.launch_gap_ns.ravel() / np.maximum(total_ns, 1)
     return np.asarray(np.minimum(fraction, 1.0)[cell], np.float64)
@@ -604,7 +605,7 @@ def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault
     collectives, queued_ns = find_queued_collectives(run, work, rows)
     if not (len(transfers) or len(collectives)):
         return
-    is_queued = np.isin(order.after, transfers) & plays(work.role[order.before], POINT_TO_POINT)
+    is_queued = np.isin(order.after, transfers) & has_role(work.role[order.before], POINT_TO_POINT)
     eased = build_replay(work, order.take(~is_queued))
     if len(eased.iterations) == len(scenarios.replay.iterations):
         counts = ("transfer", float(len(transfers))), ("collective", float(len(collectives)))
@@ -651,7 +652,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
     """Return when each bubble starts to delay the operation after it; at the latest its end.
 
-    What the profiler does before the input is ready delays nothing. In inference, the time that a
+    Work of the profiler before the input is ready delays nothing. In inference, the time that a
     rank waits for its input has the causes of the idle time of the ranks before it, so a bubble
     that starts before the input is ready delays nothing either.
 

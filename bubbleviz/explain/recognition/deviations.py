@@ -29,7 +29,7 @@ class Deviation:
         microbatch: Microbatch as the report numbers it.
         chunk: Chunk as the report numbers it, or -1 if names contain no chunk.
         what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: Number of operations by which it is late or early; 0 for others.
+        places: How late or early it is, in operations; 0 for other differences.
     """
 
     rank: int
@@ -72,23 +72,23 @@ def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
         code: Code of the operation.
         order: The order of the rank.
     """
-    kind, number = int(codes.kind_of(code)), int(codes.microbatch_of(code))
-    chunk = int(codes.chunk_of(code))
-    is_split = bool((codes.kind_of(order.code) == codes.WEIGHTS).any())
+    kind, number = int(codes.get_kind(code)), int(codes.get_microbatch(code))
+    chunk = int(codes.get_chunk(code))
+    is_split = bool((codes.get_kind(order.code) == codes.WEIGHTS).any())
     phase = Phase.B if kind == codes.BACKWARD and is_split else _PHASES[kind]
-    has_chunk = codes.chunk_of(order.code) == chunk
+    has_chunk = codes.get_chunk(order.code) == chunk
     is_same = order.code == code
-    has_microbatch = has_chunk & (codes.microbatch_of(order.code) == number)
+    has_microbatch = has_chunk & (codes.get_microbatch(order.code) == number)
     for is_match in (is_same, has_microbatch):
         if is_match.any():
             row = int(is_match.argmax())
             if is_same[row]:
                 phase = Phase(int(order.phase[row]))
             return phase, int(order.microbatch[row]), int(order.chunk[row])
-    numbered = np.flatnonzero(has_chunk & (order.microbatch >= 0))
-    if not len(numbered):
+    reported_numbers = np.flatnonzero(has_chunk & (order.microbatch >= 0))
+    if not len(reported_numbers):
         return phase, number, chunk
     # If all others are equally far ahead of the numbers of codes, so is this one.
-    ahead = order.microbatch[numbered] - codes.microbatch_of(order.code[numbered])
+    ahead = order.microbatch[reported_numbers] - codes.get_microbatch(order.code[reported_numbers])
     number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
-    return phase, number, int(order.chunk[numbered[0]])
+    return phase, number, int(order.chunk[reported_numbers[0]])

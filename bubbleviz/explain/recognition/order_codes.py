@@ -35,17 +35,17 @@ KINDS = {
 KIND_OF_PHASE = np.array([KINDS.get(phase, FORWARD) for phase in Phase], np.int64)
 
 
-def kind_of(code: Ints) -> Ints:
+def get_kind(code: Ints) -> Ints:
     """Return the kinds of codes."""
     return code >> _KIND & ((1 << (_UNORDERED - _KIND)) - 1)
 
 
-def chunk_of(code: Ints) -> Ints:
+def get_chunk(code: Ints) -> Ints:
     """Return the chunks of codes."""
     return code >> _CHUNK & MAX_CHUNK
 
 
-def microbatch_of(code: Ints) -> Ints:
+def get_microbatch(code: Ints) -> Ints:
     """Return the microbatches of codes."""
     return code & _MAX_MICROBATCH
 
@@ -57,7 +57,7 @@ def encode(kind: Ints, chunk: Ints, microbatch: Ints) -> Ints:
 
 def find_first_backward(order: Ints) -> int:
     """Return the position of the first backward of an order, or 0 if there is none."""
-    return int((kind_of(order) == BACKWARD).argmax()) if len(order) else 0
+    return int((get_kind(order) == BACKWARD).argmax()) if len(order) else 0
 
 
 def order_by_microbatch(order: Ints) -> Ints:
@@ -98,11 +98,11 @@ def expand_cleared_weights(code: Ints) -> Ints:
     not run elsewhere.
     """
     pieces, start = [], 0
-    done = code[kind_of(code) == WEIGHTS]
-    for clear in np.flatnonzero(kind_of(code) == CLEARED).tolist():
-        before = code[:clear]
-        backwards = before[kind_of(before) == BACKWARD]
-        of_chunk = backwards[chunk_of(backwards) == chunk_of(code[clear])]
+    done = code[get_kind(code) == WEIGHTS]
+    for clear in np.flatnonzero(get_kind(code) == CLEARED).tolist():
+        preceding_codes = code[:clear]
+        backwards = preceding_codes[get_kind(preceding_codes) == BACKWARD]
+        of_chunk = backwards[get_chunk(backwards) == get_chunk(code[clear])]
         weights = of_chunk + (WEIGHTS - BACKWARD << _KIND)
         remaining = weights[~np.isin(weights, done)]
         pieces += [code[start:clear], remaining + (1 << _UNORDERED)]
@@ -113,13 +113,13 @@ def expand_cleared_weights(code: Ints) -> Ints:
 
 def unite_backwards(code: Ints) -> Ints:
     """Return codes in which fused and other backwards are one kind."""
-    return np.where(kind_of(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
+    return np.where(get_kind(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
 
 
 def drop_eager_weights(order: Ints) -> Ints:
     """Return an order without each W that directly follows its own backward."""
     previous, following = order[:-1], order[1:]
     is_weight_of_previous = order_by_microbatch(following - previous) == WEIGHTS - BACKWARD << _KIND
-    is_eager = is_weight_of_previous & (kind_of(previous) == BACKWARD)
+    is_eager = is_weight_of_previous & (get_kind(previous) == BACKWARD)
     rest: Ints = order[~np.append(False, is_eager)[: len(order)]]
     return rest

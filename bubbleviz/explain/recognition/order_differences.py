@@ -1,6 +1,6 @@
 """Order difference: operations of an order that are late, early, missing, extra or repeated.
 
-Of the operations in both orders, as many as possible are in place: a longest common subsequence,
+As many operations of both orders as possible are in place: a longest common subsequence,
 which is a longest increasing subsequence of planned positions. The others are out of place::
 
     planned   F0 F1 B0 F2 B1 B2
@@ -25,7 +25,7 @@ class OrderDifference:
 
     Attributes:
         moved: Operations out of place, in measured order.
-        places: Number of operations by which each of them is late; negative if it is early.
+        places: How late each of them is, in operations; negative if it is early.
         missing: Operations that are planned, but not measured.
         extra: Operations that are measured, but not planned.
         repeated: Operations that are measured again.
@@ -67,11 +67,11 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     # Position among the planned operations that ran.
     position = (np.cumsum(has_run) - 1)[planned_row]
     in_place = _find_in_place(position)
-    moved = np.flatnonzero(~in_place)
-    n_before_measured = np.cumsum(in_place)[moved]
-    n_before_planned = np.searchsorted(np.sort(position[in_place]), position[moved])
+    moved_codes = np.flatnonzero(~in_place)
+    n_before_measured = np.cumsum(in_place)[moved_codes]
+    n_before_planned = np.searchsorted(np.sort(position[in_place]), position[moved_codes])
     return OrderDifference(
-        moved=common[moved],
+        moved=common[moved_codes],
         places=n_before_measured - n_before_planned,
         missing=planned[~has_run],
         extra=once[~is_planned],

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from bubbleviz.count.rank_slices import list_stages_and_pipelines
-from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
+from bubbleviz.explain.recognition.order_codes import FORWARD, get_chunk, get_kind, get_microbatch
 from bubbleviz.explain.recognition.orders import IterationOrders
 from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
@@ -45,23 +45,25 @@ class PipelineOrders:
 
     @cached_property
     def chunks(self) -> int:
-        """Number of model chunks per device: that of most devices."""
-        return _most_frequent([int(chunk_of(order).max(initial=0)) + 1 for order in self.orders])
+        """Number of model chunks of most devices."""
+        return _find_most_frequent(
+            [int(get_chunk(order).max(initial=0)) + 1 for order in self.orders]
+        )
 
     @cached_property
     def microbatches(self) -> int:
         """Number of microbatches of each chunk: the number of forwards of most chunks."""
         counts = []
         for order in self.orders:
-            forward = order[kind_of(order) == FORWARD]
-            chunks, _ = grouping.find_distinct_rows(chunk_of(forward), microbatch_of(forward))
+            forward = order[get_kind(order) == FORWARD]
+            chunks, _ = grouping.find_distinct_rows(get_chunk(forward), get_microbatch(forward))
             counts += np.bincount(chunks).tolist()
-        return _most_frequent(counts)
+        return _find_most_frequent(counts)
 
     @property
     def missing_microbatches(self) -> Ints:
         """Microbatches that no rank ran, although a later one ran; ascending."""
-        ran = grouping.find_distinct(*map(microbatch_of, self.orders))
+        ran = grouping.find_distinct(*map(get_microbatch, self.orders))
         return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
@@ -99,7 +101,7 @@ def group_pipelines(
     stage_of, pipeline_of = (column.tolist() for column in list_stages_and_pipelines(ranks))
     devices = _count_devices(parts, stage_of, pipeline_of)
     # Most pipelines run equal orders in all iterations.
-    kept: dict[tuple[object, ...], Pipeline] = {}
+    kept_pipelines: dict[tuple[object, ...], Pipeline] = {}
     for part in parts:
         rank_of = part.rank.tolist()
         cells_of_pipeline: dict[int, list[int]] = {}
@@ -113,11 +115,11 @@ def group_pipelines(
                 places = [NONE] * len(cells)
             pairs = tuple(zip(places, [part.pattern[cell] for cell in cells], strict=True))
             key = devices[number], pairs
-            if key not in kept:
-                if len(kept) > _MAX_KEPT:
-                    kept.clear()
-                kept[key] = _make_pipeline(devices[number], pairs, patterns)
-            pipelines.append(replace(kept[key], cells=cells))
+            if key not in kept_pipelines:
+                if len(kept_pipelines) > _MAX_KEPT:
+                    kept_pipelines.clear()
+                kept_pipelines[key] = _make_pipeline(devices[number], pairs, patterns)
+            pipelines.append(replace(kept_pipelines[key], cells=cells))
         if pipelines:
             yield part, pipelines
 
@@ -138,10 +140,10 @@ def _count_devices(
     stages: dict[int, list[int]] = {}
     for rank in grouping.find_distinct(*(part.rank for part in parts)).tolist():
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
-    placed = {number: max(of) + 1 for number, of in stages.items() if min(of) >= 0}
-    usual = _most_frequent(list(placed.values()))
+    device_of_stage = {number: max(of) + 1 for number, of in stages.items() if min(of) >= 0}
+    usual = _find_most_frequent(list(device_of_stage.values()))
     return {
-        number: max(placed[number], usual) if number in placed else len(of)
+        number: max(device_of_stage[number], usual) if number in device_of_stage else len(of)
         for number, of in stages.items()
     }
 
@@ -170,7 +172,7 @@ def _make_pipeline(
     return Pipeline(key, orders, [], [index_of[pair] for pair in pairs])
 
 
-def _most_frequent(values: Sequence[int]) -> int:
+def _find_most_frequent(values: Sequence[int]) -> int:
     """Return the most frequent value, the largest on ties, or 0 if there are none."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value), default=0)

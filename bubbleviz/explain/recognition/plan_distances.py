@@ -1,4 +1,4 @@
-"""Plan distances: how far the orders of a pipeline are from those of a plan."""
+"""Plan distances: how far the orders of a pipeline are from the orders of a plan."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
 
 
 def cache_plans() -> Plans:
-    """Return a function that makes plans, each once."""
+    """Return a function that makes plans, and caches them."""
 
     @cache
     def plan_orders(rule: Schedule, devices: int, microbatches: int, chunks: int) -> Planned | None:
@@ -114,23 +114,23 @@ def find_similar_plans(
         min_directions: Minimum number of directions of the plans, 1 or 2.
     """
     chunks, microbatches, devices = ran.chunks, ran.microbatches, ran.devices
-    if 3 * devices * chunks * _shorten(microbatches, devices) > _MAX_PLANNED:
+    if 3 * devices * chunks * _truncate_plan(microbatches, devices) > _MAX_PLANNED:
         return
     split = measure_split(ran.orders)
     for rule, directions in product(rules, range(min_directions, 3)):
         if chunks % directions:
             continue
         chunks_each, n_planned = chunks // directions, microbatches * directions
-        n_short = _shorten(n_planned, devices)
+        n_short = _truncate_plan(n_planned, devices)
         short = plans(rule, devices, n_short, chunks_each)
         if short is None or short[1] != directions or not _is_split_alike(split, short[0]):
             continue
-        if not _starts_similarly(ran, short[0], n_short // directions):
+        if not _has_similar_start(ran, short[0], n_short // directions):
             continue
         if devices * 3 * chunks * microbatches > _MAX_PLANNED:
             continue
         full = plans(rule, devices, n_planned, chunks_each)
-        if full is not None and _may_be_near(ran, full[0]):
+        if full is not None and _can_be_near(ran, full[0]):
             name = rule.with_one_chunk if chunks_each == 1 else None
             yield name or rule.name, full[0]
 
@@ -145,7 +145,7 @@ def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
     return split > 0 if measure_split(planned) > 0 else split <= MAX_DISTANCE
 
 
-def _may_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
+def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     """Return whether all orders may be near a plan, judged by a few of many orders.
 
     A comparison takes the longer the more orders differ.
@@ -157,8 +157,8 @@ def _may_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     return _count_differences(ran, planned, sample) <= 2 * MAX_DISTANCE * n_operations
 
 
-def _starts_similarly(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
-    """Return whether the first operations of orders are about those of a plan.
+def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
+    """Return whether orders start almost like a plan.
 
     Args:
         ran: Orders of a pipeline.
@@ -193,17 +193,21 @@ def _count_differences(
     return sum(compare_orders(*pair).count for pair in pairs)
 
 
-def _shorten(microbatches: int, devices: int) -> int:
+def _truncate_plan(microbatches: int, devices: int) -> int:
     """Return a small number of microbatches, with which a plan is cheap and starts alike.
 
     The difference is a multiple of two for each device, so that groups still divide it.
     """
-    few = 2 * devices
-    return microbatches if microbatches <= 2 * few else few + microbatches % few
+    max_microbatches = 2 * devices
+    return (
+        microbatches
+        if microbatches <= 2 * max_microbatches
+        else max_microbatches + microbatches % max_microbatches
+    )
 
 
 def measure_split(orders: Sequence[Ints]) -> float:
     """Return the number of weight gradients per backward."""
-    kinds = codes.kind_of(np.concatenate((np.empty(0, np.int64), *orders)))
+    kinds = codes.get_kind(np.concatenate((np.empty(0, np.int64), *orders)))
     counts = np.bincount(kinds, minlength=3)
     return float(counts[codes.WEIGHTS] / max(counts[codes.BACKWARD], 1))

@@ -18,7 +18,7 @@ from bubbleviz.explain.recognition.deviations import Deviation, find_deviations
 from bubbleviz.explain.recognition.orders import read_orders
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders, group_pipelines
 from bubbleviz.explain.recognition.plan_distances import cache_plans
-from bubbleviz.explain.recognition.verdicts import Verdict, judge_by_plan, judge_orders
+from bubbleviz.explain.recognition.verdicts import Verdict, classify_by_plan, classify_orders
 from bubbleviz.model.grouping import find_distinct_rows
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
@@ -135,7 +135,7 @@ def recognise_schedule(
         reason = reasons.FORWARD_ONLY if serves else reasons.ITERATIONS_UNMARKED
         return Recognition(None, reason=reason)
     plans = cache_plans()
-    result = _recognise(ranks, operations, iterations, lambda ran: judge_orders(ran, plans))
+    result = _recognise(ranks, operations, iterations, lambda ran: classify_orders(ran, plans))
     if stages_missing and result.iterations:
         return Recognition(None, reason=reasons.STAGES_MISSING, inferred=inferred)
     may_lack_last = ends_early and "gpipe" in (result.name, *result.also)
@@ -171,7 +171,7 @@ def compare_with_plan(
     misfits: list[PipelineOrders] = []
 
     def judge(ran: PipelineOrders) -> Verdict:
-        of_plan = judge_by_plan(ran, plan)
+        of_plan = classify_by_plan(ran, plan)
         if of_plan is None:
             misfits.append(ran)
         return of_plan or Verdict()
@@ -224,8 +224,8 @@ def _recognise(
                 difference = found.differences[order]
                 room = MAX_LISTED - len(deviations)
                 if difference.count and room > 0:
-                    listed = find_deviations(operations, part, cell, difference)
-                    deviations += islice(listed, room)
+                    listed_deviations = find_deviations(operations, part, cell, difference)
+                    deviations += islice(listed_deviations, room)
                 count += difference.count
         of_pipelines = [verdicts[pipeline.key] for pipeline in pipelines]
         recognised.append(_summarise_iteration(part.iteration, of_pipelines))
@@ -245,16 +245,16 @@ def _summarise_run(
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
-    for chosen in (averaged, complete, {i.iteration for i in recognised}):
-        judged = [i for i in recognised if i.iteration in chosen]
+    for chosen_verdict in (averaged, complete, {i.iteration for i in recognised}):
+        judged = [i for i in recognised if i.iteration in chosen_verdict]
         if judged:
             break
     name = _find_most_frequent([i.name for i in judged])
-    named = [i for i in judged if i.name == name]
-    distances = [i.distance for i in named if i.distance is not None]
+    schedule_name = [i for i in judged if i.name == name]
+    distances = [i.distance for i in schedule_name if i.distance is not None]
     return Recognition(
         name=name,
-        also=named[0].also if name is not None else (),
+        also=schedule_name[0].also if name is not None else (),
         exact=name is not None and all(i.exact and i.name == name for i in judged),
         distance=sum(distances) / len(distances) if distances and name is not None else None,
         iterations=recognised,
@@ -266,12 +266,12 @@ def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> Iterati
     """Return the schedule that most pipelines of an iteration ran."""
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)
-    same = [v for v in verdicts if v.name == name]
-    distances = [v.distance for v in same if v.distance is not None]
+    is_same = [v for v in verdicts if v.name == name]
+    distances = [v.distance for v in is_same if v.distance is not None]
     return IterationOrder(
         iteration,
         name,
-        same[0].also,
+        is_same[0].also,
         exact=name is not None and all(v.name == name and v.distance == 0 for v in verdicts),
         distance=sum(distances) / len(distances) if distances else None,
         names=tuple(names) if len(set(names)) > 1 else (),

@@ -57,13 +57,13 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
         return ()
     by_place = dict(zip(ran.places, map(codes.order_by_microbatch, ran.orders), strict=True))
     orders = [by_place[place] for place in sorted(by_place)]
-    chunk_counts = {len(find_distinct(codes.chunk_of(order))) for order in orders}
+    chunk_counts = {len(find_distinct(codes.get_chunk(order))) for order in orders}
     if len(chunk_counts) != 1 or not all(map(_is_split, orders)):
         return ()
-    if not eager and not any(map(_delays_weights, orders)):
+    if not eager and not any(map(_has_delayed_weights, orders)):
         return ()
     chunks = chunk_counts.pop()
-    if not (_turns_in_v(orders) if chunks > 1 else _warms_up_in_steps(orders)):
+    if not (_is_v_shaped(orders) if chunks > 1 else _has_stepwise_warm_up(orders)):
         return ()
     peak = max(map(_count_held, orders)) / chunks
     rules = {rule.name: rule for rule in schedules() if rule.chunks == chunks}
@@ -79,7 +79,7 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
 
 def _is_split(order: Ints) -> bool:
     """Return whether nearly every backward has a W, and forwards and backwards are in order."""
-    kind, chunk = codes.kind_of(order), codes.chunk_of(order)
+    kind, chunk = codes.get_kind(order), codes.get_chunk(order)
     for passes in (codes.FORWARD, codes.BACKWARD):
         for number in find_distinct(chunk).tolist():
             if (np.diff(order[(kind == passes) & (chunk == number)]) <= 0).any():
@@ -88,25 +88,25 @@ def _is_split(order: Ints) -> bool:
     return n_backwards > 0 and n_weights >= _MIN_SPLIT * n_backwards
 
 
-def _delays_weights(order: Ints) -> bool:
+def _has_delayed_weights(order: Ints) -> bool:
     """Return whether a W does not directly follow its own backward."""
-    return bool((codes.kind_of(codes.drop_eager_weights(order)) == codes.WEIGHTS).any())
+    return bool((codes.get_kind(codes.drop_eager_weights(order)) == codes.WEIGHTS).any())
 
 
-def _turns_in_v(orders: Sequence[Ints]) -> bool:
+def _is_v_shaped(orders: Sequence[Ints]) -> bool:
     """Return whether the last device runs both F of the first microbatch one after the other.
 
     Args:
         orders: Orders of the devices, which have two chunks in a V.
     """
-    first = min(int(codes.microbatch_of(order).min()) for order in orders)
+    first = min(int(codes.get_microbatch(order).min()) for order in orders)
     kind = np.full(2, codes.FORWARD)
     down, up = codes.encode(kind, np.arange(2), np.full(2, first)).tolist()
     down_rows, up_rows = np.flatnonzero(orders[-1] == down), np.flatnonzero(orders[-1] == up)
     return len(down_rows) > 0 and len(up_rows) > 0 and up_rows[-1] - down_rows[-1] == 1
 
 
-def _warms_up_in_steps(orders: Sequence[Ints]) -> bool:
+def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
     """Return whether the last device alternates F and B, and none warms up less than the next.
 
     GPipe with a split backward warms up with all forwards on every device.
@@ -120,6 +120,6 @@ def _warms_up_in_steps(orders: Sequence[Ints]) -> bool:
 
 def _count_held(order: Ints) -> int:
     """Return the maximum number of chunks whose F has run and whose backward has not."""
-    kind = codes.kind_of(order)
+    kind = codes.get_kind(order)
     change = (kind == codes.FORWARD).astype(np.int64) - (kind == codes.BACKWARD)
     return int(np.cumsum(change).max())

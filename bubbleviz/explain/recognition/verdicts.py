@@ -54,7 +54,7 @@ class Verdict:
         return any(difference.count for difference in self.differences)
 
 
-def judge_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
+def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule that the orders of a pipeline follow.
 
     If no rank ran some microbatches, orders are compared with the schedule without the missing
@@ -79,7 +79,7 @@ def judge_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
         if plan is None:
             return None
         orders, directions = plan
-        ran_orders = (order[~np.isin(codes.microbatch_of(order), missing)] for order in orders)
+        ran_orders = (order[~np.isin(codes.get_microbatch(order), missing)] for order in orders)
         return tuple(ran_orders), directions
 
     def plan_of_rest(
@@ -106,7 +106,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """
     missing = []
     for order in map(codes.order_by_microbatch, ran.orders):
-        kinds = find_distinct(order - codes.microbatch_of(order))
+        kinds = find_distinct(order - codes.get_microbatch(order))
         missing.append((kinds[:, None] + ran.missing_microbatches).ravel())
     n_ran = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
     n_missing = sum(len(part) * n for part, n in zip(missing, ran.replicas, strict=True))
@@ -118,7 +118,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     return replace(verdict, distance=distance, differences=differences)
 
 
-def judge_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
+def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     """Return the differences of a pipeline's orders from a plan, or None if its sizes differ."""
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
     devices = {ran.devices, *(reading.devices for reading in _split_into_replicas(ran))}
@@ -138,7 +138,7 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
     """Return planned orders whose microbatch numbers skip the missing ones."""
     renumbered = []
     for order in orders:
-        microbatch = codes.microbatch_of(order)
+        microbatch = codes.get_microbatch(order)
         n_numbers = int(microbatch.max(initial=0)) + 1 + len(missing)
         numbers = subtract_values(np.arange(n_numbers), missing)
         renumbered.append(order - microbatch + numbers[microbatch])
@@ -159,7 +159,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
     # If microbatches go in both directions, the inferred stage order is wrong.
     readings = (
         ((ran, *_split_into_replicas(ran)), 1),
-        (_fuse_backwards(ran), 1),
+        (_merge_backwards(ran), 1),
         ((ran.without_places,), 2),
     )
     for family in families:
@@ -224,7 +224,7 @@ def _find_nearest(
     return best
 
 
-def _fuse_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     """Return the orders with each W fused into its backward, if nearly all follow directly."""
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))

@@ -6,7 +6,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.work import COMPUTING, Work, plays
+from bubbleviz.explain.slowdown.work import COMPUTING, Work, has_role
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import find_distinct, find_positions
 from bubbleviz.model.intervals import group_extents, group_latest
@@ -64,5 +64,5 @@ def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
         delays_ns: Delay of each row, as returned by :func:`measure_delays`.
     """
     early_ns = np.minimum(delays_ns, 0)
-    early_ns[~plays(work.role, COMPUTING)] = 0
+    early_ns[~has_role(work.role, COMPUTING)] = 0
     return early_ns

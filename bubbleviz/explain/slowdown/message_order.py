@@ -7,14 +7,14 @@ direction. Each kind of send and receive runs in its own order::
     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
     SEND_F              ├──┤           ├──┤
 
-The rules are those of ``setup_pp_dependency`` in the published ``analyzer/dependency_model.py``.
+The rules follow ``setup_pp_dependency`` in the published ``analyzer/dependency_model.py``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.work import POINT_TO_POINT, RECEIVES, Role, Work, plays
+from bubbleviz.explain.slowdown.work import POINT_TO_POINT, RECEIVES, Role, Work, has_role
 from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.grouping import (
     find_first_rows,
@@ -42,7 +42,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
     link = group_rows(rank_iteration, *work.link).of_row
     streams = (np.flatnonzero(role == transfer_role) for transfer_role in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    is_receive = plays(role[rows], RECEIVES)
+    is_receive = has_role(role[rows], RECEIVES)
     receives, consumers = rows[is_receive], compute[is_receive]
     # The previous compute of the same direction on the rank.
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
@@ -74,7 +74,7 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 
 
 def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
-    """Return what the first backward transfers follow: the last but one forward of the warm-up.
+    """Order the first backward transfers after the last but one forward of the warm-up.
 
     ::
 

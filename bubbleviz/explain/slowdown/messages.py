@@ -6,7 +6,7 @@ just follows its producer. Transfers are found in four steps:
 1. The dependencies between ranks are the messages (:func:`_select_remote_inputs`).
 2. A message has the receive that the explanation of its consumer names. If names give no
    microbatch, the n-th receive of a rank belongs to its n-th operation with an input from another
-   rank, if there are as many of both. The same holds for sends.
+   rank, if there are as many of both. Sends are matched in the same way.
 3. A receive outside its consumer's time is ignored, and so are the receives of two ranks that do
    not arrive in the order in which they were sent (:func:`_mask_crossing`).
 4. Remaining messages get a transfer of the usual length of their link (:func:`_infer_transfers`).
@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
-from bubbleviz.explain.slowdown.work import median_rows
+from bubbleviz.explain.slowdown.work import find_median_rows
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, make_mask, scatter
 from bubbleviz.model.grouping import (
     find_first_rows,
@@ -214,8 +214,8 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
         sender     ├ B3 ┤├ B4 ┤
         receiver   ├─ B4 ─┤├ B3 ┤
 
-    A link is a pair of ranks and a direction, in one iteration. Receives on such a link are not
-    trusted: their streams did not run in order.
+    A link is a pair of ranks and a direction, in one iteration. Receives on these links are not
+    trusted, because their streams did not run in order.
     """
     rows = np.flatnonzero(messages.has_transfer)
     transfers = messages.take(rows)
@@ -243,7 +243,7 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
 
     A receive that was posted late does not show the transfer time either if data moves ahead of
-    late receives. Then its transfer is inferred, too.
+    late receives. Then its transfer is also inferred.
 
     Args:
         run: Operations of all ranks.
@@ -331,7 +331,7 @@ def _measure_links(
     """
     links = group_rows(operations.rank[messages.producer], operations.rank[messages.consumer])
     measured_link, measured_ns = links.of_row[shows_time], gap_ns[shows_time]
-    median_row = median_rows(measured_link, len(links), measured_ns)
+    median_row = find_median_rows(measured_link, len(links), measured_ns)
     has_enough = np.bincount(measured_link, minlength=len(links)) >= _MIN_IDLE_CONSUMERS
     link_ns = np.where(has_enough, np.append(measured_ns, 0.0)[median_row], 0.0)
     return np.asarray(link_ns[links.of_row], np.float64)

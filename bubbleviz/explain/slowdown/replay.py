@@ -50,7 +50,7 @@ class Replay:
         """Rows of the work table that wait for themselves through others."""
         return self.timing.unordered
 
-    def ends_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
+    def compute_ends(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return when each row ends, in ns from the start of its iteration.
 
         Args:
@@ -71,18 +71,22 @@ class Replay:
         """Return how long iterations take, shape (iterations, scenarios).
 
         An iteration ends with its last optimizer. On ranks without an optimizer all work counts.
-        The arguments are those of :meth:`ends_ns`.
+        See :meth:`compute_ends` for the arguments.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
-        return self.closed_ns(self.ends_ns(own_ns, delay_ns, placed=placed))
+        return self.find_iteration_ends(self.compute_ends(own_ns, delay_ns, placed=placed))
 
-    def closed_ns(self, ends_ns: Ints) -> Ints:
-        """Return when iterations end, given the end of each row as :meth:`ends_ns` returns it."""
+    def find_iteration_ends(self, ends_ns: Ints) -> Ints:
+        """Return when iterations end.
+
+        Args:
+            ends_ns: End of each row, as returned by :meth:`compute_ends`.
+        """
         closing_ns = ends_ns[self.closing]
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
-    def mixed(self, group: Ints) -> Bools:
+    def mask_mixed(self, group: Ints) -> Bools:
         """Return a mask of the rows of the work that depend on, or meet, several groups.
 
         Args:
@@ -108,13 +112,13 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
     """
     timing = build_timing(order.after, order.before, work.meeting, work.iteration)
     rows = timing.rows
-    closing = _closing_positions(work, rows)
+    closing = _find_closing_positions(work, rows)
     iterations = work.iteration[rows[closing]]
     first = find_run_starts(iterations)
     return Replay(timing, iterations[first], closing, first)
 
 
-def _closing_positions(work: Work, rows: Ints) -> Ints:
+def _find_closing_positions(work: Work, rows: Ints) -> Ints:
     """Return the positions of the rows that may end their iteration, iteration by iteration.
 
     Args:

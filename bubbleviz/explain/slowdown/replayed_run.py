@@ -129,7 +129,7 @@ class ReplayedRun:
         averaged: Mask of the iterations that are replayed.
         hosts: What launching threads did before late launches.
         numbers: Number of each iteration in the report, or -1 if a window leaves it out.
-        reason: Reason why nothing is replayed, or "" if it is.
+        reason: Reason why the run is not replayed, or "" if it is.
         paused: Mask of the iterations after which recording paused, or None if there are none.
         launch_gap_ns: Time in operations in which no kernel ran at all, shape (iterations, ranks),
             or None if it is unknown.

@@ -33,7 +33,7 @@ def compute_slack(
         own_ns: Duration of each row without waiting.
         delay_ns: Time between the end of all that a row follows and its start.
     """
-    placed_ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:, 0]
+    placed_ends_ns = replay.compute_ends(own_ns[:, None], delay_ns)[:, 0]
     ends_ns = scatter(len(work), replay.rows, placed_ends_ns)
     closing = replay.rows[replay.closing]
     iteration_end_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)

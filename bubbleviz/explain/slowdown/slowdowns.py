@@ -8,10 +8,10 @@ all ranks and iterations, transfers the median. The cost of a set of work is mea
     removed             ├─────┤   the original with ideal times for the set
     original ─────────────────┤
 
-S is the mean length of the replayed iterations divided by that of ideal ones. S of a group of work
-is that of ideal iterations with the group's own times put back. S of a worker is the smaller of S
-of its stage and S of its replica (``explain_slowdown`` and ``AnalyzerResult`` of the published
-analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
+S is the mean length of the replayed iterations divided by the mean length of ideal ones. S of a
+group of work is S of ideal iterations in which the group has its measured times. S of a worker is
+the smaller of S of its stage and S of its replica (``explain_slowdown`` and ``AnalyzerResult`` of
+the published analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Scenarios:
 
         The member that entered a collective last waited least, so the transfer took no longer than
         the shortest duration of a member. If the members are unknown, all collectives of the same
-        kind in the iteration are taken as members.
+        kind in the iteration count as members.
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
@@ -94,7 +94,7 @@ class Scenarios:
     @cached_property
     def ideal_ns(self) -> Ints:
         """Time of each row in an ideal iteration."""
-        return ideal_times(self.work, self.own_ns)
+        return compute_ideal_times(self.work, self.own_ns)
 
     @cached_property
     def lengths_ns(self) -> Ints:
@@ -116,7 +116,7 @@ class Scenarios:
         """Mean length of ideal iterations, in ns."""
         return float(self.lengths_ns[:, 1].mean())
 
-    def put_back(self, label: Ints, values: Ints) -> Floats:
+    def measure_groups(self, label: Ints, values: Ints) -> Floats:
         """Return the mean length of ideal iterations with the measured times of each group, in ns.
 
         Args:
@@ -128,12 +128,12 @@ class Scenarios:
             for column in (find_positions(values, label), self.own_ns, self.ideal_ns, self.early_ns)
         )
         means = [np.zeros(0)]
-        for times_ns in _put_back_times(group, len(values), own_ns, ideal_ns):
+        for times_ns in _list_times(group, len(values), own_ns, ideal_ns):
             lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
             means.append(lengths_ns.mean(axis=0))
         return np.concatenate(means)
 
-    def removal(self, sets: Iterable[Bools]) -> list[float | None]:
+    def measure_removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the fraction of the slowdown that disappears if each set takes ideal times.
 
         Args:
@@ -142,13 +142,13 @@ class Scenarios:
         Returns:
             One fraction per set, or None if there is no slowdown.
         """
-        lost = self.original - self.ideal
+        slowdown_ns = self.original - self.ideal
         times_ns = [np.where(own, self.ideal_ns, self.own_ns) for own in sets]
         means = self.replay.lengths_ns(np.stack(times_ns, axis=1), self.early_ns).mean(axis=0)
-        return [float((self.original - ns) / lost) if lost else None for ns in means]
+        return [float((self.original - ns) / slowdown_ns) if slowdown_ns else None for ns in means]
 
-    def put_back_apart(self, label: Ints, values: Ints) -> Floats:
-        """Return the same as :meth:`put_back`, faster for groups that rarely wait for each other.
+    def measure_independent_groups(self, label: Ints, values: Ints) -> Floats:
+        """Compute :meth:`measure_groups` faster if groups rarely wait for each other.
 
         Replicas of a pipeline are independent up to the collectives that they share. So one replay
         of all groups at measured times and one at ideal times give the end of all work that follows
@@ -169,39 +169,42 @@ class Scenarios:
         own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
         ends_ns = np.empty((len(work), 2), np.int64)
         times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
-        ends_ns[replay.rows] = replay.ends_ns(times_ns, self.early_ns)
-        mixed = replay.mixed(group)
+        ends_ns[replay.rows] = replay.compute_ends(times_ns, self.early_ns)
+        mixed = replay.mask_mixed(group)
         # Rows that end iterations; of rows that follow a single group, only the last one of each.
         closing = replay.rows[replay.closing]
-        alone = closing[~mixed[closing]]
-        cell = group_rows(work.iteration[alone], group[alone]).of_row
-        last = (alone[find_first_rows(cell, -column)] for column in ends_ns[alone].T)
+        single_group_rows = closing[~mixed[closing]]
+        cell = group_rows(work.iteration[single_group_rows], group[single_group_rows]).of_row
+        last = (
+            single_group_rows[find_first_rows(cell, -column)]
+            for column in ends_ns[single_group_rows].T
+        )
         closing = find_distinct(closing[mixed[closing]], *last)
         closing = closing[sort_rows(work.iteration[closing])]
         pairs = self.order.take(mixed[self.order.after])
         rows = find_distinct(np.flatnonzero(mixed), pairs.before, closing)
         # Rows that follow a single group take part with their known ends.
-        part, given = work.take(rows), ~mixed[rows]
-        part = replace(part, meeting=np.where(given, NONE, part.meeting))
-        after, before, ends = (
+        part, has_known_end = work.take(rows), ~mixed[rows]
+        part = replace(part, meeting=np.where(has_known_end, NONE, part.meeting))
+        after, before, end_positions = (
             np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
         )
         replay = build_replay(part, Dependencies(after, before))
-        ends, begins = (
-            invert_permutation(replay.rows)[ends],
+        end_positions, first_of_iteration = (
+            invert_permutation(replay.rows)[end_positions],
             find_first_rows(work.iteration[closing]),
         )
-        own_ns = np.where(given, ends_ns[rows, 0], self.own_ns[rows])
-        ideal_ns = np.where(given, ends_ns[rows, 1], self.ideal_ns[rows])
-        early_ns = np.where(given, 0, self.early_ns[rows])
+        own_ns = np.where(has_known_end, ends_ns[rows, 0], self.own_ns[rows])
+        ideal_ns = np.where(has_known_end, ends_ns[rows, 1], self.ideal_ns[rows])
+        early_ns = np.where(has_known_end, 0, self.early_ns[rows])
         means = [np.zeros(0)]
-        for times_ns in _put_back_times(group[rows], len(values), own_ns, ideal_ns):
-            found_ns = replay.ends_ns(times_ns, early_ns)[ends]
-            means.append(np.maximum.reduceat(found_ns, begins, axis=0).mean(axis=0))
+        for times_ns in _list_times(group[rows], len(values), own_ns, ideal_ns):
+            closing_ns = replay.compute_ends(times_ns, early_ns)[end_positions]
+            means.append(np.maximum.reduceat(closing_ns, first_of_iteration, axis=0).mean(axis=0))
         return np.concatenate(means)
 
 
-def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
+def _list_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
     """Yield times of rows in batches of groups: measured ones in the group, ideal ones elsewhere.
 
     Args:
@@ -222,7 +225,7 @@ def _put_back_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> I
         yield times_ns
 
 
-def scenarios_of(
+def build_scenarios(
     work: Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
     """Return the replay of work, or None if no iteration can be replayed.
@@ -238,16 +241,16 @@ def scenarios_of(
     return Scenarios(work, order, replay, measure_delays(work, order), clocks_apart)
 
 
-def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
+def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
     """Return the replay of the averaged iterations of a run, or None if they cannot be replayed."""
     if run.reason:
         return None
     work, order = build_work_of_run(run, list_token_waits(run.operations, run.explained().tokens))
-    apart = len({rank.host for rank in run.ranks}) > 1
-    return scenarios_of(work, order, clocks_apart=apart)
+    has_several_hosts = len({rank.host for rank in run.ranks}) > 1
+    return build_scenarios(work, order, clocks_apart=has_several_hosts)
 
 
-def ideal_times(work: Work, own_ns: Ints) -> Ints:
+def compute_ideal_times(work: Work, own_ns: Ints) -> Ints:
     """Return the time of each row in an ideal iteration: the mean or median of its kind.
 
     Args:
@@ -320,7 +323,7 @@ class Slowdowns:
     replay_error: ReplayError
 
 
-def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
+def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     """Return the slowdowns of replayed work, or None if it takes no time."""
     if not scenarios.ideal:
         return None
@@ -329,8 +332,8 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     phases = sorted(set(names))
     links = work.link
     pairs = group_rows(*links)
-    ends = [column[pairs.first].tolist() for column in links]
-    by = _put_back(
+    link_stages = [column[pairs.first].tolist() for column in links]
+    by = _measure_groups(
         scenarios,
         {
             "phase": np.array([phases.index(name) for name in names], np.int64)[work.kind],
@@ -346,7 +349,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     )
     is_slowest = np.isin(work.rank, _find_slowest(by_rank))
     is_last_stage = work.stage == work.stage.max()
-    worker_share, last_stage_share = scenarios.removal((is_slowest, is_last_stage))
+    worker_share, last_stage_share = scenarios.measure_removal((is_slowest, is_last_stage))
     own_ns, ideal_ns = scenarios.lengths_ns.T
     ratios = own_ns / np.maximum(ideal_ns, 1)
     return Slowdowns(
@@ -356,7 +359,7 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
         by_replica=by["replica"],
         by_rank=by_rank,
         by_microbatch=by["microbatch"],
-        by_link={(ends[0][n], ends[1][n]): s for n, s in by["link"].items()},
+        by_link={(link_stages[0][n], link_stages[1][n]): s for n, s in by["link"].items()},
         by_iteration=dict(zip(iterations.tolist(), ratios.tolist(), strict=True)),
         worker_share=worker_share,
         last_stage_share=last_stage_share,
@@ -389,7 +392,9 @@ def _find_slowest(by_rank: Mapping[int, float]) -> Ints:
     return np.array(ranks[:n_slowest], np.int64)
 
 
-def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
+def _measure_groups(
+    scenarios: Scenarios, labels: Mapping[str, Ints]
+) -> dict[str, dict[int, float]]:
     """Return S of each group, by kind of group and group.
 
     Args:
@@ -400,7 +405,9 @@ def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dic
     for name, label in labels.items():
         values = find_distinct(label[label != NONE])
         # Replicas wait for each other only in collectives.
-        put_back = scenarios.put_back_apart if name == "replica" else scenarios.put_back
+        put_back = (
+            scenarios.measure_independent_groups if name == "replica" else scenarios.measure_groups
+        )
         means = put_back(label, values) / scenarios.ideal
         by[name] = dict(zip(values.tolist(), means.tolist(), strict=True))
     return by

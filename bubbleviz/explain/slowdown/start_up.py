@@ -26,7 +26,7 @@ from bubbleviz.model.operations import Operations
 _MAX_LEAD = 2
 
 
-def without_start_up(
+def remove_start_up(
     collectives: CollectiveIntervals, operations: Operations, averaged: Bools
 ) -> CollectiveIntervals:
     """Cut or remove one-off collectives before the first compute of their iteration.

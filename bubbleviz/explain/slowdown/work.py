@@ -55,7 +55,7 @@ SENDS = (Role.SEND_F, Role.SEND_B)
 POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 
 
-def plays(role: Ints, roles: Sequence[Role]) -> Bools:
+def has_role(role: Ints, roles: Sequence[Role]) -> Bools:
     """Return a mask of the rows that have one of ``roles``; false for role -1 (unknown)."""
     return make_code_mask(len(Role), tuple(roles))[role]
 
@@ -143,8 +143,8 @@ class Work(Table):
     @cached_property
     def link(self) -> tuple[Ints, Ints]:
         """Source and destination stage of each row, or -1 if it is not a transfer."""
-        paired = np.flatnonzero(plays(self.role, POINT_TO_POINT) & (self.meeting != NONE))
-        is_send = plays(self.role[paired], (Role.SEND_F, Role.SEND_B))
+        paired = np.flatnonzero(has_role(self.role, POINT_TO_POINT) & (self.meeting != NONE))
+        is_send = has_role(self.role[paired], (Role.SEND_F, Role.SEND_B))
         pairs = group_rows(self.meeting[paired])
         pair_stages = np.full((2, len(pairs)), NONE, np.int64)
         for end, is_end in enumerate((is_send, ~is_send)):
@@ -156,7 +156,7 @@ class Work(Table):
         return stages[0], stages[1]
 
 
-def median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
+def find_median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
     """Return the row of the lower median of each group, or -1 if a group has no rows.
 
     Args:

@@ -24,7 +24,7 @@ from bubbleviz.explain.slowdown.work import (
     SENDS,
     Role,
     Work,
-    plays,
+    has_role,
 )
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.grouping import group_rows, sort_rows
@@ -105,7 +105,7 @@ def _order_transfers(
     """
     send_start_ns = np.full(len(work), NEVER, np.int64)
     send_start_ns[transfers] = sent_ns
-    is_communication, is_receive = work.communicates, plays(work.role, RECEIVES)
+    is_communication, is_receive = work.communicates, has_role(work.role, RECEIVES)
     pairs = []
     for row, before in order_messages(work, transfers, compute, computes):
         overlaps = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
@@ -131,7 +131,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
         work: Work of all ranks.
         order: Computes that its sends follow.
     """
-    transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
+    transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     ready_ns = _find_ready_times(work, transfers, order)
     is_late = (ready_ns != NEVER) & (ready_ns + CLOCK_NS < work.start_ns)
     waiting = _find_waiting_transfers(work)
@@ -153,19 +153,19 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
         order: Computes that sends follow.
     """
     role = work.role
-    sends = transfers[plays(role[transfers], SENDS)]
+    sends = transfers[has_role(role[transfers], SENDS)]
     sent_ns = np.full(int(work.meeting.max(initial=NONE)) + 1, NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
     computed_ns = np.full(len(work), NEVER)
-    is_computed = plays(role[order.after], SENDS) & plays(role[order.before], COMPUTING)
+    is_computed = has_role(role[order.after], SENDS) & has_role(role[order.before], COMPUTING)
     computed_ns[order.after[is_computed]] = work.end_ns[order.before[is_computed]]
-    is_receive = plays(role, RECEIVES)
+    is_receive = has_role(role, RECEIVES)
     return np.where(is_receive, np.append(sent_ns, NEVER)[work.meeting], computed_ns)
 
 
 def _find_waiting_transfers(work: Work) -> Ints:
     """Return the rows of the sends and receives that waited for their peer."""
-    transfers = np.flatnonzero(plays(work.role, POINT_TO_POINT))
+    transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
     latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
     return transfers[latest_ns[meetings.of_row] > start_ns + CLOCK_NS]
@@ -229,7 +229,7 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     position = np.arange(len(rows))
     match = np.maximum.accumulate(np.where(is_start, NONE, position))
     has_match = is_start & (match != NONE)
-    return _keep_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
+    return _select_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
 
 
 def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
@@ -250,7 +250,7 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     next_start = np.where(is_start, position, len(rows))
     match = np.minimum.accumulate(next_start[::-1])[::-1]
     has_match = ~is_start & (match < len(rows))
-    return _keep_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
+    return _select_pairs_of_rank(work, rows[has_match], rows[match[has_match]])
 
 
 def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Bools]:
@@ -279,7 +279,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
     return rows[order], is_start[order]
 
 
-def _keep_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
+def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
     """Keep the pairs whose rows are of the same rank and iteration."""
     is_same = work.rank_iteration[rows] == work.rank_iteration[matches]
     return rows[is_same], matches[is_same]

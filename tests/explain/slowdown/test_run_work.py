@@ -60,8 +60,8 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int
     work = scenarios.work
     for label in (work.replica, work.stage, np.arange(len(work)) % 4 - 1):
         values = find_distinct(label[label >= 0])
-        expected = scenarios.put_back(label, values)
-        assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
+        expected = scenarios.measure_groups(label, values)
+        assert scenarios.measure_independent_groups(label, values).tolist() == expected.tolist()
 
 
 def test_an_even_run_is_ideal() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.message_order import chain_rows
-from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
+from bubbleviz.explain.slowdown.slowdowns import Slowdowns, build_scenarios, measure_slowdowns
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 
 Row = tuple[int, int, int, str, int, int]
@@ -49,12 +49,12 @@ def recorded(*rows: Row) -> tuple[Work, Dependencies]:
 
 
 def measured_of(*rows: Row) -> Slowdowns | None:
-    scenarios = scenarios_of(*recorded(*rows))
-    return None if scenarios is None else slowdowns_of(scenarios)
+    scenarios = build_scenarios(*recorded(*rows))
+    return None if scenarios is None else measure_slowdowns(scenarios)
 
 
 def test_nothing_has_no_slowdown() -> None:
-    assert scenarios_of(*recorded()) is None
+    assert build_scenarios(*recorded()) is None
 
 
 def test_one_rank_one_iteration_is_ideal() -> None:

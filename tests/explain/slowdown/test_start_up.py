@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.explain.slowdown.start_up import without_start_up
+from bubbleviz.explain.slowdown.start_up import remove_start_up
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, write_all_advice
@@ -128,7 +128,7 @@ def cut(
 ) -> list[list[int]]:
     """Return the (iteration, start, end) of collectives that are left."""
     operations = analyze_planting(EVEN).operations
-    left = without_start_up(collectives_at(*times_ns), operations, np.array(averaged))
+    left = remove_start_up(collectives_at(*times_ns), operations, np.array(averaged))
     rows: list[list[int]] = np.stack((left.iteration, left.start_ns, left.end_ns), axis=1).tolist()
     return rows
 
