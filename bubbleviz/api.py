@@ -168,7 +168,7 @@ def analyze(
             explanation,
             schedule,
             planned,
-            others=what_if,
+            other_runs=what_if,
             memory=device_memory,
         )
         if limit is not None and device_memory is None:
