@@ -319,7 +319,9 @@ def simulate(
     sizes, times = choose_sizes_and_times(run, given_sizes, tf, tb, tw, tcomm)
     name, p, m = sizes
     if name is None or p is None or m is None:
-        raise UsageError("simulate needs schedule, stages and microbatches, or a report with them")
+        raise UsageError(
+            "simulate needs a schedule, stages and microbatches, or a report that contains them"
+        )
     simulated = simulate_or_estimate(name, p, m, times, chunks)
     return replace(
         simulated, restrictions=() if run is None else read_restrictions(run.restrictions)
@@ -337,7 +339,7 @@ def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
     if isinstance(report, RunSummary):
         return check_pipeline("the run", report)
     if isinstance(report, IdleSummary):
-        raise InputError("the report is on idle time; give a report of analyze")
+        raise InputError("the report is about idle time; give a report of analyze")
     return read_pipeline(str(report))
 
 

@@ -44,16 +44,19 @@ def compiler() -> list[str] | None:
 
 
 def checksum(sources: Sequence[Path]) -> int:
-    """Return what library.py holds the library against, where it has the source."""
+    """Return the checksum with which library.py detects changed sources."""
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
 def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
-    """Compile the library; return why it could not be, or "".
+    """Compile the library.
 
     Args:
-        target: the file to write.
-        flags: more flags of the compiler.
+        target: File to write.
+        flags: Further flags of the compiler.
+
+    Returns:
+        The reason why the library could not be compiled, or "" on success.
     """
     command = compiler()
     if command is None or sys.platform == "win32":

@@ -61,13 +61,13 @@ def kind_of(library: bytes) -> str:
     magic, processor = struct.unpack_from("<2I", library.ljust(8, b"\0"))
     if len(library) < 32 or magic != _MACH_O or processor not in _MACH_O_MACHINES:
         return ""
-    at, words = 32, [f"Mach-O {_MACH_O_MACHINES[processor]}"]
+    offset, words = 32, [f"Mach-O {_MACH_O_MACHINES[processor]}"]
     for _ in range(int.from_bytes(library[16:20], "little")):
-        command, length, system, least = struct.unpack_from("<4I", library, at)
+        command, length, system, min_version = struct.unpack_from("<4I", library, offset)
         if command == _BUILD_VERSION and system == _MACOS:
-            words.append(f"macOS {least >> 16}.{least >> 8 & 0xFF}")
+            words.append(f"macOS {min_version >> 16}.{min_version >> 8 & 0xFF}")
         words += ["signed"] if command == _CODE_SIGNATURE else []
-        at += length
+        offset += length
     return ", ".join(words)
 
 
@@ -95,8 +95,8 @@ def build(into: Path) -> list[Path]:
     """
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
-        first, again = (_build_once(Path(name) / turn) for turn in ("first", "again"))
-        for file, other in zip(first, again, strict=True):
+        first, second = (_build_once(Path(name) / turn) for turn in ("first", "again"))
+        for file, other in zip(first, second, strict=True):
             if file.read_bytes() != other.read_bytes():
                 raise ReleaseError(f"{file.name}: a second build differs")
             if file.stat().st_size > MAX_BYTES:

@@ -2,7 +2,7 @@
 
 The C part is compiled with gcc's address and undefined-behaviour sanitizers, which end the run at
 the first access out of bounds. If SQLite reads a damaged table, the C part must return the same
-rows or leave the file to SQLite. If SQLite refuses the file, the C part must leave it, too.
+rows or leave the file to SQLite. If SQLite rejects the file, the C part must leave it to SQLite.
 
     python scripts/fuzz_pages.py [SECONDS] [SEED]
 """
@@ -121,8 +121,8 @@ def _check_chosen_rows(path: Path, pages: PageTable) -> None:
     expected = [
         [_NULL if value is None else value for value in row] for row in _query(path, sql) or ()
     ]
-    chosen = pages.read_selected(np.arange(-3, _ROWS + 9, 5))
-    if chosen is None or chosen.T.tolist() != expected:
+    selected = pages.read_selected(np.arange(-3, _ROWS + 9, 5))
+    if selected is None or selected.T.tolist() != expected:
         sys.exit(f"{path}: rows that are chosen by their numbers differ")
 
 
@@ -174,9 +174,9 @@ def _fuzz(seconds: float, seed: int) -> Counter[str]:
                 counts["left to SQLite"] += decoded is None
                 counts["refused by SQLite"] += rows is None
                 if decoded is not None and decoded != (rows and _expect(rows)):
-                    kept = Path(tempfile.gettempdir()) / f"fuzz-{seed}.sqlite"
-                    kept.write_bytes(path.read_bytes())
-                    sys.exit(f"seed {seed}: the C part and SQLite differ; see {kept}")
+                    failing_file = Path(tempfile.gettempdir()) / f"fuzz-{seed}.sqlite"
+                    failing_file.write_bytes(path.read_bytes())
+                    sys.exit(f"seed {seed}: the C part and SQLite differ; see {failing_file}")
             seed += 1
     return counts
 
@@ -214,8 +214,8 @@ def main() -> None:
     functions = _load_sanitized()
     # Decode with this library instead of the installed one.
     library._load_once = lambda: functions  # type: ignore[assignment]  # a function without a cache
-    for what, count in _fuzz(seconds, seed).items():
-        print(f"{count:10,} {what}")
+    for outcome, count in _fuzz(seconds, seed).items():
+        print(f"{count:10,} {outcome}")
 
 
 if __name__ == "__main__":

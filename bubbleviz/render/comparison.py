@@ -170,8 +170,8 @@ def draw_svg(comparison: Comparison, view: View) -> str:
     """
     if isinstance(comparison.runs[0].saved, IdleSummary):
         raise UsageError(
-            f"{comparison.runs[0].path}: its idle time is compared, and there are no operations to "
-            "draw; leave out the picture, or draw each run by bubbleviz idle RUN -o idle.svg"
+            f"{comparison.runs[0].path}: a comparison of idle time has no operations to draw; "
+            "leave out the picture, or draw each run with bubbleviz idle RUN -o idle.svg"
         )
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [

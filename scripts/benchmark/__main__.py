@@ -226,10 +226,10 @@ def _check_result(profile: Profile, setup: Setup) -> None:
     if setup.reader == "compiled" and (reader is None or reader[1] != "compiled reader"):
         raise BenchmarkError(f"{path.name} is not read by the C part but by {reader and reader[1]}")
     report = json.loads(setup.report_of(profile).read_bytes())
-    found = report["summary"]["bubble_ratio"]["schedule"]["mean"]
+    ratio = report["summary"]["bubble_ratio"]["schedule"]["mean"]
     expected = simulate_timetable(profile.recipe).bubble_ratio
-    if abs(found - expected) > RATIO_TOLERANCE:
-        raise BenchmarkError(f"{path.name}: the bubble ratio is {expected:.9f}, not {found:.9f}")
+    if abs(ratio - expected) > RATIO_TOLERANCE:
+        raise BenchmarkError(f"{path.name}: the bubble ratio is {expected:.9f}, not {ratio:.9f}")
 
 
 def _format_row(

@@ -92,8 +92,8 @@ def read_output(command: Sequence[str], variables: Mapping[str, str] | None = No
 
 def _environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
     # Without cached bytecode, every start would compile all modules.
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, **(variables or {})}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**environment, **(variables or {})}
 
 
 def _fail(command: Sequence[str], code: int, errors: str) -> None:

@@ -82,8 +82,8 @@ def _compare(options: argparse.Namespace) -> int:
         print("BUBBLEVIZ_DATA is not set: cases with real files are left out")
     work = options.work.resolve()
     store = Store(work, _planted_inputs(work, real))
-    every = list_cases(store.inputs / "in", real)
-    cases = [case for case in every if fnmatchcase(case.name, options.only)]
+    all_cases = list_cases(store.inputs / "in", real)
+    cases = [case for case in all_cases if fnmatchcase(case.name, options.only)]
     if options.list:
         print(*(case.name for case in cases), sep="\n")
         return 0
@@ -103,7 +103,7 @@ def _compare(options: argparse.Namespace) -> int:
     folder = work / "differences" / f"{old.key}-{new.key}"
     unexplained = _write_differences(differences, rules, folder)
     _show_summary(len(cases), differences, unexplained, folder)
-    if len(cases) == len(every):
+    if len(cases) == len(all_cases):
         _show_unused(rules)
     return int(bool(unexplained))
 
@@ -138,9 +138,9 @@ def _planted_inputs(work: Path, real: Path | None) -> Path:
     return folder
 
 
-def _show_progress(ended: int, total: int) -> None:
-    if ended == total or ended % 50 == 0:
-        print(f"{ended} of {total} cases ran", flush=True)
+def _show_progress(n_done: int, total: int) -> None:
+    if n_done == total or n_done % 50 == 0:
+        print(f"{n_done} of {total} cases ran", flush=True)
 
 
 def _write_differences(

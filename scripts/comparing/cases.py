@@ -215,10 +215,10 @@ def _list_runs(folder: Path, link: str) -> list[str]:
 
 def _list_files(inputs: Path, real: Path | None) -> list[str]:
     """Return the paths of event files of NCCL."""
-    found = [f"in/nccl/{path.name}" for path in sorted((inputs / "nccl").iterdir())]
+    files = [f"in/nccl/{path.name}" for path in sorted((inputs / "nccl").iterdir())]
     if real:
-        found += [f"real/nccl/{path.name}" for path in sorted((real / "nccl").iterdir())]
-    return found
+        files += [f"real/nccl/{path.name}" for path in sorted((real / "nccl").iterdir())]
+    return files
 
 
 _SUFFIXES = (

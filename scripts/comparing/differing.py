@@ -63,9 +63,9 @@ class Rule:
     uses: int = field(default=0, compare=False)
 
     def explains(self, case: str, file: str, line: str) -> bool:
-        """Tell whether a changed line of an output is allowed by this rule."""
-        named = fnmatchcase(case, self.cases) and fnmatchcase(file, self.files)
-        return named and re.search(self.lines, line) is not None
+        """Return whether this rule allows a changed line of an output."""
+        matches_names = fnmatchcase(case, self.cases) and fnmatchcase(file, self.files)
+        return matches_names and re.search(self.lines, line) is not None
 
 
 def read_rules(path: Path) -> list[Rule]:

@@ -140,9 +140,9 @@ def _write_kineto(folder: Path) -> None:
         if name == "world":
             set_world_size(traces, len(traces))
         if name == "memory":
-            held = Allocations(50 * _MS, 20 * _MS, 3 * _MS, 8 * _MS, 400 * _MS)
+            allocations = Allocations(50 * _MS, 20 * _MS, 3 * _MS, 8 * _MS, 400 * _MS)
             for trace in traces:
-                plant_memory(trace, held)
+                plant_memory(trace, allocations)
 
 
 def _write_xla(folder: Path) -> None:

@@ -66,12 +66,12 @@ def _lines_of_text(content: bytes) -> list[str]:
 
 def _without_frames(lines: list[str]) -> list[str]:
     """Return the lines without the stack frames of tracebacks, which show places in the source."""
-    kept, inside = [], False
+    remaining_lines, is_in_frame = [], False
     for line in lines:
-        inside = line.startswith("Traceback (") or (inside and line.startswith(" "))
-        if not inside:
-            kept.append(line)
-    return kept
+        is_in_frame = line.startswith("Traceback (") or (is_in_frame and line.startswith(" "))
+        if not is_in_frame:
+            remaining_lines.append(line)
+    return remaining_lines
 
 
 def _lines_of_markup(content: bytes) -> list[str]:

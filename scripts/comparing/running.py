@@ -50,7 +50,7 @@ class ComparisonError(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What the commands of a case did.
+    """The results of the commands of a case.
 
     Attributes:
         codes: Exit code of each command.
@@ -191,8 +191,8 @@ def record_with(tree: Tree, inputs: Path) -> Path:
         return folder
     with tempfile.TemporaryDirectory(dir=inputs) as unfinished:
         words = (tree.python, _HERE / "recording.py", inputs / "in" / "operations", unfinished)
-        made = subprocess.run(words, check=False, env=_environment())
-        if made.returncode:
+        process = subprocess.run(words, check=False, env=_environment())
+        if process.returncode:
             print(f"{tree.folder}: operations cannot be recorded", file=sys.stderr)
         shutil.copytree(unfinished, folder, dirs_exist_ok=True)
     return folder
@@ -303,7 +303,7 @@ class _Worker:
         files = folder / "stdout.0", folder / "stderr.0"
         with files[0].open("wb") as output, files[1].open("wb") as errors:
             try:
-                ended = subprocess.run(
+                process = subprocess.run(
                     words,
                     cwd=folder,
                     check=False,
@@ -314,7 +314,7 @@ class _Worker:
                 )
             except subprocess.TimeoutExpired:
                 return -signal.SIGALRM
-        return ended.returncode
+        return process.returncode
 
     def __enter__(self) -> _Worker:
         return self
@@ -327,5 +327,10 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: os.environ[name] for name in os.environ if name not in _REMOVED_VARIABLES}
-    return kept | {"OPENBLAS_NUM_THREADS": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8", "TERM": "dumb"}
+    environment = {name: os.environ[name] for name in os.environ if name not in _REMOVED_VARIABLES}
+    return environment | {
+        "OPENBLAS_NUM_THREADS": "1",
+        "TZ": "UTC",
+        "LC_ALL": "C.UTF-8",
+        "TERM": "dumb",
+    }

@@ -22,15 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CountingError as error:
         print(f"instructions: {error}", file=sys.stderr)
         return 1
-    here = environment()
-    budget = read_budget() if FILE.exists() else Budget(here, {})
+    this_environment = environment()
+    budget = read_budget() if FILE.exists() else Budget(this_environment, {})
     print(budget.table(counts))
     if renew:
-        FILE.write_text(Budget(here, counts).toml(), encoding="utf-8")
+        FILE.write_text(Budget(this_environment, counts).toml(), encoding="utf-8")
         return 0
-    if here != budget.environment:
-        print("Python, the machine or packages differ from those of the budget: nothing can fail")
-    regressions = budget.regressions(counts, here)
+    if this_environment != budget.environment:
+        print("The budget is for another Python, machine or packages, so no stage can fail")
+    regressions = budget.regressions(counts, this_environment)
     if regressions:
         print(format_failure(regressions), file=sys.stderr)
     return 1 if regressions else 0

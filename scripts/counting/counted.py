@@ -1,7 +1,9 @@
-"""counted PROFILE EXAMPLE COUNTER LIBRARY: what is counted, run under valgrind.
+"""The program whose instructions are counted, run under valgrind in an empty folder.
 
-Every step of ``--timings`` is a stage: the clock that measures steps counts instructions here.
-Prints the stages and their instructions as JSON. It runs in an empty folder.
+    counted PROFILE EXAMPLE COUNTER LIBRARY
+
+Each step of ``--timings`` is a stage, because the clock that times steps counts instructions here.
+The program prints the instructions of each stage as JSON.
 """
 
 from __future__ import annotations
@@ -97,14 +99,14 @@ def _stages(suffix: str = "") -> Iterator[None]:
 
     with record_steps() as steps:
         yield
-    inside: list[str] = []
+    open_stages: list[str] = []
     for step in steps:
         name, count = step.name + suffix, int(step.seconds)
-        inside = [*inside[: step.depth], name]
+        open_stages = [*open_stages[: step.depth], name]
         if count:
             counts[name] = counts.get(name, 0) + count
             if step.depth:
-                counts[inside[-2]] -= count
+                counts[open_stages[-2]] -= count
 
 
 def _start_to_table(clock: _Clock, example: str) -> None:
@@ -113,9 +115,9 @@ def _start_to_table(clock: _Clock, example: str) -> None:
 
     sys.argv = ["bubbleviz", "analyze", example]
     printed, sys.stdout = sys.stdout, io.StringIO()
-    begin = clock()
+    start = clock()
     status = main()
-    counts["example, from start to table"] = clock() - begin
+    counts["example, from start to table"] = clock() - start
     sys.stdout = printed
     if status:
         raise SystemExit(f"the example gives status {status}")
@@ -170,11 +172,11 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     _load_instead(library)
     clock()
     _start_to_table(clock, example)
-    # Into which stage a collection falls depends on how many objects all stages before it made.
+    # The stage in which a garbage collection happens depends on the objects of all earlier stages.
     gc.disable()
-    # The table of interned strings, of which there are more or fewer by environment, grows in one
-    # step or another, too: it is made so large that none of them lets it grow.
-    kept = [sys.intern(f"interned {number}") for number in range(_ROOM_FOR_STRINGS)]
+    # The number of interned strings depends on the environment, so their table would grow in
+    # different stages. It is made so large that it never grows.
+    interned = [sys.intern(f"interned {number}") for number in range(_ROOM_FOR_STRINGS)]
     from bubbleviz import timing
     from bubbleviz.sources.nsys import export as scan
 
@@ -185,7 +187,7 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     os.environ["BUBBLEVIZ_NATIVE"] = "0"
     _reading(profile, ", through SQLite")
     _naming()
-    del kept
+    del interned
     print(json.dumps(counts))
 
 

@@ -48,14 +48,14 @@ class CountingError(Exception):
 
 
 def obstacle() -> str:
-    """Return why instructions cannot be counted on this machine; "" if they can."""
+    """Return the reason why instructions cannot be counted on this machine, or "" if they can."""
     if shutil.which(_VALGRIND[0]) is None:
         return "valgrind is not installed: scripts/programs installs it as root on Debian"
     return "" if compiler() else "there is no C compiler"
 
 
 def environment() -> tuple[str, ...]:
-    """Return what counts depend on beside the source: Python, the machine, what is imported."""
+    """Return the versions of Python, the machine and the packages, on which counts depend."""
     needed = [line for line in requires("bubbleviz") or () if ";" not in line]
     names = sorted(_NAME.match(line)[0] for line in needed)  # type: ignore[index]
     packages = [f"{name} {version(name)}" for name in names]

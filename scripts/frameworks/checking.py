@@ -74,7 +74,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     ]
     plan = folder / "plan.csv" if case.planned else None
     report = bubbleviz.analyze(folder / "recording", plan=plan)
-    worked = [
+    work = [
         _Work(_find_iteration(of, part[3]), of["rank"], *part)
         for of in ranks
         for part in of["worked"]
@@ -88,14 +88,14 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         )
         if problem
     ]
-    wrong += _check_names(report, worked)
-    wrong += _check_transfers(case, folder / "recording", worked)
+    wrong += _check_names(report, work)
+    wrong += _check_transfers(case, folder / "recording", work)
     wrong += _check_order(case, report, len(ranks[0]["spans"]))
     wrong += _check_iterations(report, ranks)
-    points = _schedule_error(report, worked)
+    points = _schedule_error(report, work)
     if not points <= wider * _POINTS:
         wrong.append(f"schedule is off by {points:.2f} points")
-    longer = _excess_length(report, worked)
+    longer = _excess_length(report, work)
     if not longer <= wider * _LONGER:
         wrong.append(f"operations are {longer:.1%} longer than the work of their stages")
     of_profiler, differences = _compare_with_profiler(case, folder, plan, wider)
@@ -104,19 +104,19 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
 
 
 def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
-    """Return the iteration of a rank in which a time lies."""
+    """Return the index of the iteration of a rank that contains a time."""
     starts_ns = [span[0] for span in log["spans"]]
     return int(np.searchsorted(starts_ns, start_ns, side="right")) - 1
 
 
 def _work_of_operations(
-    report: bubbleviz.Report, worked: list[_Work]
+    report: bubbleviz.Report, recorded_work: list[_Work]
 ) -> Iterator[tuple[int, list[_Work]]]:
     """Yield the row of each F and backward of a report, with the work inside it."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     by_rank: dict[int, list[_Work]] = defaultdict(list)
-    for part in worked:
+    for part in recorded_work:
         by_rank[part.rank].append(part)
     numbers = [rank.number for rank in report.ranks]
     for row in rows.tolist():
@@ -125,30 +125,31 @@ def _work_of_operations(
         yield row, [part for part in work if start <= part.start_ns and part.end_ns <= end]
 
 
-def _check_names(report: bubbleviz.Report, worked: list[_Work]) -> Iterator[str]:
+def _check_names(report: bubbleviz.Report, recorded_work: list[_Work]) -> Iterator[str]:
     """Yield the operations whose phase, stage, microbatch or iteration differs from the log."""
     operations = report.operations
     n_operations: Counter[_Work] = Counter()
-    for row, parts in _work_of_operations(report, worked):
+    for row, parts in _work_of_operations(report, recorded_work):
         n_operations.update(parts)
         phase = Phase(int(operations.phase[row]))
         stage, number = int(operations.virtual_stage[row]), int(operations.microbatch[row])
-        what = f"{phase.label} of microbatch {number} on stage {stage}"
+        operation = f"{phase.label} of microbatch {number} on stage {stage}"
         for part in parts:
-            there = (part.stage, part.microbatch, part.iteration)
-            both = {(stage, number, int(operations.iteration[row]))}
+            key = (part.stage, part.microbatch, part.iteration)
+            named_parts = {(stage, number, int(operations.iteration[row]))}
             if phase is Phase.FB and part.phase != "F":
-                both = (
-                    {there} if part.microbatch == int(operations.second_microbatch[row]) else set()
+                named_parts = (
+                    {key} if part.microbatch == int(operations.second_microbatch[row]) else set()
                 )
-            if part.phase not in _PARTS[phase] or there not in both:
-                yield f"{what} ran {part.phase}{part.microbatch} on stage {part.stage}"
-        # The first stage does nothing in its B with PyTorch.
+            if part.phase not in _PARTS[phase] or key not in named_parts:
+                yield f"{operation} ran {part.phase}{part.microbatch} on stage {part.stage}"
+        # With PyTorch, the B of the first stage is empty.
         if not parts and not (phase is Phase.B and stage == 0):
-            yield f"{what}: no work inside"
-    lost = [part for part in worked if n_operations[part] != 1]
-    if lost:
-        yield f"{len(lost)} of {len(worked)} parts are in no operation or in several: {lost[0]}"
+            yield f"{operation}: no work inside"
+    unmatched = [part for part in recorded_work if n_operations[part] != 1]
+    if unmatched:
+        counts = f"{len(unmatched)} of {len(recorded_work)} parts"
+        yield f"{counts} are in no operation or in several operations: {unmatched[0]}"
 
 
 @dataclass(frozen=True)
@@ -167,17 +168,19 @@ def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]
     for file in recording.iterdir():
         session = read_session(str(file), unwatched)
         operations = session.stretch.operations
-        named = parse_range_names(session.names, built_in()["bubbleviz"])
+        range_names = parse_range_names(session.names, built_in()["bubbleviz"])
         of_iteration: list[list[_Transfer]] = [[] for _ in session.stretch.iterations.number]
-        for row in np.flatnonzero(np.isin(named.phase[operations.name_id], TRANSFERS)).tolist():
+        for row in np.flatnonzero(
+            np.isin(range_names.phase[operations.name_id], TRANSFERS)
+        ).tolist():
             name = operations.name_id[row]
             places = (
-                (int(named.stage[name]), int(named.microbatch[name])),
-                (int(named.second_stage[name]), int(named.second_microbatch[name])),
+                (int(range_names.stage[name]), int(range_names.microbatch[name])),
+                (int(range_names.second_stage[name]), int(range_names.second_microbatch[name])),
             )
             of_iteration[operations.iteration[row]].append(
                 _Transfer(
-                    Phase(int(named.phase[name])),
+                    Phase(int(range_names.phase[name])),
                     tuple(place for place in places if min(place) >= 0),
                     bool(operations.launches[row]),
                     int(operations.host_start_ns[row]),
@@ -188,28 +191,30 @@ def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]
             yield session.header.rank, number, transfers
 
 
-def _check_transfers(case: Case, recording: Path, worked: list[_Work]) -> Iterator[str]:
+def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) -> Iterator[str]:
     """Yield the transfers with wrong names, and the inputs that no transfer brings.
 
     A transfer sends the result of one of the last two operations before it. It receives the input
     of a later operation, and if it waits, it ends after that input was sent.
     """
-    placement, ends = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
+    placement, last_stage = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
     # The gradient is complete after B, whether W follows or not.
-    parts = [part for part in worked if part.phase != "W"]
+    parts = [part for part in recorded_work if part.phase != "W"]
     runs = {(p.iteration, p.phase, p.stage, p.microbatch): p for p in parts}
     for rank, number, transfers in _read_transfers(recording):
         work = [p for p in parts if (p.rank, p.iteration) == (rank, number)]
         missing = {
             (p.phase, p.stage, p.microbatch)
             for p in work
-            if p.stage != ends[p.phase]
+            if p.stage != last_stage[p.phase]
             and placement[p.stage + (-1 if p.phase == "F" else 1)] != rank
         }
         required = frozenset(missing)
         for transfer in transfers:
-            ended = sorted(p.end_ns for p in work if p.end_ns <= transfer.start_ns)[-2:]
-            made = {(f"SEND_{p.phase}", p.stage, p.microbatch) for p in work if p.end_ns in ended}
+            last_ends_ns = sorted(p.end_ns for p in work if p.end_ns <= transfer.start_ns)[-2:]
+            results = {
+                (f"SEND_{p.phase}", p.stage, p.microbatch) for p in work if p.end_ns in last_ends_ns
+            }
             for stage, microbatch in transfer.places or [(-1, -1)]:
                 brought = set()
                 for way, step in (("F", -1), ("B", 1)):
@@ -222,18 +227,18 @@ def _check_transfers(case: Case, recording: Path, worked: list[_Work]) -> Iterat
                         ):
                             brought.add(input_)
                 missing -= brought
-                both = transfer.phase is Phase.SEND_RECV
-                kinds = ("SEND_F", "SEND_B") if both else (transfer.phase.label,)
-                if not brought and not made & {(kind, stage, microbatch) for kind in kinds}:
-                    yield f"rank {rank}: {transfer} carries nothing of microbatch {microbatch}"
+                is_exchange = transfer.phase is Phase.SEND_RECV
+                kinds = ("SEND_F", "SEND_B") if is_exchange else (transfer.phase.label,)
+                if not brought and not results & {(kind, stage, microbatch) for kind in kinds}:
+                    yield f"rank {rank}: {transfer} has no data of microbatch {microbatch}"
         for way, stage, microbatch in sorted(missing):
             yield f"rank {rank}: no transfer brings {way}{microbatch} of stage {stage} its input"
 
 
 def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
-    whole = [(i.complete, i.microbatches) for i in report.iterations]
-    if whole != [(True, case.job.microbatches)] * iterations:
-        yield f"iterations are (complete, microbatches) {whole}, not {iterations}"
+    completeness = [(i.complete, i.microbatches) for i in report.iterations]
+    if completeness != [(True, case.job.microbatches)] * iterations:
+        yield f"iterations are (complete, microbatches) {completeness}, not {iterations}"
     if case.recognised:
         schedule = report.schedule
         if (
@@ -241,8 +246,8 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
             or not schedule.exact
             or case.recognised not in (schedule.name, *schedule.also)
         ):
-            found = "" if schedule is None else schedule.name or schedule.reason
-            yield f"the order is recognized as {found or None}, not {case.recognised}"
+            schedule_name = "" if schedule is None else schedule.name or schedule.reason
+            yield f"the order is recognized as {schedule_name or None}, not {case.recognised}"
     steps = int((report.operations.phase == Phase.OPTIMIZER).sum())
     if not case.forward_only and steps != iterations * case.job.ranks:
         yield f"{steps} optimizer steps instead of one per rank and iteration"
@@ -253,20 +258,20 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
 def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the iterations that exceed the iterations of the training loop."""
     for number, iteration in enumerate(report.iterations):
-        begun = min(of["spans"][number][0] for of in ranks)
-        ended = max(of["spans"][number][1] for of in ranks)
-        if not begun <= iteration.start_ns <= iteration.end_ns <= ended:
+        first_ns = min(of["spans"][number][0] for of in ranks)
+        last_ns = max(of["spans"][number][1] for of in ranks)
+        if not first_ns <= iteration.start_ns <= iteration.end_ns <= last_ns:
             yield (
-                f"iteration {number} starts {iteration.start_ns - begun} ns after the loop's, and "
-                f"ends {iteration.end_ns - ended} ns after it"
+                f"iteration {number} starts {iteration.start_ns - first_ns} ns after the iteration "
+                f"of the loop, and ends {iteration.end_ns - last_ns} ns after it"
             )
 
 
-def _schedule_error(report: bubbleviz.Report, worked: list[_Work]) -> float:
+def _schedule_error(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
     """Return the median error of ``schedule`` in points; the log of the stages is the truth."""
     differences = []
     for number, iteration in enumerate(report.iterations):
-        parts = _merge_backwards([part for part in worked if part.iteration == number])
+        parts = _merge_backwards([part for part in recorded_work if part.iteration == number])
         window = max(part.end_ns for part in parts) - min(part.start_ns for part in parts)
         busy = sum(part.end_ns - part.start_ns for part in parts)
         truth = 1 - busy / window / len(report.ranks)
@@ -282,27 +287,27 @@ def _schedule_ratio(iteration: Iteration) -> float:
 
 def _merge_backwards(parts: list[_Work]) -> list[_Work]:
     """Return the parts with B and W merged if they follow each other."""
-    whole: list[_Work] = []
+    merged: list[_Work] = []
     for part in sorted(parts, key=lambda part: (part.rank, part.start_ns)):
-        last = whole[-1] if whole else None
-        same = last and (last.rank, last.stage, last.microbatch) == (
+        last = merged[-1] if merged else None
+        is_same_operation = last and (last.rank, last.stage, last.microbatch) == (
             *(part.rank, part.stage, part.microbatch),
         )
-        if last is not None and same and last.phase != "F" != part.phase:
-            whole[-1] = replace(last, end_ns=part.end_ns)
+        if last is not None and is_same_operation and last.phase != "F" != part.phase:
+            merged[-1] = replace(last, end_ns=part.end_ns)
         else:
-            whole.append(part)
-    return whole
+            merged.append(part)
+    return merged
 
 
-def _excess_length(report: bubbleviz.Report, worked: list[_Work]) -> float:
+def _excess_length(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
     """Return the median excess length of operations over the work inside them, as a share."""
     operations = report.operations
     shares = [
         (operations.end_ns[row] - operations.start_ns[row])
         / sum(part.end_ns - part.start_ns for part in _merge_backwards(parts))
         - 1
-        for row, parts in _work_of_operations(report, worked)
+        for row, parts in _work_of_operations(report, recorded_work)
         if parts
     ]
     return float(np.median(shares)) if shares else math.nan

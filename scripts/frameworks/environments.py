@@ -59,8 +59,8 @@ class NotInstalledError(Exception):
 def _megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
     # The wheels require a newer Python than the code, and packages that pipelines do not need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
-    needs = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
-    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), needs, core, *extra_installs))
+    packages = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
+    return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), packages, core, *extra_installs))
 
 
 def _torch(version: str) -> Environment:
@@ -68,10 +68,12 @@ def _torch(version: str) -> Environment:
 
 
 def _deepspeed(version: str) -> Environment:
-    needs = ("numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm", "einops", "hjson")
-    more = ("msgpack", "ninja", "setuptools<81")
+    packages = ("numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm", "einops", "hjson")
+    build_packages = ("msgpack", "ninja", "setuptools<81")
     build = ("--no-deps", "--no-build-isolation", f"deepspeed=={version}")
-    return Environment(DEEPSPEED, version, ((f"torch=={_TORCH}",), (*needs, *more), build))
+    return Environment(
+        DEEPSPEED, version, ((f"torch=={_TORCH}",), (*packages, *build_packages), build)
+    )
 
 
 ENVIRONMENTS = (

@@ -28,7 +28,7 @@ from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
-#: Iterations that are recorded alone, and with PyTorch's profiler beside the recording.
+#: Number of iterations with only a recording, and with PyTorch's profiler as well.
 RECORDED, TWICE = 3, 3
 _UNRECORDED = 2
 
@@ -81,31 +81,33 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
         WORLD_SIZE=str(case.job.ranks),
     )
     torch.set_num_threads(1)
-    # What an annotation could no longer name is a failure here.
+    # A warning that an annotation names no operations is an error here.
     warnings.filterwarnings("error", message="annotate: ", category=RuntimeWarning)
     trainer = kind(case, rank, folder)
     wrap: Callable[..., annotate.Annotations] = getattr(annotate, case.framework)
     trainer.iterate()
     (folder / PLAIN).touch()
     start = _weights(trainer)
-    found: dict[str, Any] = {"rank": rank}
+    results: dict[str, Any] = {"rank": rank}
     plain, _ = _train(trainer, start, _UNRECORDED)
-    before = _callables(trainer.roots)
+    callables_before = _callables(trainer.roots)
     Switch.asleep = True
     with wrap(record=folder / "recording"):
-        annotated, found["spans"] = _train(trainer, start, RECORDED)
-    found["worked"], Switch.worked = Switch.worked, []
+        annotated, results["spans"] = _train(trainer, start, RECORDED)
+    results["worked"], Switch.worked = Switch.worked, []
     with wrap(record=folder / "twice"), profile(activities=[ProfilerActivity.CPU]) as profiler:
-        _, found["twice"] = _train(trainer, start, TWICE)
+        _, results["twice"] = _train(trainer, start, TWICE)
     profiler.export_chrome_trace(str(folder / f"trace{rank}.json"))
     Switch.asleep = False
-    found["unchanged"] = plain == annotated[:_UNRECORDED]
-    after = _callables(trainer.roots)
-    found["left"] = sorted(
-        name for name, (_, last) in after.items() if name in before and before[name][1] is not last
+    results["unchanged"] = plain == annotated[:_UNRECORDED]
+    callables_after = _callables(trainer.roots)
+    results["left"] = sorted(
+        name
+        for name, (_, last) in callables_after.items()
+        if name in callables_before and callables_before[name][1] is not last
     )
     distributed.barrier()
-    (folder / f"rank{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
     # Threads of a framework may wait for ever.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -123,9 +125,9 @@ def _train(
     results, spans = [], []
     for _ in range(iterations):
         distributed.barrier()
-        begun = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         losses = trainer.iterate()
-        spans.append((begun, time.monotonic_ns()))
+        spans.append((start_ns, time.monotonic_ns()))
         # The step of an optimizer without a state is the gradient.
         results.append((losses, [weight.tolist() for weight in _weights(trainer)]))
     return results, spans

@@ -27,18 +27,18 @@ def damage_bytes(content: bytes, chance: Random) -> bytes:
     damaged = bytearray(content)
     size = len(damaged)
     first, second = sorted((chance.randrange(size), chance.randrange(size + 1)))
-    drawn = chance.randrange(12)
-    if drawn < 6:
+    choice = chance.randrange(12)
+    if choice < 6:
         for _ in range(chance.choice([1, 1, 2, 3, 8, 64])):
             near_start = chance.random() < 0.3
             replace_byte(damaged, chance.randrange(min(size, 200) if near_start else size), chance)
-    elif drawn < 8:
+    elif choice < 8:
         del damaged[first:]
-    elif drawn == 8:
+    elif choice == 8:
         del damaged[first : min(second, first + 4_096)]
-    elif drawn == 9:
+    elif choice == 9:
         damaged[first:first] = damaged[first : min(second, first + 4_096)]
-    elif drawn == 10:
+    elif choice == 10:
         damaged[first:second] = bytes(second - first)
     else:
         length = chance.choice([1, 4, 100])

@@ -89,8 +89,8 @@ def run_campaign(request: Request, jobs: int, report: Callable[[Answer], None]) 
                 batch = _run_batch(Request(**values), take)
 
     with ThreadPoolExecutor(jobs) as threads:
-        for ended in [threads.submit(work, number) for number in range(jobs)]:
-            ended.result()
+        for future in [threads.submit(work, number) for number in range(jobs)]:
+            future.result()
 
 
 def _run_batch(request: Request, take: Callable[[Answer], None]) -> tuple[int, ...]:

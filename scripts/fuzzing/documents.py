@@ -30,16 +30,16 @@ def damage_document(document: Any, chance: Random) -> Any:
 def rearrange_lines(lines: list[bytes], chance: Random) -> None:
     """Remove, repeat, reorder, cut or insert lines in place."""
     row = chance.randrange(len(lines))
-    drawn = chance.randrange(6)
-    if drawn == 0:
+    choice = chance.randrange(6)
+    if choice == 0:
         del lines[row]
-    elif drawn == 1:
+    elif choice == 1:
         lines.insert(row, lines[row])
-    elif drawn == 2:
+    elif choice == 2:
         chance.shuffle(lines)
-    elif drawn == 3:
+    elif choice == 3:
         del lines[row:]
-    elif drawn == 4:
+    elif choice == 4:
         lines[row] = lines[row][: chance.randrange(len(lines[row]) + 1)]
     else:
         lines.insert(row, chance.choice([b"", b"{}", b"[]", b"null", b"\xff\xfe", b"x" * 3_000]))
@@ -60,21 +60,21 @@ def _list_places(document: Any) -> list[_Place]:
 
 
 def _change_one(container: Any, key: Any, chance: Random) -> None:
-    drawn = chance.randrange(10)
-    if drawn < 5:
+    choice = chance.randrange(10)
+    if choice < 5:
         container[key] = draw_value(chance)
-    elif drawn == 5:
+    elif choice == 5:
         del container[key]
-    elif drawn == 6 and isinstance(container, list):
+    elif choice == 6 and isinstance(container, list):
         container.insert(key, container[key])
-    elif drawn == 6:
+    elif choice == 6:
         container[draw_text(chance)] = container.pop(key)
-    elif drawn == 7:
+    elif choice == 7:
         # Values that are swapped stay valid.
         keys = list(container) if isinstance(container, dict) else range(len(container))
         other = chance.choice(keys)
         container[key], container[other] = container[other], container[key]
-    elif drawn == 8 and isinstance(container, list):
+    elif choice == 8 and isinstance(container, list):
         chance.shuffle(container)
     else:
         container[key] = _nudge(container[key], chance)
@@ -82,18 +82,18 @@ def _change_one(container: Any, key: Any, chance: Random) -> None:
 
 def _change_all(places: list[_Place], chance: Random) -> None:
     """Change all values of one key in the same way, like a column of the document."""
-    named = [(container, key) for container, key in places if isinstance(key, str)]
-    if not named:
+    with_keys = [(container, key) for container, key in places if isinstance(key, str)]
+    if not with_keys:
         return
-    _, column = chance.choice(named)
-    drawn = chance.randrange(4)
+    _, column = chance.choice(with_keys)
+    choice = chance.randrange(4)
     value = draw_value(chance)
-    for container, key in named:
+    for container, key in with_keys:
         if key != column or key not in container:
             continue
-        if drawn == 0:
+        if choice == 0:
             del container[key]
-        elif drawn == 1:
+        elif choice == 1:
             container[key] = value
         else:
             container[key] = _nudge(container[key], chance)

@@ -57,9 +57,9 @@ def draw_input(
         shutil.copytree(good, path)
     else:
         shutil.copyfile(good, path)
-    before = list_contents(path.parent)
+    existing_files = list_contents(path.parent)
     # Some changes are impossible in a format and leave the input unchanged, so try again.
-    while damaged and list_contents(path.parent) == before:
+    while damaged and list_contents(path.parent) == existing_files:
         _damage(path, kind, chance)
     template = chance.choice(kind.commands)
     places = {"in": path, "out": folder / "out", "good": good, "inputs": inputs}

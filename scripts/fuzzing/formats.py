@@ -126,10 +126,10 @@ def damage_toml(path: Path, chance: Random) -> None:
     """Replace values of a TOML file, rearrange its lines, or change its encoding."""
 
     def edit(content: bytes) -> bytes:
-        drawn = chance.random()
-        if drawn < 0.1:
+        choice = chance.random()
+        if choice < 0.1:
             return _reencode(content, chance)
-        if drawn < 0.4:
+        if choice < 0.4:
             return _rearrange_text(content, chance)
         lines = content.decode("utf-8", "replace").splitlines()
         assigning = [number for number, line in enumerate(lines) if "=" in line]
@@ -149,21 +149,21 @@ def damage_csv(path: Path, chance: Random) -> None:
     """Change cells, columns or rows of a table, or its encoding, line ends and delimiter."""
 
     def edit(content: bytes) -> bytes:
-        drawn = chance.random()
-        if drawn < 0.08:
+        choice = chance.random()
+        if choice < 0.08:
             return _reencode(content, chance)
-        if drawn < 0.25:
+        if choice < 0.25:
             return _rearrange_text(content, chance)
         text = content.decode("utf-8", "replace").replace("\0", "")
         try:
             rows = [row for row in csv.reader(io.StringIO(text)) if row]
         except csv.Error:  # a cell is too long
             return content
-        written = io.StringIO()
+        buffer = io.StringIO()
         delimiter = chance.choice(";\t|") if chance.random() < 0.1 else ","
-        writer = csv.writer(written, delimiter=delimiter, lineterminator="\n")
+        writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
         writer.writerows(_damage_rows(rows, chance))
-        return written.getvalue().encode("utf-8", "surrogatepass")
+        return buffer.getvalue().encode("utf-8", "surrogatepass")
 
     edit_content(path, edit)
 
@@ -213,9 +213,9 @@ def damage_arrow(path: Path, chance: Random) -> None:
 
 def _make_array(values: list[Any], kind: Any) -> Any:
     """Return values as an array of a type if they fit, else of any type, else as text."""
-    for wanted in (kind, None):
+    for type_ in (kind, None):
         try:
-            return pa.array(values, wanted)
+            return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             continue
     return pa.array([None if value is None else str(value) for value in values])
@@ -231,13 +231,13 @@ def _read_arrow(content: bytes) -> Any:
 
 def _write_arrow(table: Any, previous: bytes) -> bytes:
     """Return a table in the format of the previous content of the file."""
-    written = pa.BufferOutputStream()
+    stream = pa.BufferOutputStream()
     if previous.startswith(_PARQUET):
-        parquet.write_table(table, written)
+        parquet.write_table(table, stream)
     else:
         new_stream: Callable[..., Any] = (
             pa.ipc.new_file if previous.startswith(_ARROW_FILE) else pa.ipc.new_stream
         )
-        with new_stream(written, table.schema) as writer:
+        with new_stream(stream, table.schema) as writer:
             writer.write_table(table)
-    return bytes(written.getvalue().to_pybytes())
+    return bytes(stream.getvalue().to_pybytes())

@@ -52,24 +52,24 @@ def list_contents(folder: Path) -> Mapping[str, str]:
     }
 
 
-def list_problems(ended: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
+def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
     """Return the problems of an outcome, each in a few words.
 
     Args:
-        ended: How the command ended.
+        process: How the command ended.
         outputs: Files that it should have written.
         max_cpu_s: Maximum processor time in seconds.
     """
-    if ended.escaped:
-        return [f"traceback: {ended.escaped}"]
-    problems = [] if ended.code in _CODES else [f"exit code {ended.code}"]
-    if ended.cpu_s > max_cpu_s:
+    if process.escaped:
+        return [f"traceback: {process.escaped}"]
+    problems = [] if process.code in _CODES else [f"exit code {process.code}"]
+    if process.cpu_s > max_cpu_s:
         problems.append(f"took more than {max_cpu_s:g} s of processor time")
-    problems += _problems_of_text("standard output", ended.out)
-    problems += _problems_of_text("standard error", ended.err)
-    problems += _problems_of_messages(ended)
+    problems += _problems_of_text("standard output", process.out)
+    problems += _problems_of_text("standard error", process.err)
+    problems += _problems_of_messages(process)
     for path in outputs:
-        problems += _problems_of_output(path, ended)
+        problems += _problems_of_output(path, process)
     return problems
 
 
@@ -90,8 +90,8 @@ def _is_directing(character: str) -> bool:
     return is_control or unicodedata.bidirectional(character) in _DIRECTIONS
 
 
-def _problems_of_messages(ended: Ended) -> list[str]:
-    lines = ended.err.decode("utf-8", "replace").splitlines()
+def _problems_of_messages(process: Ended) -> list[str]:
+    lines = process.err.decode("utf-8", "replace").splitlines()
     problems = [
         f"standard error has a line without a beginning: {line[:60]}"
         for line in lines
@@ -101,7 +101,7 @@ def _problems_of_messages(ended: Ended) -> list[str]:
         problems.append("traceback printed")
     if any("out of memory" in line for line in lines):
         problems.append("out of memory")
-    if ended.code not in _REFUSED:
+    if process.code not in _REFUSED:
         return problems
     sentences = [line for line in lines if not line.startswith(_WARNING)]
     if not sentences:
@@ -110,17 +110,17 @@ def _problems_of_messages(ended: Ended) -> list[str]:
         problems.append("refused in a sentence that is too long")
     # ``bubbleviz PATH`` first names the command that it runs, and watch reports events.
     names_command = len(sentences) == 2 and ", since " in sentences[0]
-    if len(sentences) > 1 and not names_command and ended.command != "watch":
+    if len(sentences) > 1 and not names_command and process.command != "watch":
         problems.append(f"refused in {len(sentences)} sentences")
     return problems
 
 
-def _problems_of_output(path: Path, ended: Ended) -> list[str]:
+def _problems_of_output(path: Path, process: Ended) -> list[str]:
     suffix = "".join(path.suffixes)
-    if ended.code in _REFUSED:
+    if process.code in _REFUSED:
         return [f"refused, but wrote {suffix}"] if path.exists() else []
     if not path.exists():
-        return [f"did not write {suffix}"] if ended.code == 0 else []
+        return [f"did not write {suffix}"] if process.code == 0 else []
     content = path.read_bytes()
     if path.suffix == ".json":
         return _problems_of_json(suffix, content)

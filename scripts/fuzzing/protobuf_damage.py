@@ -72,12 +72,12 @@ def _change_repeated(message: Any, field: Any, chance: Random) -> None:
         message.ClearField(field.name)
         return
     values = getattr(message, field.name)
-    drawn = chance.randrange(4)
-    if drawn == 0 or not len(values):
+    choice = chance.randrange(4)
+    if choice == 0 or not len(values):
         message.ClearField(field.name)
-    elif drawn == 1:
+    elif choice == 1:
         del values[chance.randrange(len(values))]
-    elif drawn == 2:
+    elif choice == 2:
         values.append(chance.choice(values))
     else:
         order = [*values]

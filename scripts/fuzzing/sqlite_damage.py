@@ -58,16 +58,16 @@ def _damage_table(database: sqlite3.Connection, chance: Random) -> None:
     if not columns:  # an earlier step damaged the schema
         return
     column = chance.choice(columns)
-    drawn = chance.randrange(20)
-    if drawn < 8:
+    choice = chance.randrange(20)
+    if choice < 8:
         _change_cells(database, table, column, chance)
-    elif drawn < 12:
+    elif choice < 12:
         expression = chance.choice(_EXPRESSIONS).format(f'"{column}"')
         _without_constraints(database, table)
         database.execute(f'UPDATE "{table}" SET "{column}" = {expression}')
-    elif drawn < 15:
+    elif choice < 15:
         _change_columns(database, table, columns, chance)
-    elif drawn < 18:
+    elif choice < 18:
         _change_rows(database, table, columns, chance)
     else:
         _change_schema(database, table, tables, chance)
@@ -85,12 +85,12 @@ def _without_constraints(database: sqlite3.Connection, table: str) -> None:
 
 
 def _draw_cell(chance: Random) -> Any:
-    drawn = chance.randrange(5)
-    if drawn == 0:
+    choice = chance.randrange(5)
+    if choice == 0:
         return None
-    if drawn == 1:
+    if choice == 1:
         return draw_text(chance)
-    if drawn == 2:
+    if choice == 2:
         return bytes(chance.randrange(256) for _ in range(chance.choice([0, 1, 8, 40])))
     number = draw_number(chance)
     fits = isinstance(number, float) or abs(number) < 1 << 63
@@ -112,15 +112,15 @@ def _change_columns(
 ) -> None:
     column = chance.choice(columns)
     quoted = [f'"{name}"' for name in columns if name != column]
-    drawn = chance.randrange(6)
-    if drawn == 0:
+    choice = chance.randrange(6)
+    if choice == 0:
         selected = "NULL AS nothing"
-    elif drawn == 1:
+    elif choice == 1:
         selected = ", ".join([*quoted, f'"{column}" AS "{draw_text(chance)[:40]}"'])
-    elif drawn == 2:
+    elif choice == 2:
         other = chance.choice(columns)
         selected = ", ".join([*quoted, f'"{other}" AS "{column}"'])
-    elif drawn == 3:
+    elif choice == 3:
         kind = chance.choice(["TEXT", "REAL", "BLOB", "INTEGER"])
         selected = ", ".join([*quoted, f'CAST("{column}" AS {kind}) AS "{column}"'])
     else:
@@ -132,19 +132,19 @@ def _change_columns(
 def _change_rows(
     database: sqlite3.Connection, table: str, columns: Sequence[str], chance: Random
 ) -> None:
-    drawn = chance.randrange(6)
-    if drawn == 0:
+    choice = chance.randrange(6)
+    if choice == 0:
         database.execute(f'DELETE FROM "{table}"')
-    elif drawn == 1:
+    elif choice == 1:
         remainder = chance.randrange(3)
         database.execute(f'DELETE FROM "{table}" WHERE rowid % 3 = {remainder}')
-    elif drawn == 2:
+    elif choice == 2:
         _without_constraints(database, table)
         database.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
-    elif drawn == 3:
+    elif choice == 3:
         for statement in rebuild_table(table, order="rowid * 7919 % 1009"):
             database.execute(statement)
-    elif drawn == 4:
+    elif choice == 4:
         for statement in rebuild_table(table, order="rowid DESC"):
             database.execute(statement)
     else:
@@ -157,17 +157,17 @@ def _change_schema(
     database: sqlite3.Connection, table: str, tables: Sequence[str], chance: Random
 ) -> None:
     other = chance.choice(tables)
-    drawn = chance.randrange(6)
-    if drawn < 2:
+    choice = chance.randrange(6)
+    if choice < 2:
         database.execute(f'DROP TABLE "{table}"')
-    elif drawn == 2 and other != table:
+    elif choice == 2 and other != table:
         database.execute(f'ALTER TABLE "{table}" RENAME TO swapped')
         database.execute(f'ALTER TABLE "{other}" RENAME TO "{table}"')
         database.execute(f'ALTER TABLE swapped RENAME TO "{other}"')
-    elif drawn == 3:
+    elif choice == 3:
         database.execute(f'ALTER TABLE "{table}" RENAME TO hidden')
         database.execute(f'CREATE VIEW "{table}" AS SELECT * FROM hidden')
-    elif drawn == 4:
+    elif choice == 4:
         database.execute(f'ALTER TABLE "{table}" ADD COLUMN "_rowid_" INT')
     else:
         database.execute(f'CREATE INDEX "an index" ON "{table}" (1)')

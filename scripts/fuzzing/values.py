@@ -45,10 +45,10 @@ TEXTS = (
 
 def draw_number(chance: Random) -> int | float:
     """Return a number: at the limit of a type, or of any size."""
-    drawn = chance.random()
-    if drawn < 0.6:
+    probability = chance.random()
+    if probability < 0.6:
         return chance.choice(INTEGERS)
-    if drawn < 0.75:
+    if probability < 0.75:
         return chance.choice(FLOATS)
     return chance.getrandbits(chance.choice([3, 8, 16, 31, 48, 62])) * chance.choice([1, -1])
 
@@ -60,12 +60,12 @@ def draw_text(chance: Random) -> str:
 
 def draw_value(chance: Random) -> Any:
     """Return a value of any type of JSON."""
-    drawn = chance.randrange(10)
-    if drawn < 4:
+    choice = chance.randrange(10)
+    if choice < 4:
         return draw_number(chance)
-    if drawn < 7:
+    if choice < 7:
         return draw_text(chance)
-    if drawn == 7:
+    if choice == 7:
         return chance.choice(HUGE_INTEGERS)
     nested: Any = []
     for _ in range(chance.choice([1, 3, 200])):

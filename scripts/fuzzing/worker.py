@@ -103,16 +103,16 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
         try:
-            drawn = _draw_seed(request, seed)
+            input_ = _draw_seed(request, seed)
         except Exception as error:  # a mistake of the fuzzer must not end the run
             problems = (f"not drawn: {_describe(error)}",)
             failed = Answer(seed, "fuzzer", "", code=None, problems=problems, cpu_s=0.0)
             print(json.dumps(asdict(failed)), file=answers, flush=True)
             continue
-        started = Started(seed, drawn.kind, _command_line(request, drawn))
+        started = Started(seed, input_.kind, _command_line(request, input_))
         print(json.dumps(asdict(started)), file=answers, flush=True)
         signal.setitimer(signal.ITIMER_REAL, request.max_s)
-        answer = _run_input(request, started, drawn)
+        answer = _run_input(request, started, input_)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         print(json.dumps(asdict(answer)), file=answers, flush=True)
 
@@ -125,36 +125,38 @@ def _draw_seed(request: Request, seed: int) -> DrawnInput:
     return draw_input(seed, kinds, Path(request.inputs), folder, damaged=request.damaged)
 
 
-def _command_line(request: Request, drawn: DrawnInput) -> str:
+def _command_line(request: Request, input_: DrawnInput) -> str:
     """Return a command line without the folders of this run."""
-    command = shlex.join(["bubbleviz", *drawn.words])
+    command = shlex.join(["bubbleviz", *input_.words])
     return command.replace(f"{request.folder}/", "").replace(request.inputs, "inputs")
 
 
-def _run_input(request: Request, started: Started, drawn: DrawnInput) -> Answer:
+def _run_input(request: Request, started: Started, input_: DrawnInput) -> Answer:
     folder = Path(request.folder)
-    before = list_contents(drawn.path.parent)
-    ended = run_captured(drawn.words, folder)
-    problems = list_problems(ended, drawn.outputs, request.max_cpu_s)
-    if list_contents(drawn.path.parent) != before:
+    existing_files = list_contents(input_.path.parent)
+    process = run_captured(input_.words, folder)
+    problems = list_problems(process, input_.outputs, request.max_cpu_s)
+    if list_contents(input_.path.parent) != existing_files:
         problems.append("changed its input")
-    problems += _unasked_outputs(drawn, folder / "out")
+    problems += _unasked_outputs(input_, folder / "out")
     if problems:
         keep_failure(request, started, problems)
-    return Answer(**asdict(started), code=ended.code, problems=tuple(problems), cpu_s=ended.cpu_s)
+    return Answer(
+        **asdict(started), code=process.code, problems=tuple(problems), cpu_s=process.cpu_s
+    )
 
 
 def keep_failure(request: Request, started: Started, problems: Sequence[str]) -> None:
     """Copy an input, its outputs and its problems to the folder of failures."""
-    kept = Path(request.failures) / f"seed-{started.seed}"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(request.folder, kept)
+    failure_folder = Path(request.failures) / f"seed-{started.seed}"
+    shutil.rmtree(failure_folder, ignore_errors=True)
+    shutil.copytree(request.folder, failure_folder)
     lines = [f"{started.kind}: {started.command}", *problems]
-    (kept / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (failure_folder / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _unasked_outputs(drawn: DrawnInput, folder: Path) -> list[str]:
-    unasked = {path for path in folder.rglob("*") if path.is_file()} - {*drawn.outputs}
+def _unasked_outputs(input_: DrawnInput, folder: Path) -> list[str]:
+    unasked = {path for path in folder.rglob("*") if path.is_file()} - {*input_.outputs}
     return [f"left a file: {sorted(unasked)[0].suffix}"] if unasked else []
 
 
@@ -205,10 +207,10 @@ def _read(file: IO[bytes]) -> bytes:
 def _describe(error: BaseException) -> str:
     """Return the type of an exception and the innermost place in the package where it passed."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if "/bubbleviz/" in frame.filename]
-    frame = (inside or frames)[-1]
-    place = frame.filename.rpartition("/bubbleviz/")[2]
-    return f"{type(error).__name__} at {place}:{frame.name}"
+    own_frames = [frame for frame in frames if "/bubbleviz/" in frame.filename]
+    frame = (own_frames or frames)[-1]
+    location = frame.filename.rpartition("/bubbleviz/")[2]
+    return f"{type(error).__name__} at {location}:{frame.name}"
 
 
 if __name__ == "__main__":

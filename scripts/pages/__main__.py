@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings.replace("- gallery/index.md", f"- gallery/index.md{pages}")
     # Guides that are not in mkdocs.yml come first.
     guides = {page.name for page in (docs / "guides").glob("*.md")}
-    placed = set(re.findall(r"guides/([\w-]+\.md)", settings))
-    pages = "".join(f"\n      - guides/{name}" for name in sorted(guides - placed))
+    listed_guides = set(re.findall(r"guides/([\w-]+\.md)", settings))
+    pages = "".join(f"\n      - guides/{name}" for name in sorted(guides - listed_guides))
     settings = settings.replace("- guides/index.md", f"- guides/index.md{pages}")
     pages = "".join(f"\n      - {name}: reference/{name}.md" for name in commands)
     settings = settings.replace("- reference/index.md", f"- reference/index.md{pages}")

@@ -149,17 +149,17 @@ def terminal(folder: Path, command: str) -> str:
     return f'<pre class="terminal" tabindex="0">{lines}</pre>'
 
 
-def write(runs: Path, docs: Path, shown: Sequence[Shown] = RUNS) -> Iterator[str]:
+def write(runs: Path, docs: Path, entries: Sequence[Shown] = RUNS) -> Iterator[str]:
     """Write the runs and their pages, and yield the name of each finished run.
 
     Args:
         runs: Folder of the runs.
         docs: Folder of the site's pages.
-        shown: Runs to show.
+        entries: Runs to show.
     """
     pages = docs / "gallery"
     pages.mkdir(parents=True, exist_ok=True)
-    for one in shown:
+    for one in entries:
         folder = runs / one.name
         folder.mkdir(parents=True, exist_ok=True)
         _plant(one, folder)
@@ -170,54 +170,54 @@ def write(runs: Path, docs: Path, shown: Sequence[Shown] = RUNS) -> Iterator[str
             shutil.move(runs / f"{one.name}{suffix}", pages / f"{one.name}-report{suffix}")
         _write_page(one, command, screen, pages)
         yield one.name
-    (pages / "index.md").write_text(_index(shown), encoding="utf-8")
+    (pages / "index.md").write_text(_index(entries), encoding="utf-8")
 
 
-def _plant(one: Shown, folder: Path) -> None:
+def _plant(run: Shown, folder: Path) -> None:
     """Write the profiles of a run into its folder."""
-    written = folder.with_name(f".{folder.name}")
-    words = [*shlex.split(one.planted), str(written)]
+    temporary = folder.with_name(f".{folder.name}")
+    words = [*shlex.split(run.planted), str(temporary)]
     words[0] = sys.executable
     # The folder comes first, since an option with several numbers would take it as a number.
-    words = [*words[:2], str(written), *words[2:-1]] if words[1].endswith(".py") else words
+    words = [*words[:2], str(temporary), *words[2:-1]] if words[1].endswith(".py") else words
     subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(folder)
-    shutil.move(written / one.run if one.run else written, folder)
-    shutil.rmtree(written, ignore_errors=True)
+    shutil.move(temporary / run.run if run.run else temporary, folder)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_page(one: Shown, command: str, screen: str, pages: Path) -> None:
-    words = one.planted.split(maxsplit=2)
+def _write_page(run: Shown, command: str, screen: str, pages: Path) -> None:
+    words = run.planted.split(maxsplit=2)
     planted = (
-        f"{words[0]} {words[1]} {one.name}/ {words[2]}"
+        f"{words[0]} {words[1]} {run.name}/ {words[2]}"
         if words[1].endswith(".py")
-        else f"{one.planted} {one.name}/"
+        else f"{run.planted} {run.name}/"
     )
-    text = f"""# {one.title}
+    text = f"""# {run.title}
 
-{one.text}
+{run.text}
 
     {command}
 
 {screen}
 
-<div class="picture" markdown="span">[![{html.escape(one.title)}: operations of each stage to \
-scale]({one.name}-report.svg)]({one.name}-report.svg)</div>
+<div class="picture" markdown="span">[![{html.escape(run.title)}: operations of each stage to \
+scale]({run.name}-report.svg)]({run.name}-report.svg)</div>
 
-[Open the interactive page]({one.name}-report.html){{ .md-button }}
+[Open the interactive page]({run.name}-report.html){{ .md-button }}
 
 The run is synthetic, so its fault is known exactly. In a clone, this command writes it:
 
     {planted}
 """
-    (pages / f"{one.name}.md").write_text(text, encoding="utf-8")
+    (pages / f"{run.name}.md").write_text(text, encoding="utf-8")
 
 
-def _index(shown: Sequence[Shown]) -> str:
+def _index(entries: Sequence[Shown]) -> str:
     cards = "\n".join(
         f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="">'
         f"<strong>{one.title}</strong>{one.text}</a>"
-        for one in shown
+        for one in entries
     )
     return f"""# Gallery
 

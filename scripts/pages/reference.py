@@ -70,8 +70,8 @@ def _names(parameter: Any, context: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.make_metavar(context)}`"
     names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    takes = "" if parameter.is_flag else f" `{parameter.make_metavar(context)}`"
-    return names + takes
+    metavar = "" if parameter.is_flag else f" `{parameter.make_metavar(context)}`"
+    return names + metavar
 
 
 def _cell(text: str) -> str:

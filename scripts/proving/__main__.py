@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def _prove(job: Job, iterations: int) -> bool:
-    """Run the orders of a job and print their times; return whether the plan holds."""
+    """Run the orders of a job, print their times, and return whether the plan is confirmed."""
     runs = []
     try:
         for run in _run_orders(job, iterations):

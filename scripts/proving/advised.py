@@ -62,9 +62,9 @@ def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
     Raises:
         RunError: A rank failed.
     """
-    before, report = folder / "before", folder / "before.json"
-    first_s = _measure(job, Order(schedule, record=before, iterations=iterations))
-    run_bubbleviz("analyze", before, "--what-if", "-o", report)
+    folder_before, report = folder / "before", folder / "before.json"
+    first_s = _measure(job, Order(schedule, record=folder_before, iterations=iterations))
+    run_bubbleviz("analyze", folder_before, "--what-if", "-o", report)
     are_right = True
     # The first piece of advice of each kind.
     advice_of_kind = {advice.kind: advice for advice in reversed(read_summary(str(report)).advice)}
@@ -76,10 +76,10 @@ def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
             # Other programs disturbed the run; the job does not contain this fault.
             print(f"{job.name}: not a fault of the job: {advice.action}", file=sys.stderr)
             continue
-        after = folder / f"after-{kind}"
-        last_s = _measure(changed_job, replace(order, record=after, iterations=iterations))
+        folder_after = folder / f"after-{kind}"
+        last_s = _measure(changed_job, replace(order, record=folder_after, iterations=iterations))
         saved = 1 - last_s / first_s
-        for result in bubbleviz.compare(report, after).followed[-1]:
+        for result in bubbleviz.compare(report, folder_after).followed[-1]:
             if result.kind == kind:
                 error = saved - result.promised_ratio
                 are_right &= abs(error) <= _MAX_ERROR

@@ -59,8 +59,10 @@ class Links:
         return _start_now(op)
 
     def _delay_of(self, op: Any) -> float:
-        ends = (self._rank, op.peer) if op.op is distributed.isend else (op.peer, self._rank)
-        return self._delay_s.get(ends, 0.0)
+        sender_and_receiver = (
+            (self._rank, op.peer) if op.op is distributed.isend else (op.peer, self._rank)
+        )
+        return self._delay_s.get(sender_and_receiver, 0.0)
 
     def _submit(self, peer: int, transfer: Callable[[], None]) -> _Work:
         if peer not in self._threads:

@@ -48,22 +48,22 @@ class Switch:
     _came_ns: dict[tuple[int, int], int] = {}  # noqa: RUF012  # likewise
 
     @classmethod
-    def comes(cls, place: tuple[int, int]) -> None:
+    def comes(cls, position: tuple[int, int]) -> None:
         """Log the start of a backward."""
-        cls._came_ns[place] = time.monotonic_ns()
+        cls._came_ns[position] = time.monotonic_ns()
 
     @classmethod
-    def lasting(cls, seconds: float, place: tuple[int, int]) -> float:
+    def lasting(cls, seconds: float, position: tuple[int, int]) -> float:
         """Return the time of a microbatch, given the usual time in seconds."""
-        return seconds * cls.factors[place[1]] if cls.factors else seconds
+        return seconds * cls.factors[position[1]] if cls.factors else seconds
 
     @classmethod
-    def sleep(cls, phase: str, seconds: float, place: tuple[int, int]) -> None:
+    def sleep(cls, phase: str, seconds: float, position: tuple[int, int]) -> None:
         """Sleep in a backward, and log it from the arrival of its gradient."""
         if cls.asleep and seconds > 0:
-            begun = cls._came_ns.pop(place, time.monotonic_ns())
-            time.sleep(cls.lasting(seconds, place))
-            cls.worked.append(Worked(phase, *place, begun, time.monotonic_ns()))
+            start_ns = cls._came_ns.pop(position, time.monotonic_ns())
+            time.sleep(cls.lasting(seconds, position))
+            cls.worked.append(Worked(phase, *position, start_ns, time.monotonic_ns()))
 
 
 class _Activation(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types here
@@ -125,8 +125,8 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         draw = torch.Generator().manual_seed(1000 + stage)
 
         def weights() -> Any:
-            drawn = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
-            return torch.nn.Parameter(drawn / 2)
+            values = torch.randn(WIDTH, WIDTH, generator=draw, dtype=torch.float64)
+            return torch.nn.Parameter(values / 2)
 
         self.weight = weights()
         self.embedding = weights() if stage == 0 else None
@@ -173,10 +173,12 @@ def expected_gradients(stages: int, microbatches: int) -> dict[str, Any]:
     """Return the gradients of the undivided model."""
     models = [Stage(stage, (0.0, 0.0, 0.0)) for stage in range(stages)]
     inputs, target = batch(microbatches)
-    for rows, wanted in zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True):
+    for rows, target_rows in zip(
+        inputs.chunk(microbatches), target.chunk(microbatches), strict=True
+    ):
         for model in models:
             rows = model(rows)  # noqa: PLW2901  # the output of one is the input of the next
-        (torch.nn.functional.mse_loss(rows, wanted) / microbatches).backward()
+        (torch.nn.functional.mse_loss(rows, target_rows) / microbatches).backward()
     return {
         f"{stage}.{name}": weight.grad
         for stage, model in enumerate(models)

@@ -73,10 +73,10 @@ class Ranks:
         port = free_port()
         self._pipes, self._processes = [], []
         for rank in range(job.ranks * job.replicas):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, job, port, there), daemon=True)
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, job, port, child_end), daemon=True)
             process.start()
-            self._pipes.append(here)
+            self._pipes.append(parent_end)
             self._processes.append(process)
 
     def __enter__(self) -> Ranks:
@@ -152,12 +152,12 @@ def _groups(job: Job) -> tuple[list[Any], list[Any]]:
 
 
 def _train(
-    place: tuple[int, int], job: Job, order: Order, pipelines: list[Any], copies: list[Any]
+    position: tuple[int, int], job: Job, order: Order, pipelines: list[Any], copies: list[Any]
 ) -> tuple[list[tuple[float, float]], dict[str, Any]]:
     """Train as one rank.
 
     Args:
-        place: Rank in the pipeline, and number of the pipeline.
+        position: Rank in the pipeline, and number of the pipeline.
         job: The job to train.
         order: The order to train in.
         pipelines: Groups of the ranks of each pipeline.
@@ -167,8 +167,8 @@ def _train(
         spans: Start and end of each iteration.
         gradients: Gradients of this rank as lists, keyed by stage and name.
     """
-    rank, replica = place
-    slow = next((factor for *slow_place, factor in job.slow if tuple(slow_place) == place), 1.0)
+    rank, replica = position
+    slow = next((factor for *slow_place, factor in job.slow if tuple(slow_place) == position), 1.0)
     Switch.factors = tuple(slow * length for length in job.lengths or (1.0,) * job.microbatches)
     models = make_stages(job, rank)
     stages = [
@@ -221,8 +221,8 @@ def _schedule(stages: list[Any], job: Job, order: Order) -> Any:
         runtime._load_csv(order.name, format=order.format)
         return runtime
     kind = schedules.get_schedule_class(order.name)
-    several = issubclass(kind, schedules.PipelineScheduleMulti)
-    return kind(stages if several else stages[0], job.microbatches, loss_fn=loss)
+    has_several_stages = issubclass(kind, schedules.PipelineScheduleMulti)
+    return kind(stages if has_several_stages else stages[0], job.microbatches, loss_fn=loss)
 
 
 def free_port() -> int:

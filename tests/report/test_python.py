@@ -237,7 +237,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
     doubted["restrictions"] = [{"code": "ranks-missing", "text": "ranks are missing"}]
     saved.write_text(json.dumps(doubted))
     assert list_restriction_codes(bubbleviz.simulate(report=saved)) == ["ranks-missing"]
-    with pytest.raises(bubbleviz.BubblevizError, match="needs schedule, stages and microbatches"):
+    with pytest.raises(bubbleviz.BubblevizError, match="needs a schedule, stages and microbatches"):
         bubbleviz.simulate("1f1b")
 
 

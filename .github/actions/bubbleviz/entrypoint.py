@@ -1,7 +1,7 @@
-"""What the action runs: bubbleviz on a run, and its summary, outputs and verdict for the runner.
+"""Entry point of the action: it runs bubbleviz and writes the summary and outputs of the job.
 
-Inputs are environment variables (``INPUT_RUN`` and so on, see action.yml); the runner names the
-files of summary and outputs. Exit codes are those of ``bubbleviz gate``: 0, 3 above a limit, 1, 2.
+Inputs are environment variables (``INPUT_RUN`` and so on, see action.yml), and so are the paths of
+the summary and output files. The exit codes are the same as for ``bubbleviz gate``.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from bubbleviz import BubblevizError, load
 from bubbleviz.analyses.first_look import choose_command
 from bubbleviz.report.saved import is_saved_report
 
-#: Inputs that are options of ``bubbleviz gate``; each may hold several values.
+#: Inputs that are options of ``bubbleviz gate``, with one or more values.
 _LIMITS = ("max-bubble", "max-time", "baseline", "max-increase", "promised-by")
-#: What is said where the job cannot fail.
+#: Note in the summary if there are no limits, so that the job cannot fail.
 _NOTHING_REQUIRED = "No limit was given, so nothing was required of this run; see max-bubble."
-#: Columns of the drawing: a job's page is as wide.
+#: Width of the drawing in columns, which fits the page of a job.
 _WIDTH = "110"
 
 
 def value_of(name: str) -> str:
-    """Return the value of an input, "" where it was not given."""
+    """Return the value of an input, or "" if it is not given."""
     return os.environ.get(f"INPUT_{name.upper().replace('-', '_')}", "").strip()
 
 
 def words_of(name: str) -> list[str]:
-    """Return the values of an input that may hold several, in quotes as a shell has them.
+    """Return the values of an input, which are separated and quoted as in a shell.
 
     Raises:
-        SystemExit: a quote is not closed.
+        SystemExit: A quote is not closed.
     """
     try:
         return shlex.split(value_of(name))
@@ -142,7 +142,7 @@ def main() -> int:
         "GITHUB_OUTPUT",
         f"ratio={'' if ratio is None else ratio}\npassed={passed}\nfolder={folder}\n",
     )
-    # GitLab shows these beside a merge request, with what they were on its target.
+    # GitLab shows these metrics in a merge request, next to those of the target branch.
     metrics = "" if ratio is None else f"bubble_ratio {ratio}\n"
     (folder / "metrics.txt").write_text(metrics, encoding="utf-8")
     if code:

@@ -226,8 +226,8 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
 def _too_low(style: PictureStyle, min_height: float) -> UsageError:
     """Return the error for a height below the minimum height of the page, in page units."""
     mm = style.mm_per_unit
-    given_mm, least_mm = (style.height or 0) * mm, math.ceil(min_height * mm)
+    height_mm, min_height_mm = (style.height or 0) * mm, math.ceil(min_height * mm)
     return UsageError(
-        f"--style height={given_mm:.4g}mm: with letters of {MIN_POINTS:g} pt beside all rows the "
-        f"least height is {least_mm}mm; give that, or draw fewer rows with --stages or --rows stage"
+        f"--style height={height_mm:.4g}mm: the minimum height with labels of {MIN_POINTS:g} pt is "
+        f"{min_height_mm}mm; give that, or draw fewer rows with --stages or --rows stage"
     )

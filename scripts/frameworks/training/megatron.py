@@ -47,7 +47,7 @@ class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not ther
 
 
 class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
-    """A stage; Megatron-Core hands it its input beside the call."""
+    """A stage. Megatron-Core passes its input by ``set_input_tensor`` before the call."""
 
     def __init__(self, stage: Stage, config: Any, number: int | None) -> None:
         super().__init__()
@@ -56,15 +56,15 @@ class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
         self.input: Any = None
 
     def set_input_tensor(self, tensor: Any) -> None:
-        """Take the activation; None on the first stage."""
+        """Set the input of the next forward, which is None on the first stage."""
         self.input = tensor[0] if isinstance(tensor, list) else tensor
 
     def forward(self, rows: Any) -> Any:
-        """Return the output: a copy, since Megatron-Core frees what it sent, and no views."""
+        """Return a copy of the output, because Megatron-Core frees outputs and rejects views."""
         return self.stage(rows if self.input is None else self.input) * 1.0
 
     def build_schedule_plan(self, rows: Any) -> Any:
-        """Return the plan of a forward that runs beside a backward."""
+        """Return the plan of a forward that overlaps a backward."""
         from scripts.frameworks.training.overlapping import Plan  # since 0.14
 
         return Plan(self, rows)
@@ -167,10 +167,10 @@ class Training:
         self, data: Any, model: Any, *_: object, return_schedule_plan: bool = False
     ) -> tuple[Any, Callable[[Any], Any]]:
         rows = next(data)
-        wanted = self._target[int(rows[0, 0])]
+        target = self._target[int(rows[0, 0])]
 
         def loss(output: Any) -> tuple[Any, dict[str, Any]]:
-            value = torch.nn.functional.mse_loss(output[:, 0], wanted)
+            value = torch.nn.functional.mse_loss(output[:, 0], target)
             return value, {"loss": value.detach()}
 
         run = model.build_schedule_plan if return_schedule_plan else model

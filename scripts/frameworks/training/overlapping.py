@@ -1,7 +1,7 @@
-"""Megatron-Core's forward beside a backward (``overlap_moe_expert_parallel_comm``), on the CPU.
+"""Megatron-Core's overlapped forward and backward (``overlap_moe_expert_parallel_comm``) on CPUs.
 
-A model gives it a plan in place of an output, and the plan runs both. Streams and events of GPUs
-are nothing here.
+The model returns a plan instead of an output, and the plan runs both. GPU streams and events are
+replaced by stubs.
 """
 
 from __future__ import annotations

@@ -39,9 +39,11 @@ class Training:
             self._schedule._load_csv(str(folder / "plan.csv"), format="compute_only")
         else:
             kind = schedules.get_schedule_class(case.schedule)
-            several = issubclass(kind, schedules.PipelineScheduleMulti)
-            given = stages if several else stages[0]
-            self._schedule = kind(given, job.microbatches, loss_fn=loss, **dict(case.options))
+            has_several_stages = issubclass(kind, schedules.PipelineScheduleMulti)
+            stages_argument = stages if has_several_stages else stages[0]
+            self._schedule = kind(
+                stages_argument, job.microbatches, loss_fn=loss, **dict(case.options)
+            )
         inputs, target = batch(job.microbatches)
         self._inputs = (inputs,) if 0 in models else ()
         self._target = {"target": target} if count - 1 in models else {}
@@ -74,13 +76,13 @@ class _Transfers:
 
 
 def _start(p2p_ops: list[Any], desc: str | None = None) -> _Transfers | None:
-    """Start transfers, which PyTorch 2.5 takes for one, as they are on NCCL."""
+    """Start transfers as one work, as on NCCL, because PyTorch 2.5 expects a single work."""
     del desc
     return _Transfers(distributed.batch_isend_irecv(p2p_ops)) if p2p_ops else None
 
 
 def _shapes() -> dict[str, Any]:
-    """Return what a stage is made with where it does not find out by itself, as in PyTorch 2.5."""
+    """Return the shape arguments of a stage for PyTorch 2.5, which does not infer them."""
     if inspect.signature(PipelineStage).parameters["input_args"].default is None:
         return {}
     rows = torch.zeros(ROWS, WIDTH, dtype=torch.float64)
