@@ -49,7 +49,7 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import DeclaredClock
-from bubbleviz.sources.operations.table import number_of_iteration
+from bubbleviz.sources.operations.table import parse_iteration_number
 
 #: NCCL's names of collectives, keyed by their lowercase letters, so that ``all-reduce`` is found.
 _KINDS = {
@@ -220,7 +220,7 @@ def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHi
     hint = no_number
     if table.paired:
         # -1 is the number of an iteration whose name contains none.
-        numbers = np.array([*map(number_of_iteration, table.iterations), NONE], np.int64)
+        numbers = np.array([*map(parse_iteration_number, table.iterations), NONE], np.int64)
         hint = numbers[operations.iteration]
     has_occurrence = operations.occurrence >= 0
     operations = operations.replace_columns(

@@ -100,7 +100,7 @@ def find_profiles(
         for reader in READERS:
             if reader.sessions and any(path.endswith(reader.suffixes) for path in first_paths):
                 first_paths = list(
-                    dict.fromkeys(import_module(reader.sessions).first_parts(first_paths))
+                    dict.fromkeys(import_module(reader.sessions).select_first_parts(first_paths))
                 )
         if len(first_paths) < len(by_path):
             files = [by_path.get(path, InputFile(path, named=True)) for path in first_paths]
@@ -225,7 +225,7 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
     for reader in READERS:
         if reader.sessions and any(file.endswith(reader.suffixes) for file in profiles):
-            profiles = import_module(reader.sessions).newest_run(profiles)
+            profiles = import_module(reader.sessions).select_newest_run(profiles)
     # A report that was exported already counts once, even if that was in several forms.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     for directory in sorted(directories, key=lambda name: not name.endswith(nsys_files.ENDINGS[0])):

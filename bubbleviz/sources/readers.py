@@ -22,7 +22,7 @@ from bubbleviz.sources.gzip_files import GZIP, is_json, read_head
 from bubbleviz.sources.in_memory import DecodedFile
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.nsys.files import TABLES, is_columnar
-from bubbleviz.sources.operations.csv import header_in
+from bubbleviz.sources.operations.csv import read_header
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import list_missing
 from bubbleviz.sources.sqlite.database import list_relations
@@ -131,8 +131,9 @@ class Reader:
             profiles.
         operations: Noun for a file of operations, for messages, or "" for profiles.
         sessions: Module that finds the files of one run, or "" if each file is a run of its own.
-            Its function ``first_parts`` removes files that are read together with others from a
-            list of paths, and ``newest_run`` selects the files of the newest run in a directory.
+            Its function ``select_first_parts`` removes files that are read together with others
+            from a list of paths, and ``select_newest_run`` selects the files of the newest run in a
+            directory.
         recognises_directory: ``recognises_directory(path)`` returns whether a directory as a whole
             is a profile of this format.
         folder: Name of the folder in which a tool creates a folder for each run, or "".
@@ -226,7 +227,7 @@ def _parse_columns(head: bytes) -> list[str]:
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
 
-    return header_in(head)
+    return read_header(head)
 
 
 def _has_operation_columns(head: bytes) -> bool:

@@ -357,7 +357,7 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
         ("start_ns", 3, float("inf"), "row 4: start_ns is 'inf', which is not a number"),
         ("start_ns", 3, 1e30, "row 4: start_ns is 1e+30, centuries away; check the unit"),
         ("microbatch", 4, "x", "row 5: the microbatch 'x' is not a whole number"),
-        ("microbatch", 1, 0, "holds the"),
+        ("microbatch", 1, 0, "repeats the"),
     ],
 )
 def test_a_cell_that_cannot_be_is_named(
@@ -404,8 +404,8 @@ def test_a_cell_that_cannot_be_is_named(
         (
             {name: [*cells, cells[2]] for name, cells in ONE.items()},
             (
-                ": row 9: it holds the ",
-                "of microbatch 0 that row 3 holds, too; give each operation once",
+                ": row 9: it repeats the ",
+                "of microbatch 0 of row 3; give each operation once",
             ),
         ),
         (ONE | {"phase": ["R"] * 8}, "contains no forward or backward"),

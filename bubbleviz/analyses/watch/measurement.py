@@ -27,7 +27,7 @@ from bubbleviz.report.report import Report, make_report
 from bubbleviz.report.sentences import describe_first_steps
 from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
-from bubbleviz.sources.operations.jsonl.recording import table_of
+from bubbleviz.sources.operations.jsonl.recording import make_table
 
 #: Number of complete iterations that are kept before the new ones, for clocks and advice.
 CONTEXT = 2
@@ -274,7 +274,7 @@ class Watcher:
         sessions = [rank.make_session(numbers, names) for rank in self.ranks.values()]
         return make_report(
             recording.join_recordings(
-                [tables.build_recording(table_of(own)) for own in sessions if own is not None]
+                [tables.build_recording(make_table(own)) for own in sessions if own is not None]
             )
         )
 

@@ -41,7 +41,7 @@ class RecordedRank:
             numbers.append(self._last)
         iterations = replace(stretch.iterations, number=np.array(numbers, np.int64))
         new = replace(stretch, iterations=iterations)
-        self.stretch = recorded.joined_stretches([self.stretch, new] if self.stretch else [new])
+        self.stretch = recorded.join_stretches([self.stretch, new] if self.stretch else [new])
 
     @property
     def iterations(self) -> recorded.RecordedIterations:

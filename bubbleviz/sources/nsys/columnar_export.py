@@ -35,7 +35,7 @@ from bubbleviz.resources import count_cores
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.files import find_table_files
 from bubbleviz.sources.nsys.queries import QUERIES, query
-from bubbleviz.sources.operations.arrow import check_installed, opened_ipc
+from bubbleviz.sources.operations.arrow import check_installed, open_ipc
 from bubbleviz.sources.sqlite.database import NO_NUMBER, make_damage_error
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 
@@ -456,12 +456,12 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
 
     try:
         with pa.OSFile(str(file), "rb") as opened:
-            names = opened_ipc(opened).schema.names
+            names = open_ipc(opened).schema.names
             _refuse_repeated(path, file, names)
             fields = [place for place, name in enumerate(names) if name in read]
             opened.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
-            table = opened_ipc(opened, options).read_all()
+            table = open_ipc(opened, options).read_all()
         # Arrow checks nothing else before it is used, such as offsets of texts.
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
 """Operations as input: tables of operations in CSV, Parquet and Arrow, traces, and recordings.
 
-``schema`` lists the columns that all of them have. ``csv``, ``arrow`` and ``traced`` read the
-columns of a file as ``cells``, ``jsonl`` those of recordings, and ``table`` makes operations of the
-rows. ``open_table`` is an open file of any of these formats.
+``schema`` lists the columns of a table. ``csv``, ``arrow`` and ``traced`` read the columns of a
+file as ``cells``, and ``jsonl`` reads recordings as ``cells``. ``table`` converts the rows to
+operations. ``open_table`` provides an open file of any of these formats.
 """

@@ -45,7 +45,7 @@ def check_installed(
         ) from error
 
 
-def values_of(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
+def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
     """Return a column of numbers or truth values as an array.
 
     ``to_numpy`` and ``fill_null`` of pyarrow import pandas if it is installed, which takes 40 MB
@@ -67,14 +67,14 @@ def values_of(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools
         column = column.combine_chunks()
     if not column.null_count:
         return np.from_dlpack(column), np.ones(len(column), bool)
-    filled = values_of(column.is_valid())[0].astype(bool)
+    filled = convert_to_numpy(column.is_valid())[0].astype(bool)
     # The same array without its bitmap of nulls.
     buffers = [None, column.buffers()[1]]
     with_any_values = pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
     return np.where(filled, np.from_dlpack(with_any_values), fill_value), filled
 
 
-def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
+def _open_parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the column names of a Parquet file, and a function that reads columns by name."""
     from pyarrow import parquet
 
@@ -82,16 +82,16 @@ def _parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     return file.schema_arrow.names, lambda names: file.read(columns=names)
 
 
-def _arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
+def _open_arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
     """Return the column names of an Arrow file or stream, and a function that reads columns."""
     import pyarrow as pa
 
     # The file is not mapped: if another program truncated it, the process would be killed.
-    reader = opened_ipc(pa.OSFile(path, "rb"))
+    reader = open_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 
 
-def opened_ipc(file: Any, options: Any = None) -> Any:
+def open_ipc(file: Any, options: Any = None) -> Any:
     """Return the reader of an Arrow IPC file or stream.
 
     Raises:
@@ -107,7 +107,7 @@ def opened_ipc(file: Any, options: Any = None) -> Any:
 
 
 #: Name of each kind of file, and the function that opens it.
-_OPENED = {"parquet": ("a Parquet table", _parquet), "arrow": ("an Arrow table", _arrow)}
+_OPENED = {"parquet": ("a Parquet table", _open_parquet), "arrow": ("an Arrow table", _open_arrow)}
 
 
 def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
@@ -135,9 +135,9 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
                 # Older versions of pyarrow cannot compute with views.
                 column = column.cast(pa.string())
             if COLUMNS[name].kind.is_number:
-                numbers[name] = _numbers(path, name, column)
+                numbers[name] = _read_numbers(path, name, column)
             else:
-                texts[name] = _texts(path, name, column)
+                texts[name] = _read_texts(path, name, column)
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         reason = to_one_line(str(error).split("\n", 1)[0], _MAX_REASON_LENGTH)
         raise ProfileError(
@@ -146,7 +146,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
     return model.Cells(path, table.num_rows, numbers, texts)
 
 
-def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
+def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     """Return a column of numbers. Timestamps and durations become nanoseconds.
 
     Raises:
@@ -172,16 +172,16 @@ def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise ProfileError(f"{path}: the column {name} contains {kind} instead of numbers")
     is_whole = pa.types.is_integer(column.type)
-    values, filled = values_of(column.cast(pa.int64() if is_whole else pa.float64()))
+    values, filled = convert_to_numpy(column.cast(pa.int64() if is_whole else pa.float64()))
     if not is_whole and (is_infinite := np.isinf(values)).any():
         row = int(is_infinite.argmax())
-        raise model.refused(
-            path, row, f"{name} is {model.shown(values[row])}, which is not a number"
+        raise model.make_row_error(
+            path, row, f"{name} is {model.format_cell(values[row])}, which is not a number"
         )
     return model.NumberColumn(np.array(values), filled, in_ns)
 
 
-def _texts(path: str, name: str, column: Any) -> CodedTexts:
+def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
     """Return a column of texts. Numbers become texts.
 
     Raises:
@@ -203,5 +203,5 @@ def _texts(path: str, name: str, column: Any) -> CodedTexts:
         column = column.dictionary_encode()
     column = column.unify_dictionaries().combine_chunks()
     labels = ["" if text is None else str(text) for text in column.dictionary.to_pylist()]
-    code, _ = values_of(column.indices.cast(pa.int64()), NONE)
-    return model.stripped(code, labels)
+    code, _ = convert_to_numpy(column.indices.cast(pa.int64()), NONE)
+    return model.trim_texts(code, labels)

@@ -42,7 +42,7 @@ _N_TEXTS, _N_NUMBERS = 3, 7
 _NUMBER_BOUND = 1 << 62
 
 
-def refused(path: str, row: int, reason: str, noun: str = "row") -> ProfileError:
+def make_row_error(path: str, row: int, reason: str, noun: str = "row") -> ProfileError:
     """Return the error for a row of a table.
 
     Args:
@@ -54,12 +54,12 @@ def refused(path: str, row: int, reason: str, noun: str = "row") -> ProfileError
     return ProfileError(f"{path}: {noun} {row + 1}: {reason}")
 
 
-def shown(cell: object) -> str:
+def format_cell(cell: object) -> str:
     """Return a cell for a message, quoted and shortened."""
     return repr(to_one_line(str(cell), _MAX_CELL_LENGTH))
 
 
-def stripped(code: Ints, texts: Sequence[str]) -> CodedTexts:
+def trim_texts(code: Ints, texts: Sequence[str]) -> CodedTexts:
     """Return coded texts without surrounding whitespace; blank texts become missing.
 
     Args:
@@ -133,7 +133,7 @@ class Cells:
 
     def refusal(self, row: int, reason: str) -> ProfileError:
         """Return the error for a row, which the message counts from 1."""
-        return refused(self.path, row, reason, self.row_noun)
+        return make_row_error(self.path, row, reason, self.row_noun)
 
     def text(self, name: str) -> CodedTexts:
         """Return a column of texts; if the table lacks it, all cells are empty."""
@@ -277,7 +277,7 @@ class Cells:
         first = [0]
         for place, text in enumerate(column.texts):
             if _INTERVALS.fullmatch(text) is None:
-                reason = f"{name} is {shown(text)}, and should be times such as 12..15 20..31"
+                reason = f"{name} is {format_cell(text)}, and should be times such as 12..15 20..31"
                 self.refuse(column.code == place, reason)
             ends += [word.split("..") for word in text.split(" ")]
             first.append(len(ends))
@@ -305,7 +305,8 @@ class Cells:
             except (ValueError, RecursionError):
                 entries = None
             if not isinstance(entries, list) or not all(map(_is_collective, entries)):
-                reason = f"collectives is {shown(text)}, which is not a list as bubbleviz writes it"
+                cell = format_cell(text)
+                reason = f"collectives is {cell}, which is not a list as bubbleviz writes it"
                 raise self.refusal(row, reason)
             for entry in entries:
                 numbers = (

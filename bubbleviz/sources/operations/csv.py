@@ -35,14 +35,14 @@ _PIECE_BYTES = 1 << 20
 _MAX_CELL_LENGTH = 1 << 26
 
 
-def _delimiter_of(header: str) -> str:
+def _detect_delimiter(header: str) -> str:
     """Return the delimiter that occurs most often in a header, or a comma if none does."""
     return max(_DELIMITERS, key=header.count)
 
 
-def _header_of(line: str) -> list[str]:
+def _parse_header(line: str) -> list[str]:
     """Return the names of columns in the first line of a file."""
-    cells = next(csv.reader([line], delimiter=_delimiter_of(line)), [])
+    cells = next(csv.reader([line], delimiter=_detect_delimiter(line)), [])
     return [cell.strip() for cell in cells]
 
 
@@ -63,7 +63,7 @@ def detect_encoding(head: bytes) -> str:
     return "utf-8-sig"
 
 
-def header_in(head: bytes) -> list[str]:
+def read_header(head: bytes) -> list[str]:
     """Return the column names in the first bytes of a file, or none if they are no text."""
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
@@ -74,7 +74,7 @@ def header_in(head: bytes) -> list[str]:
     if line[:1] in ("{", "[", "<") or "\ufffd" in line or (is_guess and not line.isascii()):
         return []
     try:
-        return _header_of(line) if line.replace("\t", "").isprintable() else []
+        return _parse_header(line) if line.replace("\t", "").isprintable() else []
     except csv.Error:
         return []
 
@@ -87,13 +87,13 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
             operations, or a cell that must be a number is not a number.
     """
     file = UnpackedFile(path, watch, _PIECE_BYTES)
-    with _long_cells():
-        lines = _Lines(_lines(path, file))
+    with _enable_long_cells():
+        lines = _Lines(_read_lines(path, file))
         first = next(lines, "")
-        header = _header_of(first)
+        header = _parse_header(first)
         collected = _CollectedColumns(path, header)
         try:
-            reader = csv.reader(lines, delimiter=_delimiter_of(first))
+            reader = csv.reader(lines, delimiter=_detect_delimiter(first))
             while block := list(islice(reader, _BLOCK_ROWS)):
                 # Empty lines are not rows.
                 rows = [row for row in block if row]
@@ -101,11 +101,13 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
                 if wrong is not None:
                     is_last = wrong == len(rows) - 1 and not any(reader)
                     is_torn = is_last and not lines.last.endswith(("\n", "\r"))
-                    raise _wrong_length(collected, wrong, len(rows[wrong]), is_torn=is_torn)
+                    raise _describe_wrong_length(
+                        collected, wrong, len(rows[wrong]), is_torn=is_torn
+                    )
                 collected.add(rows)
         except csv.Error as error:
             reason = f"it cannot be read as CSV ({error})"
-            raise model.refused(path, collected.n_rows, reason) from error
+            raise model.make_row_error(path, collected.n_rows, reason) from error
         if file.damaged or file.cut:
             raise ProfileError(f"{path}: its gzip data ends early or is damaged; copy it again")
     return collected.finish()
@@ -163,13 +165,13 @@ class _CollectedColumns:
             for name, parts in self._numbers.items()
         }
         texts = {
-            name: model.stripped(np.concatenate(codes or [none]), self._texts[name].values)
+            name: model.trim_texts(np.concatenate(codes or [none]), self._texts[name].values)
             for name, codes in self._codes.items()
         }
         return model.Cells(self.path, self.n_rows, numbers, texts)
 
 
-def _wrong_length(
+def _describe_wrong_length(
     collected: _CollectedColumns, index: int, length: int, *, is_torn: bool
 ) -> ProfileError:
     """Return the error for a row with more or fewer cells than the header.
@@ -181,19 +183,17 @@ def _wrong_length(
         is_torn: Whether the file ends in the row, without a line end.
     """
     n_columns = len(collected.header)
-    reason = (
-        f"it has {length} cells, and the header {n_columns}; quote cells that hold the delimiter"
-    )
+    reason = f"it has {length} cells, and the header {n_columns}; quote cells with a delimiter"
     if is_torn and length < n_columns:
         reason = (
             f"the file was cut short in it, after {length} of {n_columns} cells; copy the file "
             "again"
         )
-    return model.refused(collected.path, collected.n_rows + index, reason)
+    return model.make_row_error(collected.path, collected.n_rows + index, reason)
 
 
 @contextmanager
-def _long_cells() -> Iterator[None]:
+def _enable_long_cells() -> Iterator[None]:
     """Allow long cells. The limit of the csv module applies to the whole process."""
     previous = csv.field_size_limit(_MAX_CELL_LENGTH)
     try:
@@ -224,7 +224,7 @@ class _Lines:
         return self.last
 
 
-def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
+def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield the lines of a file, with any kind of line end.
 
     Raises:
@@ -277,8 +277,8 @@ def parse_numbers(
         if not np.isinf(floats).any():
             return floats, filled
     index = next(index for index, cell in enumerate(numbers) if not _is_number(cell))
-    raise model.refused(
-        path, first + index, f"{name} is {model.shown(numbers[index])}, which is not a number"
+    raise model.make_row_error(
+        path, first + index, f"{name} is {model.format_cell(numbers[index])}, which is not a number"
     )
 
 

@@ -18,7 +18,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.arrow import read_columns
 from bubbleviz.sources.operations.cells import Cells
 from bubbleviz.sources.operations.csv import read_delimited
-from bubbleviz.sources.operations.table import operation_table
+from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
 #: Columns that most tables should have, and the consequence if a table lacks them.
@@ -110,7 +110,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     Args:
         path: Path of the file.
         jobs: Number of threads, which is ignored.
-        watch: Takes the progress.
+        watch: Receives the fraction of the file that has been read.
         kind: Format: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """
     source = Source(
@@ -130,4 +130,4 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
             return read_traced(path, watch)
         return read_delimited(path, watch) if kind == "csv" else read_columns(path, watch, kind)
 
-    yield OpenTable(path, lambda: operation_table(cells(), source))
+    yield OpenTable(path, lambda: make_operation_table(cells(), source))

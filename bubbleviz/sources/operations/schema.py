@@ -16,7 +16,7 @@ from bubbleviz.model.texts import list_first, to_one_line
 
 
 class CellKind(Enum):
-    """What a cell contains."""
+    """Kind of content of a cell."""
 
     WHOLE = "a whole number"
     TIME = "a time or a duration"

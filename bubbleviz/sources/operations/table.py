@@ -1,4 +1,4 @@
-"""Makes operations of the rows of a table, or says why a row is none."""
+"""Converts the rows of a table to operations, and reports rows that are not operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bubbleviz.model.operation_table import DeclaredRank, OperationTable
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import DeclaredClock, Source
-from bubbleviz.sources.operations.cells import Cells, shown, stripped
+from bubbleviz.sources.operations.cells import Cells, format_cell, trim_texts
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or the two numbers of a fused operation.
@@ -44,18 +44,18 @@ class _Spans:
     has_span: Bools
 
 
-def number_of_iteration(name: str) -> int:
+def parse_iteration_number(name: str) -> int:
     """Return the number of an iteration, or -1 if its name only places it next to another."""
     match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
 
-def operation_table(cells: Cells, source: Source) -> OperationTable:
+def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     """Return the operations in the cells of a table.
 
     Raises:
         NothingToAnalyseError: The table has no rows.
-        ProfileError: A row is no operation, or contradicts another row.
+        ProfileError: A row is not an operation, or contradicts another row.
     """
     if cells.rows == 0:
         raise NothingToAnalyseError(f"{cells.path}: is empty; write one row per operation")
@@ -162,7 +162,7 @@ def _read_rank_numbers(
         ProfileError: Two rows of a rank contradict each other.
     """
     values, _ = cells.whole(name)
-    of_rank = _value_of_ranks(cells, rank_index, count, name, values, str)
+    of_rank = _select_value_per_rank(cells, rank_index, count, name, values, str)
     return [None if value == NONE else value for value in of_rank]
 
 
@@ -172,13 +172,13 @@ def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> S
     The arguments and errors are those of :func:`_read_rank_numbers`.
     """
     column = cells.text(name)
-    of_rank = _value_of_ranks(
-        cells, rank_index, count, name, column.code, lambda code: shown(column.texts[code])
+    of_rank = _select_value_per_rank(
+        cells, rank_index, count, name, column.code, lambda code: format_cell(column.texts[code])
     )
     return [None if code == NONE else column.texts[code] for code in of_rank]
 
 
-def _value_of_ranks(
+def _select_value_per_rank(
     cells: Cells,
     rank_index: Ints,
     count: int,
@@ -256,10 +256,12 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     for code, text in enumerate(column.texts):
         step = _STEP.fullmatch(text)
         if step is None and _NEIGHBOUR.fullmatch(text) is None:
-            reason = f"the iteration {shown(text)} is not a whole number; number the iterations"
+            reason = (
+                f"the iteration {format_cell(text)} is not a whole number; number the iterations"
+            )
             raise cells.refusal(int((column.code == code).argmax()), reason)
         names.append(text if step is None else str(int(step[1])))
-    column = stripped(column.code, names)
+    column = trim_texts(column.code, names)
     return column.code, tuple(column.texts)
 
 
@@ -316,7 +318,7 @@ def _read_phases(cells: Cells) -> Ints:
 
     def explain(text: str) -> str:
         hint = texts.suggest_word(text, labels)
-        return f"the phase {shown(text)} is unknown{hint}; the phases are {', '.join(labels)}"
+        return f"the phase {format_cell(text)} is unknown{hint}; the phases are {', '.join(labels)}"
 
     (phase,) = _parse_texts(cells, column, lambda text: _PHASES.get(text.lower()), explain, 1)
     return phase
@@ -335,7 +337,7 @@ def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
             cells,
             cells.text(name),
             _parse_pair,
-            lambda text: f"the {name} {shown(text)} is not a whole number",
+            lambda text: f"the {name} {format_cell(text)} is not a whole number",
             2,
         )
     separate, is_filled = cells.whole(f"second_{name}")
@@ -416,8 +418,8 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     phase = Phase(int(operations.phase[row])).label
     raise cells.refusal(
         row,
-        f"it holds the {phase} of microbatch {operations.microbatch[row]} that {cells.row_noun} "
-        f"{first_row + 1} holds, too; give each operation once",
+        f"it repeats the {phase} of microbatch {operations.microbatch[row]} of {cells.row_noun} "
+        f"{first_row + 1}; give each operation once",
     )
 
 

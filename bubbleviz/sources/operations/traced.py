@@ -25,7 +25,7 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
-from bubbleviz.sources.operations.cells import Cells, NumberColumn, stripped
+from bubbleviz.sources.operations.cells import Cells, NumberColumn, trim_texts
 from bubbleviz.sources.trace_events import MISSING, TraceFile
 
 #: Upper bound of the numbers in ``args``.
@@ -112,25 +112,27 @@ def read_traced(path: str, watch: Watch) -> Cells:
     columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(_FIELDS)).T
     thread, name, start_ns, end_ns = columns[:4]
     number = dict(zip(_FIELDS, columns[4:], strict=True))
-    rank = _fill_missing(number["g_rk"], _process_ids(file, thread))
+    rank = _fill_missing(number["g_rk"], _get_process_ids(file, thread))
     stage = _fill_missing(number["pp_rank"], number["pp_rk"])
     pipeline = _fill_missing(number["dp_rank"], number["dp_rk"])
     operation = (number["iteration"], np.array(phases, np.int64), number["microbatch"])
     _refuse_two_threads(path, thread, (rank, stage, pipeline, *operation, number["chunk"]))
     numbers = {
-        "rank": _numbers(rank),
-        "stage": _numbers(stage),
-        "pipeline": _numbers(pipeline),
-        "start_ns": _numbers(start_ns),
-        "end_ns": _numbers(end_ns),
+        "rank": _make_number_column(rank),
+        "stage": _make_number_column(stage),
+        "pipeline": _make_number_column(pipeline),
+        "start_ns": _make_number_column(start_ns),
+        "end_ns": _make_number_column(end_ns),
     }
     texts = {
-        "phase": _texts([phase.label for phase in phases]),
-        "name": _texts([names[index] for index in name.tolist()]),
+        "phase": _make_text_column([phase.label for phase in phases]),
+        "name": _make_text_column([names[index] for index in name.tolist()]),
     }
     for field in ("iteration", "microbatch", "chunk"):
         values = number[field].tolist()
-        texts[field] = _texts(["" if value == MISSING else str(value) for value in values])
+        texts[field] = _make_text_column(
+            ["" if value == MISSING else str(value) for value in values]
+        )
     return Cells(
         path,
         len(rows),
@@ -163,7 +165,7 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
     return events
 
 
-def _process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
+def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
     """Return the process id of each operation's thread, or MISSING if it is not a number."""
     threads = file.threads.values
     pids = (threads[number][0] for number in thread.tolist())
@@ -200,12 +202,13 @@ def _fill_missing(column: Ints, substitute: Ints) -> Ints:
     return np.where(column == MISSING, substitute, column)
 
 
-def _numbers(values: Ints) -> NumberColumn:
+def _make_number_column(values: Ints) -> NumberColumn:
+    """Return a column of numbers; missing values are empty cells."""
     filled = values != MISSING
     return NumberColumn(np.where(filled, values, 0), filled)
 
 
-def _texts(values: Sequence[str]) -> CodedTexts:
+def _make_text_column(values: Sequence[str]) -> CodedTexts:
     texts = Numbering[str]()
     code = texts.numbers(values)
-    return stripped(code, texts.values)
+    return trim_texts(code, texts.values)

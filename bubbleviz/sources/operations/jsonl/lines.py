@@ -1,4 +1,4 @@
-"""Lines: what a recording holds, decoded and checked line by line."""
+"""Lines of a recording: decoding and checking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.recording_layout import NONE
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import MAX_RANK
 
-#: Numbers of which the sum of two fits into a column of 64 bits.
+#: A number in a range such that the sum of two numbers fits into 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 #: Ids of names are array indices, so they must be small.
@@ -70,7 +70,7 @@ class Header(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> tuple[int, int, int, int]:
-        """What the parts of one recording share."""
+        """Key that all parts of one recording share: rank, world size, process id and start."""
         return self.rank, self.world_size, self.pid, self.began_ns
 
     @property
@@ -148,7 +148,7 @@ _FAMILY: Final = layout.SCHEMA.partition("/")[0] + "/"
 _decode_schema = msgspec.json.Decoder(_Schema).decode
 _decode_header = msgspec.json.Decoder(Header).decode
 _decode_iteration = msgspec.json.Decoder(Iteration).decode
-#: What decoders raise. ValueError: a text is not UTF-8.
+#: Exceptions of the decoders; ValueError if a text is not UTF-8.
 _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 

@@ -44,18 +44,18 @@ _MAX_HEADER_BYTES = 1 << 16
 _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(layout.SUFFIX)}\Z")
 
 
-def header_of(path: str) -> Header:
+def read_header(path: str) -> Header:
     """Return the header of a file.
 
     Raises:
         ProfileError: The file cannot be read, or has no header.
     """
-    with _opened(path) as file:
+    with _open_file(path) as file:
         return decode_header(path, file.readline(_MAX_HEADER_BYTES))
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _open_file(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading.
 
     Raises:
@@ -130,7 +130,7 @@ class Stretch:
     operations: RecordedOperations
 
 
-def joined_stretches(stretches: list[Stretch]) -> Stretch:
+def join_stretches(stretches: list[Stretch]) -> Stretch:
     """Concatenate stretches, of which there is at least one."""
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
@@ -141,7 +141,7 @@ def joined_stretches(stretches: list[Stretch]) -> Stretch:
     return Stretch(iterations, replace(operations, iteration=iteration))
 
 
-def sorted_stretch(stretch: Stretch) -> Stretch:
+def sort_stretch(stretch: Stretch) -> Stretch:
     """Return a stretch with its iterations in the order in which they began.
 
     The clock of a recording only increases, so a file has another order only if it was edited.
@@ -157,7 +157,7 @@ def sorted_stretch(stretch: Stretch) -> Stretch:
     return Stretch(stretch.iterations.take(order), operations.take(rows))
 
 
-def stretch_of(
+def make_stretch(
     iterations: list[Iteration], after_damage: list[bool], names: dict[int, int]
 ) -> Stretch:
     """Return iterations as columns.
@@ -169,19 +169,19 @@ def stretch_of(
     """
     after_pause = [iteration.after_pause for iteration in iterations]
     rows = RecordedIterations(
-        number=_column(NONE if i.iteration is None else i.iteration for i in iterations),
-        start_ns=_column(iteration.start_ns for iteration in iterations),
-        end_ns=_column(iteration.end_ns for iteration in iterations),
+        number=_make_column(NONE if i.iteration is None else i.iteration for i in iterations),
+        start_ns=_make_column(iteration.start_ns for iteration in iterations),
+        end_ns=_make_column(iteration.end_ns for iteration in iterations),
         after_gap=np.array(after_damage) | np.array(after_pause),
-        lost=_column(iteration.lost for iteration in iterations),
-        monotonic_ns=_column(iteration.clock.monotonic_ns for iteration in iterations),
-        utc_ns=_column(iteration.clock.utc_ns for iteration in iterations),
-        device_ns=_column(iteration.device_offset_ns for iteration in iterations),
+        lost=_make_column(iteration.lost for iteration in iterations),
+        monotonic_ns=_make_column(iteration.clock.monotonic_ns for iteration in iterations),
+        utc_ns=_make_column(iteration.clock.utc_ns for iteration in iterations),
+        device_ns=_make_column(iteration.device_offset_ns for iteration in iterations),
     )
-    return Stretch(rows, _operations_of(iterations, rows.start_ns, names))
+    return Stretch(rows, _make_operations(iterations, rows.start_ns, names))
 
 
-def _operations_of(
+def _make_operations(
     iterations: list[Iteration], iteration_start_ns: Ints, names: dict[int, int]
 ) -> RecordedOperations:
     """Return the operations of iterations as columns.
@@ -197,37 +197,38 @@ def _operations_of(
     origin_ns = iteration_start_ns[row]
     # The last element stands for names that the file does not define.
     name_of_id = scatter(max([*names, NONE]) + 2, list(names), list(names.values()))
-    name_id = _column(chain.from_iterable(table.name for table in tables))
+    name_id = _make_column(chain.from_iterable(table.name for table in tables))
     name_id = np.minimum(name_id, len(name_of_id) - 1)
-    launches = _optional_column(tables, lambda table: table.launches).astype(bool)
-    device_start_ns = _device_times(tables, lambda table: table.device_start, origin_ns)
+    launches = _make_optional_column(tables, lambda table: table.launches).astype(bool)
+    device_start_ns = _convert_device_times(tables, lambda table: table.device_start, origin_ns)
     on_device = np.repeat([bool(table.device_start) for table in tables], counts)
     return RecordedOperations(
         iteration=row,
         name_id=name_of_id[name_id],
-        thread=_optional_column(tables, lambda table: table.thread),
+        thread=_make_optional_column(tables, lambda table: table.thread),
         launches=launches,
-        host_start_ns=_column(chain.from_iterable(table.start for table in tables)) + origin_ns,
-        host_end_ns=_column(chain.from_iterable(table.end for table in tables)) + origin_ns,
+        host_start_ns=_make_column(chain.from_iterable(table.start for table in tables))
+        + origin_ns,
+        host_end_ns=_make_column(chain.from_iterable(table.end for table in tables)) + origin_ns,
         start_ns=device_start_ns,
-        end_ns=_device_times(tables, lambda table: table.device_end, origin_ns),
+        end_ns=_convert_device_times(tables, lambda table: table.device_end, origin_ns),
         times_lost=on_device & (device_start_ns == NONE) & ~launches,
     )
 
 
-def _column(numbers: Iterable[int]) -> Ints:
+def _make_column(numbers: Iterable[int]) -> Ints:
     return np.fromiter(numbers, np.int64)
 
 
-def _optional_column(
+def _make_optional_column(
     tables: list[OperationColumns], column: Callable[[OperationColumns], Sequence[int]]
 ) -> Ints:
     """Return a column of tables, with 0 for all rows of a table that lacks it."""
     lists: list[Sequence[int]] = [column(table) or [0] * len(table.name) for table in tables]
-    return _column(chain.from_iterable(lists))
+    return _make_column(chain.from_iterable(lists))
 
 
-def _device_times(
+def _convert_device_times(
     tables: list[OperationColumns],
     column: Callable[[OperationColumns], list[int | None]],
     origin_ns: Ints,
@@ -273,9 +274,10 @@ class PartReader:
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
         self.path, self._numbering = path, names
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
+        """Forget everything that was read, so that the file is read again from its start."""
         self.header: Header | None = None
         self.damage = ""
         self.n_damaged = self.n_tail_damaged = self.tail_bytes = self.cut_bytes = 0
@@ -294,14 +296,14 @@ class PartReader:
         Raises:
             ProfileError: The file cannot be read, is no recording, or is of another version.
         """
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             if not self._seek_unread(file):
                 return None
             iterations, after_damage = self._read_iterations(file)
         for iteration in iterations:
             for name_id, name in iteration.names.items():
                 self._names[name_id] = self._numbering.number(name)
-        return stretch_of(iterations, after_damage, self._names) if iterations else None
+        return make_stretch(iterations, after_damage, self._names) if iterations else None
 
     def _seek_unread(self, file: BinaryIO) -> bool:
         """Go to the end of the last whole iteration; return False if the header is incomplete.
@@ -314,7 +316,7 @@ class PartReader:
             if file.read(1) == b"\n":
                 return True
         # The file is new, or it was cut or replaced.
-        self._forget()
+        self._reset()
         file.seek(0)
         head = file.readline(_MAX_HEADER_BYTES)
         if is_cut_header(head):
@@ -361,13 +363,13 @@ class PartReader:
         return iterations, after_damage
 
 
-def last_iteration(path: str) -> Iteration | None:
+def read_last_iteration(path: str) -> Iteration | None:
     """Return the last whole iteration of a file, or None if there is none.
 
     Raises:
         ProfileError: The file cannot be read.
     """
-    with _opened(path) as file:
+    with _open_file(path) as file:
         head = file.readline(_MAX_HEADER_BYTES)
         size = file.seek(0, os.SEEK_END)
         tail_bytes = _TAIL_BYTES
@@ -381,7 +383,7 @@ def last_iteration(path: str) -> Iteration | None:
             tail_bytes *= 8
 
 
-def rank_and_number(path: str) -> tuple[str, int] | None:
+def parse_file_name(path: str) -> tuple[str, int] | None:
     """Return the path of a rank's first file without its suffix, and the number of a file.
 
     A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``. The process that replaces it
@@ -391,11 +393,11 @@ def rank_and_number(path: str) -> tuple[str, int] | None:
     return None if match is None else (match["stem"], int(match["number"] or 0))
 
 
-def in_order(files: Iterable[str]) -> list[str]:
+def sort_files(files: Iterable[str]) -> list[str]:
     """Sort files by rank and number."""
 
     def key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
-        stem, number = rank_and_number(file) or (file, 0)
+        stem, number = parse_file_name(file) or (file, 0)
         return make_natural_key(stem), number
 
     return sorted(files, key=key)
@@ -443,7 +445,7 @@ class FollowedFolder:
                 f"{self._folder}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
         recordings = (name for name in names if name.endswith(layout.SUFFIX))
-        paths = in_order(str(self._folder / name) for name in recordings)
+        paths = sort_files(str(self._folder / name) for name in recordings)
         self._parts = {
             path: self._parts.get(path) or PartReader(path, self.names) for path in paths
         }

@@ -29,7 +29,7 @@ from bubbleviz.sources.operations.jsonl.sessions import (
     read_session,
 )
 from bubbleviz.sources.operations.open_table import OpenTable
-from bubbleviz.sources.operations.table import operation_table
+from bubbleviz.sources.operations.table import make_operation_table
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
@@ -45,7 +45,7 @@ _FROM_NAMES = {
 }
 
 
-def table_of(session: RecordedSession) -> OperationTable:
+def make_table(session: RecordedSession) -> OperationTable:
     """Return the operations of a recording.
 
     Ranges that only start transfers are left out: an operation begins when its input is there, and
@@ -69,9 +69,11 @@ def table_of(session: RecordedSession) -> OperationTable:
             f"{session.path}: a recording without operations; name forwards and backwards with "
             "annotate.phase, or annotate the framework"
         )
-    operations = with_parts_joined(recorded.take(rows), meanings.phase)
+    operations = join_parts(recorded.take(rows), meanings.phase)
     n_unknown = int((~is_known).sum())
-    cells = _make_cells(session, operations, meanings, tuple(_notes(session, n_unknown)))
+    cells = _make_cells(
+        session, operations, meanings, tuple(_report_limitations(session, n_unknown))
+    )
     header = session.header
     source = Source(
         path=session.path,
@@ -88,7 +90,7 @@ def table_of(session: RecordedSession) -> OperationTable:
         global_rank=header.rank,
         world_size=header.world_size if header.world_size > 0 else None,
     )
-    table = operation_table(cells, source)
+    table = make_operation_table(cells, source)
     told = table.told
     if (operations.start_ns == NONE).all():
         # Launches of lost work alone do not show which launches were late.
@@ -112,7 +114,7 @@ def _make_cells(
     """
     name, count = operations.name_id, len(operations)
     phase = meanings.phase[name]
-    iteration, iteration_names, is_paired = _iterations(session, operations)
+    iteration, iteration_names, is_paired = _make_iterations(session, operations)
     # Operations ran on the device, or on the host unless their times on a device were lost.
     on_device = operations.start_ns != NONE
     has_span = on_device | ~operations.times_lost
@@ -150,7 +152,7 @@ def _make_cells(
     }
     if iteration_names:
         texts["iteration"] = CodedTexts(iteration, iteration_names)
-    interval_columns = {"waits": waits, "pauses": _pauses(session, operations)}
+    interval_columns = {"waits": waits, "pauses": _find_pauses(session, operations)}
     return Cells(
         session.path, count, numbers, texts, interval_columns, row_noun="operation", notes=notes
     )
@@ -181,7 +183,7 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
     return work[awaited], awaited
 
 
-def with_parts_joined(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
+def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
     """Return operations in the order of their starts on the host, with their ranges joined.
 
     A forward and its loss have two ranges with the same name. They are parts of one operation if no
@@ -225,7 +227,7 @@ def _has_repeated_numbers(session: RecordedSession) -> bool:
     return bool((np.diff(number[number >= 0]) <= 0).any())
 
 
-def _iterations(
+def _make_iterations(
     session: RecordedSession, operations: RecordedOperations
 ) -> tuple[Ints, tuple[str, ...], bool]:
     """Return the iterations of operations.
@@ -247,7 +249,7 @@ def _iterations(
     return index[operations.iteration], names, True
 
 
-def _pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
+def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
     """Return the times when nothing was recorded, each in the row of the operation before it."""
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
@@ -258,7 +260,7 @@ def _pauses(session: RecordedSession, operations: RecordedOperations) -> model.B
     return model.BusyIntervals(before, start_ns, end_ns)
 
 
-def _notes(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
+def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
     """Yield the limitations of a recording.
 
     Args:
@@ -343,10 +345,12 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
     def session() -> RecordedSession:
         return read_session(path, watch)
 
-    yield OpenTable(path, lambda: table_of(session()), _UNTOLD, lambda: tuple(_facts(session())))
+    yield OpenTable(
+        path, lambda: make_table(session()), _UNTOLD, lambda: tuple(_list_facts(session()))
+    )
 
 
-def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
+def _list_facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
     """Yield properties of a recording, as pairs of name and value."""
     header = session.header
     world = f" of {header.world_size}" if header.world_size > 0 else ""

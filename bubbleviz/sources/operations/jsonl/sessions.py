@@ -1,4 +1,4 @@
-"""Sessions: which files are parts of one recording, and which recordings are of one run."""
+"""Sessions: finds the files that are parts of one recording, and the recordings of one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOCKS_NS = 1_000_000_000
 _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
-def parts_of(path: str) -> list[str]:
+def find_parts(path: str) -> list[str]:
     """Return the files of the recording that a file belongs to, in the order of their parts.
 
     The header of a part identifies its recording; the other parts have adjacent numbers.
@@ -30,38 +30,46 @@ def parts_of(path: str) -> list[str]:
     Raises:
         ProfileError: The file cannot be read, or is no recording.
     """
-    header = recorded.header_of(path)
+    header = recorded.read_header(path)
     parts = {header.part: path}
-    for other, file in _around(path, header.session):
+    for other, file in _find_other_files(path, header.session):
         parts.setdefault(other.part, file)
     return [parts[part] for part in sorted(parts)]
 
 
-def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
-    """Yield the other files of a session, going down and up from the number of one file."""
-    stem, file_number = recorded.rank_and_number(path) or ("", 0)
+def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
+    """Yield header and path of the other files of a session.
+
+    Files are tried with decreasing and then with increasing numbers, starting from the number of
+    the given file, until a file is missing or belongs to another session.
+
+    Args:
+        path: A file of the session.
+        session: Key of the session, see :attr:`Header.session`.
+    """
+    stem, file_number = recorded.parse_file_name(path) or ("", 0)
     for step in (-1, 1) if stem else ():
         number = file_number + step
         while number >= 0:
-            file = _numbered(stem, number)
-            other = _header_or_none(file)
+            file = _format_file_name(stem, number)
+            other = _read_header_if_valid(file)
             if other is None or other.session != session:
                 break
             yield other, file
             number += step
 
 
-def first_parts(files: Sequence[str]) -> list[str]:
+def select_first_parts(files: Sequence[str]) -> list[str]:
     """Return the first part of each recording; opening it reads all parts. Keep other files."""
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
-        header = _header_or_none(file) if file.endswith(layout.SUFFIX) else None
+        header = _read_header_if_valid(file) if file.endswith(layout.SUFFIX) else None
         session, part = (file, 0) if header is None else (header.session, header.part)
         parts_of_session.setdefault(session, []).append((part, file))
     return [min(parts, key=itemgetter(0))[1] for parts in parts_of_session.values()]
 
 
-def newest_run(files: Sequence[str]) -> list[str]:
+def select_newest_run(files: Sequence[str]) -> list[str]:
     """Return the files of the newest run in a directory, plus every file without a header.
 
     The run consists of the recording of each rank that began last. Recordings of another number of
@@ -71,7 +79,9 @@ def newest_run(files: Sequence[str]) -> list[str]:
     Files with a damaged header are kept, since they may belong to the run; reading them reports
     the damage.
     """
-    headers = {f: h for f in first_parts(files) if (h := _header_or_none(f)) is not None}
+    headers = {
+        f: h for f in select_first_parts(files) if (h := _read_header_if_valid(f)) is not None
+    }
     if not headers:
         return list(files)
     newest = max(headers.values(), key=lambda header: header.began_utc_ns)
@@ -85,31 +95,31 @@ def newest_run(files: Sequence[str]) -> list[str]:
         file
         for file in of_rank.values()
         if headers[file].session == newest.session
-        or _ended_utc_ns(file, headers[file]) + clocks_ns >= newest.began_utc_ns
+        or _estimate_end_utc_ns(file, headers[file]) + clocks_ns >= newest.began_utc_ns
     }
-    return [file for file in files if file in run or _header_or_none(file) is None]
+    return [file for file in files if file in run or _read_header_if_valid(file) is None]
 
 
-def _ended_utc_ns(file: str, header: Header) -> int:
+def _estimate_end_utc_ns(file: str, header: Header) -> int:
     """Return UTC at the end of a recording.
 
     This is when its last iteration was written, or when its last file began if it has none.
     """
-    last_part = parts_of(file)[-1]
-    iteration = recorded.last_iteration(last_part)
+    last_part = find_parts(file)[-1]
+    iteration = recorded.read_last_iteration(last_part)
     if iteration is None:
-        return max(header.began_utc_ns, recorded.header_of(last_part).clock.utc_ns)
+        return max(header.began_utc_ns, recorded.read_header(last_part).clock.utc_ns)
     return iteration.clock.utc_ns
 
 
-def _numbered(stem: str, number: int) -> str:
+def _format_file_name(stem: str, number: int) -> str:
     """Return the path of a rank's file with a number."""
     return f"{stem}.{number}{layout.SUFFIX}" if number else f"{stem}{layout.SUFFIX}"
 
 
-def _header_or_none(path: str) -> Header | None:
+def _read_header_if_valid(path: str) -> Header | None:
     try:
-        return recorded.header_of(path)
+        return recorded.read_header(path)
     except ProfileError:
         return None
 
@@ -148,7 +158,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     """
     watch(0.0)
     names: Numbering[str] = Numbering()
-    paths = parts_of(path)
+    paths = find_parts(path)
     readers = [PartReader(part, names) for part in paths]
     stretches: list[Stretch] = []
     before: Header | None = None
@@ -181,7 +191,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         header=header,
         parts=len(paths),
         names=names.values,
-        stretch=recorded.sorted_stretch(recorded.joined_stretches(stretches)),
+        stretch=recorded.sort_stretch(recorded.join_stretches(stretches)),
         n_damaged=sum(reader.n_damaged + reader.n_tail_damaged for reader in readers),
         damage=damage,
         tail_bytes=sum(reader.cut_bytes for reader in readers),
@@ -190,6 +200,8 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 def has_neighbours(session: RecordedSession) -> bool:
     """Return whether files of other sessions have the numbers next to those of a recording."""
-    stem, number = recorded.rank_and_number(session.path) or ("", 0)
+    stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbours = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
-    return any(_header_or_none(_numbered(stem, neighbour)) for neighbour in neighbours)
+    return any(
+        _read_header_if_valid(_format_file_name(stem, neighbour)) for neighbour in neighbours
+    )
