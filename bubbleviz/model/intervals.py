@@ -297,6 +297,7 @@ class GroupCover:
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
+        """Return how much of each group's set is before a time."""
         # Clip times to the extent of the group, because the line continues with other groups.
         first_ns, last_ns = self._extents
         inside_ns = np.clip(time_ns, first_ns[group], last_ns[group])

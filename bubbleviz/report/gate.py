@@ -282,6 +282,11 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
 
 
 def _parse_limit(text: str, option: str) -> Limit:
+    """Parse one limit; see :func:`parse_limits`.
+
+    Raises:
+        UsageError: The limit has another form.
+    """
     name, equals, limit_text = (part.strip() for part in text.rpartition("="))
     is_window = option == "--max-time"
     amount, unit = _parse_number(limit_text)

@@ -50,6 +50,14 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
 def _summarize_kind(
     stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]
 ) -> PhaseMemory:
+    """Return the medians of the memory of operations of one virtual stage and phase.
+
+    Args:
+        stage: Virtual stage, or -1 if unknown.
+        phase: Phase of the operations.
+        rows: Tables and row numbers of the operations.
+    """
+
     def median_of(name: str) -> float:
         return float(median(float(getattr(table, name)[row]) for table, row in rows))
 

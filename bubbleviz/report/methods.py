@@ -102,6 +102,7 @@ def _count_bidirectional_microbatches(report: Report) -> int | None:
 
 
 def _count_ranks(report: Report) -> str:
+    """Format the numbers of ranks, stages and hosts: ``8 ranks (4 pipeline stages, 1 host)``."""
     stages = {rank.stage for rank in report.ranks}
     stage_count = (
         "" if not stages or None in stages else f"{format_count(len(stages), 'pipeline stage')}, "
@@ -111,6 +112,7 @@ def _count_ranks(report: Report) -> str:
 
 
 def _format_result(mean: float, spread: Spread) -> str:
+    """Format the mean of a ratio with its spread, or alone for a single iteration."""
     if spread.std is None or spread.ci95 is None:
         return format_percent(mean)
     if spread.pair is not None:

@@ -32,6 +32,7 @@ def list_operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
 
 
 def _convert_times(entry: PhaseTimeEntry) -> OperationTimes:
+    """Convert saved times of one kind of operations; unknown numbers become -1."""
     return OperationTimes(
         phase=parse_phase_label(entry.phase) or Phase.F,
         median_ns=entry.median_ns,

@@ -76,6 +76,11 @@ def read_summary(path: str) -> RunSummary:
 
 
 def _read_summary(path: str, data: bytes) -> RunSummary:
+    """Decode and check a report of ``analyze``.
+
+    Raises:
+        InputError: The data is a report of another kind or version, or is damaged.
+    """
     schema = _read_schema(path, data)
     if schema == IDLE_SCHEMA:
         raise _make_idle_report_error(path, _decode(path, data, IdleSummary))

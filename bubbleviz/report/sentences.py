@@ -115,6 +115,7 @@ def _record_again(report: Report) -> str:
 
 
 def _record_launches(report: Report) -> str:
+    """Return the advice to record again because kernels lack their launching call."""
     n_kernels, n_unlinked = count_unlinked_kernels(report)
     low, mean = (
         report.lower_bound(report.headline),
@@ -185,6 +186,7 @@ def _describe_launch_gaps(report: Report) -> str:
 
 
 def _name_compute(report: Report) -> str:
+    """Return the advice to name compute outside operations, with its share of the window."""
     time = report.kernel_time
     percentage = format_percent(time.unattributed_ns / time.window_ns)
     return (
@@ -202,6 +204,7 @@ def _compare_with_idle(report: Report) -> str:
 
 
 def _skip_warm_up(report: Report) -> str:
+    """Return the advice to exclude the first averaged iteration, which warms up."""
     diagnosis = report.explanation.diagnosis
     times = 0.0 if diagnosis is None else diagnosis.warm_up
     first = next(iteration for iteration in report.iterations if iteration.averaged)
@@ -231,6 +234,7 @@ def _get_unreplayed_reason(report: Report) -> str:
 
 
 def _describe_no_single_delay(report: Report) -> str:
+    """Return a sentence that compares the bubble with the replay without any delay."""
     measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
     typical_one = report.typical_iteration()
     if report.summary.iterations > 1 and typical_one is not None:
@@ -504,6 +508,7 @@ def _format_range(multiples: Sequence[float]) -> str:
 
 
 def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _Text:
+    """Return the text on a host on which all ranks are slow."""
     host, n_ranks = report.ranks[fault.ranks[0]].host, format_count(len(fault.ranks), "rank")
     return (
         f"Find out why host {host} is slow",
@@ -527,6 +532,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
 
 
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
+    """Return the text on microbatches that are longer than others on all stages."""
     times = f"{_format_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
@@ -571,6 +577,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
+    """Return the text on a slow link, or on transfers in general if no link is slow."""
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
@@ -588,6 +595,7 @@ def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
 
 
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
+    """Return the text on ranks that become slower gradually."""
     becomes = "becomes" if len(fault.ranks) == 1 and not fault.detail else "become"
     return (
         f"Find out why {_name_faulty_ranks(report, fault)} {becomes} slower and slower",
@@ -597,6 +605,7 @@ def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
+    """Return the text on ranks that became slower in a single jump."""
     iteration = truncate_name(report.iterations[fault.iterations[0]].name)
     return (
         f"Find out what changed on {_name_faulty_ranks(report, fault)} before iteration "
@@ -643,6 +652,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
+    """Return the text on transfers that wait behind an earlier one whose data is late."""
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
     return (
@@ -653,6 +663,7 @@ def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text
 
 
 def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text:
+    """Return the text on a first stage that waits for tokens of an earlier decoding step."""
     chunks = "one chunk more" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (

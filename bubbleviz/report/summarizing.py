@@ -117,6 +117,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
 
 def _list_ranks(report: Report) -> list[summary.RankEntry]:
+    """Return an entry for each rank, with its scores."""
     slowness = report.slowness
     return [
         summary.RankEntry(
@@ -161,6 +162,7 @@ def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
 def _make_iteration(
     report: Report, iteration: Iteration, *, by_rank: bool
 ) -> summary.IterationEntry:
+    """Return the entry of an iteration, with its ranks if ``by_rank``."""
     ratios, causes = iteration.ratios, report.explanation.causes
     return summary.IterationEntry(
         index=iteration.index,
@@ -258,6 +260,7 @@ def _list_intervals(
 
 
 def _compute_numbers(report: Report) -> summary.Numbers:
+    """Return the statistics over averaged iterations."""
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
     cause_ns = {}
@@ -295,6 +298,7 @@ def _make_parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
 
 
 def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
+    """Return the entry of a recognized schedule, or None if it was not looked for."""
     if recognition is None:
         return None
     return summary.ScheduleEntry(
@@ -310,6 +314,7 @@ def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | N
 
 
 def _make_deviation(deviation: Deviation) -> summary.DeviationEntry:
+    """Return the entry of an operation that is not where the schedule has it."""
     return summary.DeviationEntry(
         rank=deviation.rank,
         iteration=deviation.iteration,
@@ -351,6 +356,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
 
 
 def _list_stragglers(report: Report) -> list[summary.Straggler]:
+    """Return an entry for each of the slowest operations."""
     stragglers = report.explanation.phase_times.stragglers
     rows = np.array([row for row, _ in stragglers], np.int64)
     return [
@@ -383,6 +389,10 @@ def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
 
 
 def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
+    """Return the entry of the critical path, or None if there is none.
+
+    Slacks are left out if there are more than ``_MAX_SLACKS``.
+    """
     path = report.explanation.path
     if path is None:
         return None
@@ -419,6 +429,7 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 
 
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
+    """Return the entry of other schedules, or None if they were not simulated."""
     if what_if is None:
         return None
     measured = what_if.measured
@@ -433,6 +444,7 @@ def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
 
 
 def _make_choice(choice: Choice) -> summary.ChoiceEntry:
+    """Return the entry of the iteration under one schedule."""
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
@@ -463,6 +475,7 @@ def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
 
 
 def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
+    """Return an entry for each of the longest bubbles."""
     idle = report.bubbles
     return [
         summary.LongBubble(
@@ -478,6 +491,7 @@ def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
+    """Return the entry of the cost of stragglers."""
     links = list(slowdowns.by_link)
     rank = np.flatnonzero(~np.isnan(slowness.slowdown))
     return summary.SlowdownEntry(
@@ -508,6 +522,7 @@ def _make_slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownCo
 
 
 def _save_timeline(timeline: Timeline) -> summary.SavedTimeline:
+    """Return a timeline in the form in which JSON contains it."""
     return summary.SavedTimeline(
         base_ns=timeline.base_ns,
         names=timeline.names,
