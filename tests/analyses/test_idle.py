@@ -96,14 +96,14 @@ def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path:
         r(30, 70, "b.py(1): f", 2),
         r(0, 200, "c.py(9)", 3),
     ]
-    for others, told in (
+    for other_ranges, expected in (
         ([], {"Python": 50}),
         ([r(40, 50, "aten::mm", 2)], {"Python": 40, "operators": 10}),
     ):
         rank = get_only_rank(
-            bubbleviz.idle(write_profile(tmp_path, kernels, calls, [*frames, *others]))
+            bubbleviz.idle(write_profile(tmp_path, kernels, calls, [*frames, *other_ranges]))
         )
-        assert list_times(rank) == {**told, "no host trace": 20, "launch": 20}
+        assert list_times(rank) == {**expected, "no host trace": 20, "launch": 20}
 
 
 def test_what_the_profiler_held_up_is_its_own(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: Co
 
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:
-    one, two = (
+    first_file, second_file = (
         write_profile(
             tmp_path,
             [k(0, 10, 1), k(at, at + 9, 2)],
@@ -255,7 +255,7 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
         )
         for name, at in (("a", 50), ("b", 90))
     )
-    report = bubbleviz.idle([one, two])
+    report = bubbleviz.idle([first_file, second_file])
 
     assert [rank.label for rank in report.ranks] == ["a.sqlite pid 1 GPU 0", "b.sqlite pid 1 GPU 0"]
     assert {part.activity: part.idle_ns // US for part in report.activities} == {
@@ -263,9 +263,9 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
         "launch": 10 + 10,
     }
     assert report.activities[0].rank == 1
-    for twin in (one, copy(one, tmp_path / "c.sqlite")):
+    for twin in (first_file, copy(first_file, tmp_path / "c.sqlite")):
         with pytest.raises(MismatchError, match="are the same profile"):
-            bubbleviz.idle([one, two, twin])
+            bubbleviz.idle([first_file, second_file, twin])
 
 
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -321,8 +321,8 @@ def test_what_devices_do_beside_compute_is_advised_on(
     )
 
     assert make_title(report) == title
-    for sentence, begins in zip(advice(report), advised, strict=True):
-        assert sentence.startswith(begins)
+    for sentence, beginning in zip(advice(report), advised, strict=True):
+        assert sentence.startswith(beginning)
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,12 +415,12 @@ HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000
 
 
 def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
-    named = HOSTILE.replace("\x00", "\x01")
+    printed_name = HOSTILE.replace("\x00", "\x01")
     file = write_profile(
         tmp_path,
-        [k(0, 10, 1, named), k(100, 110, 2, named)],
-        [c(-9, 0, 1), c(90, 91, 2, name=named)],
-        [r(20, 80, named), r(-10, 50, f"{named}1"), r(50, 120, f"{named}2")],
+        [k(0, 10, 1, printed_name), k(100, 110, 2, printed_name)],
+        [c(-9, 0, 1), c(90, 91, 2, name=printed_name)],
+        [r(20, 80, printed_name), r(-10, 50, f"{printed_name}1"), r(50, 120, f"{printed_name}2")],
     )
     out = tmp_path / "gaps.csv"
 
@@ -434,31 +434,33 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     json.loads(as_json(bubbleviz.idle(file), 5))
 
     kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
-    many = write_profile(tmp_path, kernels, [c(30, 35, 7)], hostname="<script>\x01" + "x" * 10_000)
-    drawn = draw_idle(bubbleviz.idle(many))
-    ElementTree.fromstring(drawn)
-    assert "<script>" not in drawn
-    assert "and 8 more devices" in drawn
-    assert len(drawn) < 300_000
+    hostile_file = write_profile(
+        tmp_path, kernels, [c(30, 35, 7)], hostname="<script>\x01" + "x" * 10_000
+    )
+    picture = draw_idle(bubbleviz.idle(hostile_file))
+    ElementTree.fromstring(picture)
+    assert "<script>" not in picture
+    assert "and 8 more devices" in picture
+    assert len(picture) < 300_000
 
 
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     report = bubbleviz.idle(plant_idle(tmp_path))
 
-    drawn = draw_idle(report)
+    picture = draw_idle(report)
 
-    root = ElementTree.fromstring(drawn)
+    root = ElementTree.fromstring(picture)
     words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
     words = [text.replace("\u00a0", " ") for text in words]
     assert words[0] == "1 device, idle for 25.0 % of the time"
     assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(words)
-    assert drawn == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
+    assert picture == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
     (rank,) = report.ranks
     slices_ns = rank.slice_ns.sum(axis=0)
     assert (slices_ns.sum(), rank.slice_ns[:3].sum()) == (rank.span_ns, rank.busy_ns)
     assert slices_ns.max() - slices_ns.min() <= 1
     # A device alone has nothing beside it.
-    assert TITLE not in drawn
+    assert TITLE not in picture
     assert TITLE not in texts(report)
 
 
@@ -468,9 +470,9 @@ def test_a_single_kernel_gives_no_duty_cycle(
     end_ns: int, ranges: tuple[R, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     run = write_profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
-    written = tmp_path / "idle.json"
-    text = " ".join(cli.printed("idle", str(run), "--json", str(written)).split())
-    document = json.loads(written.read_text(encoding="utf-8"))
+    json_file = tmp_path / "idle.json"
+    text = " ".join(cli.printed("idle", str(run), "--json", str(json_file)).split())
+    document = json.loads(json_file.read_text(encoding="utf-8"))
     assert "1 device with a single kernel or copy" in text
     assert "100.00" not in text
     assert "profile more of the run" in text
@@ -513,11 +515,11 @@ def texts(measurement: IdleMeasurement, top: int = 12) -> str:
 def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:
     files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500))]
     expected = bubbleviz.idle([str(file) for file in files])
-    twice = (
+    duplicate_names = (
         "INSERT INTO StringIds SELECT 1000, value FROM StringIds WHERE value = 'gemm'",
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1000 WHERE start > 0",
     )
-    edit_database(files[1], *twice)
+    edit_database(files[1], *duplicate_names)
     report = bubbleviz.idle([str(file) for file in files])
 
     assert report.scores() == expected.scores() == (0.625, 1.0)
@@ -659,17 +661,17 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     assert "data loading" in compared
     assert cli("gate", other, "--baseline", saved)[0] == 0
     assert cli("gate", first, "--max-bubble", "1%")[0] == 3
-    written = page.read_text()
+    html = page.read_text()
     # A long name is cut, behind the numbers.
-    _, kernels = written.split("Longest kernels")
+    _, kernels = html.split("Longest kernels")
     assert kernels.index(">mean us<") < kernels.index(">kernel<")
-    assert "text-overflow:ellipsis" in written
-    assert 'name="color-scheme" content="light dark"' in written
+    assert "text-overflow:ellipsis" in html
+    assert 'name="color-scheme" content="light dark"' in html
     for command in ("plan", "view"):
         assert f"run bubbleviz view {first}\n" in cli.refused(command, saved, code=1)
-    moved = first.rename(tmp_path / "moved")
+    moved_file = first.rename(tmp_path / "moved")
     assert "the profiles, which are no longer" in cli.refused("view", saved, code=1)
-    moved.rename(first)
+    moved_file.rename(first)
     report = tmp_path / "report.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", report)
     assert "compare reports of the same kind" in cli.refused("compare", saved, report, code=2)

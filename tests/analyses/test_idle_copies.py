@@ -294,10 +294,10 @@ def total(ns: int, size: int | None = 0, direction: Direction = Direction.UNKNOW
 
 def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
     assert merge_totals([]) == ()
-    (same,) = merge_totals([total(5, 1), total(6, 2)])
-    assert (same.count, same.size, same.time_ns) == (2, 3, 11)
-    (same,) = merge_totals([total(5, 1), total(6, None)])
-    assert same.size is None
+    (merged,) = merge_totals([total(5, 1), total(6, 2)])
+    assert (merged.count, merged.size, merged.time_ns) == (2, 3, 11)
+    (merged,) = merge_totals([total(5, 1), total(6, None)])
+    assert merged.size is None
     shorter, longer = total(5, direction=Direction.PEER_TO_PEER), total(6)
     assert merge_totals([shorter, longer]) == (longer, shorter)
 

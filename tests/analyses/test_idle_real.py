@@ -80,8 +80,8 @@ def test_real_traces_of_jax_add_up(subtests: pytest.Subtests) -> None:
             if name.startswith("jax_cpu4"):
                 steps = [step.name for step in report.ranks[0].steps if step.name is not None]
                 assert steps == ["train#step_num=0#", "train#step_num=1#", "train#step_num=2#"]
-                told = {part.activity for rank in report.ranks for part in rank.activities}
-                assert {"waiting", "operators", "host: train"} <= told
+                activities = {part.activity for rank in report.ranks for part in rank.activities}
+                assert {"waiting", "operators", "host: train"} <= activities
 
 
 #: What HolisticTraceAnalysis 0.5.0 tells of PyTorch traces, in microseconds, with
@@ -101,18 +101,18 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
         with subtests.test(name=name):
             idle, compute, span, overlap = published
 
-            own = get_only_rank(bubbleviz.idle(get_real_file(f"kineto/{name}.json.gz")))
+            rank = get_only_rank(bubbleviz.idle(get_real_file(f"kineto/{name}.json.gz")))
 
             # What HTA calls non-compute is communication and copies that no compute hides.
-            other_ns = own.exposed_communication_ns + own.exposed_copy_ns
-            told = (own.idle_ns, own.compute_ns, own.span_ns, other_ns)
-            assert [ns / 1000 for ns in told] == pytest.approx(
+            other_ns = rank.exposed_communication_ns + rank.exposed_copy_ns
+            measured = (rank.idle_ns, rank.compute_ns, rank.span_ns, other_ns)
+            assert [ns / 1000 for ns in measured] == pytest.approx(
                 [idle, compute, span, span - compute - idle], abs=0.06
             )
             if overlap is None:
-                assert own.overlap is None
+                assert rank.overlap is None
             else:
-                assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
+                assert 100 * (rank.overlap or 0) == pytest.approx(overlap, abs=0.005)
 
 
 def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:

@@ -108,12 +108,12 @@ def test_names_of_activities(name: str, activity: str) -> None:
 
 
 def test_every_activity_says_what_it_means_and_what_may_help() -> None:
-    known = default_activities()
-    for name in {own.name for own in known.activities}:
-        told = known.find(name)
-        assert told is not None
-        assert told.meaning
-        assert told.advice
+    activities = default_activities()
+    for name in {own.name for own in activities.activities}:
+        activity = activities.find(name)
+        assert activity is not None
+        assert activity.meaning
+        assert activity.advice
 
 
 def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(worlds(), st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(-20, 60))
-def test_steps_add_up(world: World, lengths: list[int], begin: int) -> None:
-    ranges, now = list(world.ranges), begin
+def test_steps_add_up(world: World, lengths: list[int], first_start: int) -> None:
+    ranges, now = list(world.ranges), first_start
     for number, length in enumerate(lengths):
         ranges.append((now, now + length, 1, f"ProfilerStep#{number}"))
         now += length + number % 2
@@ -241,12 +241,12 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
         [f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80]
     )
     file = write_profile(tmp_path, kernels, calls, ranges)
-    whole = get_only_rank(bubbleviz.idle(file))
+    complete = get_only_rank(bubbleviz.idle(file))
 
     report = bubbleviz.idle(file, window=parse_window("iteration:4-5"))
 
     rank = get_only_rank(report)
-    assert rank.steps == whole.steps[1:3]
+    assert rank.steps == complete.steps[1:3]
     assert (rank.start_ns, rank.end_ns) == (100 * US, 360 * US)
     assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
     check_sums(rank)

@@ -45,14 +45,14 @@ def two_devices(
     name: str = NCCL,
     device: int = 1,
     launch: tuple[int, int] = (50, 55),
-    beside: bool = False,
+    on_second_device: bool = False,
 ) -> Path:
     """Return an export in which a kernel waits for one, or a copy, that another stream runs.
 
     ::
 
         device 0, stream 7    P 0-100            W 600-700
-        device 0, stream 8               300-400, if ``beside``
+        device 0, stream 8               300-400, if ``on_second_device``
         device 1, stream 20   K 50-500
         host                  record at 30, wait at 40, launch W at 50
     """
@@ -60,7 +60,7 @@ def two_devices(
     copies = [M(50 * US, 500 * US, 2, device=device, stream=20)] if name == COPY else []
     kernels = [k(0, 100, 1), k(600, 700, 5, "gemm_after"), *([] if copies else [work])]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(40, 42, 4, name=WAIT), c(*launch, 5)]
-    if beside:
+    if on_second_device:
         kernels.append(k(300, 400, 6, "other", stream=8))
         calls.append(c(20, 21, 6))
     return write_profile(folder, kernels, calls, copies=copies)
@@ -94,8 +94,10 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     check_sums(rank)
 
     # The host is late until 300, launches until 340, and only then the event is waited for.
-    late = two_devices(tmp_path, name=name, launch=(300, 340))
-    assert list_times(bubbleviz.idle(add_synchronisation(late, [RECORDED], [WAITED])).ranks[0]) == {
+    late_launch = two_devices(tmp_path, name=name, launch=(300, 340))
+    assert list_times(
+        bubbleviz.idle(add_synchronisation(late_launch, [RECORDED], [WAITED])).ranks[0]
+    ) == {
         "no host trace": 200,
         "launch": 40,
         activity: 160,
@@ -164,15 +166,17 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
 
 @pytest.mark.parametrize("case", PROOFS)
 def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -> None:
-    own, found = PROOFS[case]
-    kernels = [k(0, 100, 1), *own.get("kernels", [LONG]), k(600, 700, 5)]
-    calls = [c(-10, -5, 1), *own.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
+    events, expected = PROOFS[case]
+    kernels = [k(0, 100, 1), *events.get("kernels", [LONG]), k(600, 700, 5)]
+    calls = [c(-10, -5, 1), *events.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
     file = write_profile(tmp_path, kernels, calls)
-    file = add_synchronisation(file, own.get("records", [RECORDED]), own.get("waits", [WAITED]))
+    file = add_synchronisation(
+        file, events.get("records", [RECORDED]), events.get("waits", [WAITED])
+    )
 
     rank = bubbleviz.idle(file).ranks[0]
 
-    assert [(wait.work, wait.blocked_ns / US) for wait in rank.waits] == found
+    assert [(wait.work, wait.blocked_ns / US) for wait in rank.waits] == expected
 
 
 @pytest.mark.parametrize(
@@ -195,9 +199,9 @@ def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) 
 
     assert report.ranks[0].waits == ()
     assert list_times(report.ranks[0]) == {"stream or rank dependency": 500}
-    known = any(record.stream == 33 or record.device == 5 for record in records)
-    told = [note.count for note in report.limitations if note.what == "what streams waited for"]
-    assert told == ([] if known else [1])
+    is_recorded = any(record.stream == 33 or record.device == 5 for record in records)
+    counts = [note.count for note in report.limitations if note.what == "what streams waited for"]
+    assert counts == ([] if is_recorded else [1])
 
 
 def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "expected"),
+    ("removed", "expected"),
     [
         ("CUPTI_ACTIVITY_KIND_KERNEL.streamId", None),
         *((table, None) for table in (WAITS, RECORDS)),
@@ -232,8 +236,8 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_some_columns_are_needed(tmp_path: Path, lost: str, expected: bool | None) -> None:
-    without = dict.fromkeys(lost.format(table) for table in (WAITS, RECORDS))
+def test_some_columns_are_needed(tmp_path: Path, removed: str, expected: bool | None) -> None:
+    without = dict.fromkeys(removed.format(table) for table in (WAITS, RECORDS))
     file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
 
     report = bubbleviz.idle(file)
@@ -244,7 +248,7 @@ def test_some_columns_are_needed(tmp_path: Path, lost: str, expected: bool | Non
         assert list_times(report.ranks[0]) == {"stream or rank dependency": 500}
         assert [rank.waits for rank in report.ranks] == [(), ()]
     reasons = [note.reason for note in report.limitations if "waited for" in note.what]
-    assert (f"{file} lacks {lost}" in reasons) == bool(expected)
+    assert (f"{file} lacks {removed}" in reasons) == bool(expected)
     assert reasons == [] or expected is not False
 
 
@@ -270,7 +274,7 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
-    ("name", "wait", "found"),
+    ("name", "wait", "expected"),
     [
         ("cudaStreamSynchronize", Wait(91, 7, correlation=4), ("first", "stream 7")),
         ("cudaStreamSynchronize", Wait(91, 20, correlation=4), ("second", "stream 20")),
@@ -280,7 +284,7 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
     ],
 )
 def test_what_a_host_waited_for_is_named(
-    tmp_path: Path, name: str, wait: Wait, found: tuple[str, str] | None, *, traced: bool
+    tmp_path: Path, name: str, wait: Wait, expected: tuple[str, str] | None, *, traced: bool
 ) -> None:
     """The host waits from 90 to 400, while the device is idle from 300 on."""
     kernels = [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)]
@@ -292,7 +296,7 @@ def test_what_a_host_waited_for_is_named(
     assert list_times(rank) == {"waiting": 100, "no host trace": 80, "launch": 20}
     check_sums(rank)
     waits = [(w.waiting, w.work, w.stream, w.waits, w.idle_ns, w.blocked_ns) for w in rank.waits]
-    assert waits == ([(f"host, {name}", *found, 1, 100 * US, 100 * US)] if found else [])
+    assert waits == ([(f"host, {name}", *expected, 1, 100 * US, 100 * US)] if expected else [])
 
 
 def test_waits_for_kernels_whose_name_has_two_ids_are_one_row(tmp_path: Path) -> None:

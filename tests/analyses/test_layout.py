@@ -50,11 +50,11 @@ def test_tables_are_read(tmp_path: Path) -> None:
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     layers = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
     text = format_table(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
-    again = read_layers(table(tmp_path, text))
-    assert (layers.in_bytes, again.in_bytes) == (False, True)
+    model = read_layers(table(tmp_path, text))
+    assert (layers.in_bytes, model.in_bytes) == (False, True)
     for name in layers.layers.column_names():
-        assert getattr(again.layers, name).tolist() == getattr(layers.layers, name).tolist()
-    assert again.layers.names == ("a", "'=b")
+        assert getattr(model.layers, name).tolist() == getattr(layers.layers, name).tolist()
+    assert model.layers.names == ("a", "'=b")
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,19 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
 def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path / "before")
-    named = [] if planting.inference else [planting.schedule]
-    report = find_layouts(model, schedules=named)
+    schedules = [] if planting.inference else [planting.schedule]
+    report = find_layouts(model, schedules=schedules)
     (row,), printed = report.rows, str(list(list_sections(report)))
     assert ("VLLM_PP_LAYER_PARTITION=4,3,3,2" in printed) == planting.inference
     assert row.best is not None
     assert row.baseline_ns is not None
     counts = tuple(len(stage) for stage in row.best.layout.stages)
-    again = planted(replace(planting, layer_counts=counts), tmp_path / "after")
+    second_run = planted(replace(planting, layer_counts=counts), tmp_path / "after")
 
     assert row.own
     assert row.proven
     assert row.baseline_ns == pytest.approx(model.ran_ns, rel=1e-4)
-    assert row.best.makespan_ns == pytest.approx(again.ran_ns, rel=1e-4)
+    assert row.best.makespan_ns == pytest.approx(second_run.ran_ns, rel=1e-4)
     assert row.best.makespan_ns < 0.96 * row.baseline_ns
     # The advice of analyze moves the same layers for the same saving.
     first, *_ = write_all_advice(bubbleviz.analyze(tmp_path / "before"))
@@ -170,8 +170,8 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
 def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
     """Of modules, each process counts its own from 0; the layers are numbered through."""
     names = "nn.Module: TransformerLayer_{}"
-    apart = replace(BASE, layer_names=names, layer_backward=False)
-    plant(apart if modules else replace(BASE, autograd="named"), tmp_path / "nsys")
+    planting = replace(BASE, layer_names=names, layer_backward=False)
+    plant(planting if modules else replace(BASE, autograd="named"), tmp_path / "nsys")
     traces = write_traces(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=modules)
     model = measure_model([str(trace) for trace in traces])
 

@@ -43,9 +43,9 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
     ranks = [write_file(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
     with pytest.raises(InputError, match="no file given"):
         measure_communication([])
-    for own in (path, ranks[0]):
+    for duplicate in (path, ranks[0]):
         with pytest.raises(NothingToAnalyseError, match="no communication operation"):
-            measure_communication(own)
+            measure_communication(duplicate)
     with pytest.raises(MismatchError, match="are the same profile"):
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
     with pytest.raises(MismatchError, match="the same file twice"):
@@ -57,8 +57,10 @@ def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path
 def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
     communication = measure_communication(str(write_planes(tmp_path, gpu_planes())))
 
-    (outside,) = (note for note in communication.limitations if "outside its ranges" in note.what)
-    assert outside.reason.endswith("add NCCL's event files, or record a profile with nsys")
+    (limitation,) = (
+        note for note in communication.limitations if "outside its ranges" in note.what
+    )
+    assert limitation.reason.endswith("add NCCL's event files, or record a profile with nsys")
     assert {"operations whose members are unknown"} < list_limitation_subjects(communication)
     assert "operations whose waiting is unknown" not in list_limitation_subjects(communication)
 
@@ -125,15 +127,15 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     """Rank 0 sends twice to 1; the k-th send is the k-th receive, whatever else there is."""
-    one, two = Plugin(pid=1, lag=EXACT), Plugin(pid=1, gpu=3 * 10**17, lag=EXACT)
-    for number, late in enumerate((5_000, 9_000)):
+    sender, receiver = Plugin(pid=1, lag=EXACT), Plugin(pid=1, gpu=3 * 10**17, lag=EXACT)
+    for number, delay_ns in enumerate((5_000, 9_000)):
         start = 1_000_000 * (number + 1)
-        one.add(Op("Send", start, start + 90_000, rank=0, peer=1))
-        two.add(Op("Recv", start + late, start + 90_000, rank=1, peer=0))
-        two.add(Op("Recv", start + 200_000, start + 300_000, rank=1, peer=7))
+        sender.add(Op("Send", start, start + 90_000, rank=0, peer=1))
+        receiver.add(Op("Recv", start + delay_ns, start + 90_000, rank=1, peer=0))
+        receiver.add(Op("Recv", start + 200_000, start + 300_000, rank=1, peer=7))
     paths = [
-        write_file(tmp_path, "t-1.txt", one.text()),
-        write_file(tmp_path, "t-2.txt", two.text()),
+        write_file(tmp_path, "t-1.txt", sender.text()),
+        write_file(tmp_path, "t-2.txt", receiver.text()),
     ]
     communication = measure_communication(paths)
 
@@ -202,15 +204,15 @@ def number(cell: str) -> float:
 def covered(communication: Communication) -> int:
     """Return the time in which each GPU runs anything, instant by instant."""
     instants: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-    whole = 0
+    covered_ns = 0
     for gpu, clock, start, length in list_columns(
         communication, "gpu", "clock", "start_ns", "duration_ns"
     ):
         if length >= 0 and start == UNKNOWN:
-            whole += length
+            covered_ns += length
         elif length >= 0:
             instants[gpu, clock].update(range(start, start + length))
-    return whole + sum(len(of_gpu) for of_gpu in instants.values())
+    return covered_ns + sum(len(of_gpu) for of_gpu in instants.values())
 
 
 def check(communication: Communication) -> None:
@@ -218,9 +220,9 @@ def check(communication: Communication) -> None:
     rows = rows_of(communication)
     document = json.loads(as_json(communication))
     sums = sum_operations(communication.operations)
-    listed = rows[:-1] if len(find_totals(communication)) > 1 else rows
+    operation_rows = rows[:-1] if len(find_totals(communication)) > 1 else rows
     for name in SUMS:
-        total = sum(number(row[name]) for row in listed)
+        total = sum(number(row[name]) for row in operation_rows)
         assert total == pytest.approx(number(rows[-1][name]), abs=0.0006 * len(rows)), name
     assert rows[-1]["count"] == f"{len(communication.operations):,}"
     assert f"{len(communication.operations):,} operation" in summary(communication)
@@ -242,23 +244,25 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     """Two sends and a receive of one kernel of 1 ms, twice, and an all-reduce of 3 ms."""
     ranges, kernels, calls = [], [], []
     for group in range(2):
-        at = 10_000_000 * group
+        start_ns = 10_000_000 * group
         names = ("ncclGroupStart", "ncclSend", "ncclSend", "ncclRecv", "ncclGroupEnd")
-        ranges += [R(at + 10 * n, at + 10 * n + 5, name) for n, name in enumerate(names)]
-        calls.append(C(at + 41, at + 44, group))
-        kernels.append(K(at + 1000, at + 1_001_000, group, SENDRECV))
+        ranges += [
+            R(start_ns + 10 * n, start_ns + 10 * n + 5, name) for n, name in enumerate(names)
+        ]
+        calls.append(C(start_ns + 41, start_ns + 44, group))
+        kernels.append(K(start_ns + 1000, start_ns + 1_001_000, group, SENDRECV))
     ranges.append(R(30_000_000, 30_000_010, "ncclAllReduce"))
     calls.append(C(30_000_001, 30_000_002, 9))
     kernels.append(K(31_000_000, 34_000_000, 9, ALLREDUCE))
     communication = measure_communication(write_profile(tmp_path, kernels, calls, ranges))
-    send, receive, reduce, whole = (
+    send, receive, reduce, total = (
         next(
             row for row in rows_of(communication) if name in {row["operation"], row["communicator"]}
         )
         for name in ("Send", "Recv", "AllReduce", "all")
     )
 
-    assert [(row["count"], row["ms"], row["busy"]) for row in (send, receive, reduce, whole)] == [
+    assert [(row["count"], row["ms"], row["busy"]) for row in (send, receive, reduce, total)] == [
         ("4", "4.000", "2.000"),
         ("2", "2.000", "2.000"),
         ("1", "3.000", "3.000"),
@@ -278,8 +282,10 @@ def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
     file = Plugin(pid=1, begin=0, lag=EXACT)
     for sequence in range(6):
         start = 1_000_000 * (sequence + 1)
-        own = 7 if sequence < 3 else 8
-        file.add(Op("AllReduce", start, start + 1_000, sequence=sequence, communicator=own))
+        communicator = 7 if sequence < 3 else 8
+        file.add(
+            Op("AllReduce", start, start + 1_000, sequence=sequence, communicator=communicator)
+        )
     path = write_file(tmp_path, "t-1.txt", file.text())
     communication = measure_communication(path, window=parse_window("time:0s-3.5ms"))
 
@@ -293,13 +299,16 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
     rng = random.Random(seed)
     kernels, calls, ranges = [], [], []
     for group in range(rng.randint(1, 8)):
-        at, pid = 2_000 * group, rng.randint(1, 2)
-        inside = [rng.choice(("ncclSend", "ncclRecv")) for _ in range(rng.randint(1, 3))]
-        names = ("ncclGroupStart", *inside, "ncclGroupEnd")
-        ranges += [R(at + 10 * n, at + 10 * n + 5, name, pid=pid) for n, name in enumerate(names)]
-        last = at + 10 * (len(names) - 1)
+        start_ns, pid = 2_000 * group, rng.randint(1, 2)
+        functions = [rng.choice(("ncclSend", "ncclRecv")) for _ in range(rng.randint(1, 3))]
+        names = ("ncclGroupStart", *functions, "ncclGroupEnd")
+        ranges += [
+            R(start_ns + 10 * n, start_ns + 10 * n + 5, name, pid=pid)
+            for n, name in enumerate(names)
+        ]
+        last = start_ns + 10 * (len(names) - 1)
         for piece in range(rng.randint(1, 2)):
-            start = at + 100 + rng.randint(0, 3_000)
+            start = start_ns + 100 + rng.randint(0, 3_000)
             calls.append(C(last + 1, last + 2, 10 * group + piece, pid=pid))
             stream = 7 + rng.randint(0, 1)
             length = rng.choice((0, 1, 500, 2_500))
@@ -326,9 +335,9 @@ def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
 
     rows = list(csv.DictReader(io.StringIO(cli("nccl", *paths, "--csv", "-")[1])))
     assert (len(rows), set(COLUMNS) - set(rows[0])) == (24, set())
-    wanted = {"communicator": "0xfeedfacecafebeef", "waiting_ns": "40000", "moving_ns": "460000"}
-    wanted |= {"split": "members", "timing": "gpu", "peer": "", "clock": ""}
-    assert {name: rows[0][name] for name in wanted} == wanted
+    expected = {"communicator": "0xfeedfacecafebeef", "waiting_ns": "40000", "moving_ns": "460000"}
+    expected |= {"split": "members", "timing": "gpu", "peer": "", "clock": ""}
+    assert {name: rows[0][name] for name in expected} == expected
 
     first, second = (cli("nccl", *paths, "--json", "-")[1] for _ in range(2))
     document = json.loads(first)
@@ -349,11 +358,11 @@ def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: Comman
     if damage == "cut":
         paths[0].write_text(text[: int(0.9 * len(text))])
     elif damage == "lines":
-        begin, *events = text.split('"ph": ')
+        head, *events = text.split('"ph": ')
         assert len(events) > 40
         joints = ['"ph" ' if i % 20 == 0 else '"ph": ' for i in range(len(events))]
         pieces = [joint + event for joint, event in zip(joints, events, strict=True)]
-        paths[0].write_text(begin + "".join(pieces))
+        paths[0].write_text(head + "".join(pieces))
     elif damage == "gzip":
         packed = gzip.compress(text.encode())
         paths[0].write_bytes(packed[: int(0.9 * len(packed))])
@@ -369,8 +378,8 @@ def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: Comman
 
 def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     for number, name in enumerate(("=cmd|x", "<script>", "a\\u001b[31m\\nb", "x" * 10_000)):
-        told = '"Count": 5, "Datatype": "@a", "Algorithm": "\\r\\u0000", "CommHash": 1'
-        text = format_line(name, "COLL", "b", 0, 1, 5_000, told) + format_line(
+        arguments = '"Count": 5, "Datatype": "@a", "Algorithm": "\\r\\u0000", "CommHash": 1'
+        text = format_line(name, "COLL", "b", 0, 1, 5_000, arguments) + format_line(
             name, "COLL", "e", 0, 1, 6_000
         )
         path = write_file(tmp_path, f"{number}.txt", text)
@@ -388,10 +397,10 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
 
 def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandLine) -> None:
     paths = []
-    for own, name in enumerate(("Broadcast", "AllReduce"), 1):
-        file = Plugin(pid=own)
-        file.add(Op(name, 60_000, 90_000, communicator=own))
-        paths.append(write_file(tmp_path, f"{own}.txt", file.text()))
+    for communicator, name in enumerate(("Broadcast", "AllReduce"), 1):
+        file = Plugin(pid=communicator)
+        file.add(Op(name, 60_000, 90_000, communicator=communicator))
+        paths.append(write_file(tmp_path, f"{communicator}.txt", file.text()))
     code, out, err = cli("nccl", *paths, "--csv", "-")
     assert code == 0
     assert "clocks that could not be aligned" in err

@@ -51,10 +51,10 @@ def recorded(
         length = 100_000 + 500 * (number % 7)
         if number not in missing:
             file.add(Op("AllReduce", start, start + length, sequence=number))
-        at = start - ahead + round(start * drift) - randomly.randint(0, jitter)
+        event_ns = start - ahead + round(start * drift) - randomly.randint(0, jitter)
         if number not in unseen:
-            rows.launch(at - 400, at, at + length + 3_000, ALLREDUCE, took=100)
-            rows.add_range(at - 500, at - 200, "ncclAllReduce", registered=True)
+            rows.launch(event_ns - 400, event_ns, event_ns + length + 3_000, ALLREDUCE, took=100)
+            rows.add_range(event_ns - 500, event_ns - 200, "ncclAllReduce", registered=True)
     trace = write_file(folder, "trace-host-1.txt", file.text())
     return trace, rows.write(folder)
 
@@ -67,29 +67,33 @@ def uneven(count: int, seed: int = 1, step: int = 1_000_000) -> list[int]:
     return starts
 
 
-@pytest.mark.parametrize(("jitter", "lost"), [(0, 0), (4_000, 0), (4_000, 30)])
-def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, lost: int) -> None:
+@pytest.mark.parametrize(("jitter", "n_lost"), [(0, 0), (4_000, 0), (4_000, 30)])
+def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, n_lost: int) -> None:
     starts = uneven(150)
     randomly = random.Random(9)
-    missing = frozenset(randomly.sample(range(150), lost))
-    unseen = frozenset(randomly.sample(range(150), lost))
+    missing = frozenset(randomly.sample(range(150), n_lost))
+    unseen = frozenset(randomly.sample(range(150), n_lost))
     paths = recorded(
         tmp_path, starts, ahead=77_000_000, jitter=jitter, missing=missing, unseen=unseen
     )
     communication = measure_communication([str(path) for path in paths])
-    both = set(range(150)) - missing - unseen
+    matched = set(range(150)) - missing - unseen
     clock = communication.clocks[-1]
 
-    assert (clock.aligned_by.value, clock.matched, clock.of) == ("kernels", len(both), 150 - lost)
+    assert (clock.aligned_by.value, clock.matched, clock.of) == (
+        "kernels",
+        len(matched),
+        150 - n_lost,
+    )
     assert clock.median_ns is not None
     assert clock.largest_ns is not None
     assert clock.median_ns <= jitter
     assert clock.largest_ns <= 2 * jitter
-    event_starts_ns = communication.operations.start_ns[: 150 - lost]
+    event_starts_ns = communication.operations.start_ns[: 150 - n_lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
     assert np.abs(event_starts_ns - true).max() <= jitter + 1
     # A kernel that an event tells of is one row; the others are rows of their own.
-    assert len(communication.operations) == 150 - lost + len(missing - unseen)
+    assert len(communication.operations) == 150 - n_lost + len(missing - unseen)
 
 
 def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path: Path) -> None:
@@ -234,8 +238,8 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, str]]
 ) -> None:
     text = PLANTED
-    for at, length, piece in edits:
-        text = text[:at] + piece + text[at + length :]
+    for position, length, piece in edits:
+        text = text[:position] + piece + text[position + length :]
     path = write_file(tmp_path_factory.getbasetemp(), "damaged.txt", text)
     try:
         communication = measure_communication(path)
@@ -253,16 +257,16 @@ def test_matching_many_takes_little_memory() -> None:
     randomly = np.random.default_rng(1)
     starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
     none = np.full(len(starts), -1, np.int64)
-    kept = np.sort(randomly.choice(len(starts), 1_000, replace=False))
+    kept_index = np.sort(randomly.choice(len(starts), 1_000, replace=False))
     tracemalloc.start()
     match = match_starts(
-        Starts(starts[kept] + 10**15, none[kept], none[kept]),
+        Starts(starts[kept_index] + 10**15, none[kept_index], none[kept_index]),
         Starts(starts, none, none),
         GPU_TOLERANCE_NS,
     )
-    most = tracemalloc.get_traced_memory()[1]
+    peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
     assert match is not None
-    assert match.kernel.tolist() == kept.tolist()
-    assert most < 64 << 20
+    assert match.kernel.tolist() == kept_index.tolist()
+    assert peak_bytes < 64 << 20

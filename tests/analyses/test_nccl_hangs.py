@@ -62,10 +62,10 @@ def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> 
 
 def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     """Ends are seen at any time; the shorter a member's is, the later it entered."""
-    late = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
-    late[0] += (sent(1, 300, 5),)
-    late[2] += (received(1, 200, 8),)
-    communication = measure_communication(write_dumps(tmp_path, late))
+    entries = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
+    entries[0] += (sent(1, 300, 5),)
+    entries[2] += (received(1, 200, 8),)
+    communication = measure_communication(write_dumps(tmp_path, entries))
     # Two are last at one time, and share what the others wait.
     ranked = [LateRank(1, 1, 4_500_000), LateRank(2, 1, 4_500_000), LateRank(0, 1, 3_000_000)]
     assert list_columns(communication, "run_rank", "waiting_ns", "awaited_ns") == [
@@ -79,8 +79,8 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     assert hangs.list_late_ranks(communication.operations) == ranked
     assert '"awaited_ns": 4500000' in as_json(communication)
     # A recorder has dropped the first: what comes before a collective of all is not counted.
-    late[0].insert(0, sent(7, 40, 1, record_id=70))
-    communication = measure_communication(write_dumps(tmp_path, late))
+    entries[0].insert(0, sent(7, 40, 1, record_id=70))
+    communication = measure_communication(write_dumps(tmp_path, entries))
     assert hangs.list_late_ranks(communication.operations) == ranked
     assert "sends and receives that cannot be paired" in list_limitation_subjects(communication)
     with pytest.raises(NothingToAnalyseError, match="no communication operation"):

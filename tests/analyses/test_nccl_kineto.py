@@ -30,7 +30,7 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 WORLD = "[0, 1, 2, 3]"
 
 
-def told(name: str, elements: int, **more: Any) -> dict[str, Any]:
+def told(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
     """Return what PyTorch says of a collective of four ranks, four bytes an element."""
     return {
         "Collective name": name,
@@ -43,7 +43,7 @@ def told(name: str, elements: int, **more: Any) -> dict[str, Any]:
         "Process Group Name": "0",
         "Process Group Description": "default_pg",
         "Process Group Ranks": WORLD,
-        **more,
+        **arguments,
     }
 
 
@@ -53,10 +53,10 @@ def launched(
     """Return a call and the kernel that it launched, in microseconds."""
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 9, "tid": 9}
     work = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7}
-    own = {"External id": 100 + number, "device": 0, "stream": 7, "correlation": number}
+    arguments = {"External id": 100 + number, "device": 0, "stream": 7, "correlation": number}
     return [
         {**call, "ts": start - 5, "dur": 2, "args": {"correlation": number}},
-        {**work, "ts": start, "dur": dur, "args": {**own, **args}},
+        {**work, "ts": start, "dur": dur, "args": {**arguments, **args}},
     ]
 
 
@@ -232,7 +232,7 @@ CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ra
 
 
 @pytest.mark.parametrize(
-    ("ranks", "more", "world", "expected"),
+    ("ranks", "arguments", "world", "expected"),
     [
         ("[0, 8, 16, ..., 504]", {}, {}, range(0, 512, 8)),
         ("[0, 8, ...]", {"Global rank start": 0, "Global rank stride": 8}, {}, range(0, 512, 8)),
@@ -249,11 +249,11 @@ CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ra
 def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
     tmp_path: Path,
     ranks: object,
-    more: dict[str, Any],
+    arguments: dict[str, Any],
     world: dict[str, Any],
     expected: range | tuple[int, ...],
 ) -> None:
-    args = told("allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | more)
+    args = told("allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | arguments)
     events = [operator(1, args), *launched(1, 100, 10, args)]
     communication = measure_communication(write(tmp_path, 8, events, **{"world_size": 512} | world))
 
@@ -357,11 +357,11 @@ def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
     tmp_path: Path, start_us: int
 ) -> None:
     """One without timestamps, or long before its launch; the other keeps its own collective."""
-    sent, taken = told("allreduce", 10), told("allreduce", 30)
-    bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, taken)
+    sent, received = told("allreduce", 10), told("allreduce", 30)
+    bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, received)
     bad[1] |= {"ts": start_us, "dur": 0 if start_us == 0 else 40}
     communication = measure_communication(
-        write(tmp_path, 0, [operator(1, sent), operator(2, taken), *bad, *good])
+        write(tmp_path, 0, [operator(1, sent), operator(2, received), *bad, *good])
     )
 
     assert list_columns(communication, "duration_ns", "count") == [(50_000, 30)]

@@ -62,8 +62,8 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
 
     assert communication.operations.communicators == (HASH,)
     assert communication.ranks == (4,)
-    wanted = ("name", "communicator", "rank", "peer", "bytes", "start_ns", "end_ns", "shared")
-    assert [(names[n], *rest) for n, *rest in list_columns(communication, *wanted)] == [
+    columns = ("name", "communicator", "rank", "peer", "bytes", "start_ns", "end_ns", "shared")
+    assert [(names[n], *rest) for n, *rest in list_columns(communication, *columns)] == [
         ("AllReduce", 0, 1, -1, 4096, 1_000, 3_000, 1),
         ("Send", 0, 1, 3, 1000, 4_000, 4_500, 2),
         ("Recv", 0, 1, 2, 2000, 4_000, 4_500, 2),
@@ -137,9 +137,9 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
 
 def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) -> None:
     rows = ExportRows()
-    for rows.pid, late in ((1, 0), (2, 300)):
+    for rows.pid, delay_ns in ((1, 0), (2, 300)):
         for start in range(10_000, 60_000, 10_000):
-            rows.launch(start - 400, start + late, start + 5_000, ALLREDUCE, took=100)
+            rows.launch(start - 400, start + delay_ns, start + 5_000, ALLREDUCE, took=100)
             rows.add_range(start - 500, start - 200, "ncclAllReduce")
     communication = measure_communication(rows.write(tmp_path))
 

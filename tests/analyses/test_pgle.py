@@ -20,16 +20,16 @@ from tests.support.xla_runs import FORMS, NCCL, Run, list_costs, make_steps
 
 
 def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> None:
-    outside, compiling = Run(), Run()
-    with outside.range("F0.0.0"):
-        outside.launch(5)
-    outside.thunk("fusion.1")
+    outside_run, compiling = Run(), Run()
+    with outside_run.range("F0.0.0"):
+        outside_run.launch(5)
+    outside_run.thunk("fusion.1")
     with compiling.range("XlaCompile:#module=jit_step#"), compiling.module():
         compiling.thunk("fusion.1", 10)
     for number, (run, complaint) in enumerate(
         (
             (Run(), "no CUDA kernels were recorded"),
-            (outside, "no instruction of XLA has GPU work"),
+            (outside_run, "no instruction of XLA has GPU work"),
             (compiling, "no execution of an instruction is whole"),
         )
     ):
@@ -150,7 +150,7 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
 
 
 @pytest.mark.parametrize(
-    ("instructions", "apart"),
+    ("instructions", "expected_counts"),
     [
         (PAIR, []),
         *((PAIR.replace("reduce-scatter", kind), []) for kind in ("async", "collective-permute")),
@@ -163,7 +163,7 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
     ],
 )
 def test_pairs_with_something_between_are_told(
-    instructions: str, apart: list[int], tmp_path: Path
+    instructions: str, expected_counts: list[int], tmp_path: Path
 ) -> None:
     run = Run()
     for _ in range(2):
@@ -174,7 +174,7 @@ def test_pairs_with_something_between_are_told(
                 run.launch(100, call="cudaGraphLaunch_v10000")
     costs = measure_costs(run.written(tmp_path))
 
-    assert [n.count for n in costs.limitations if n.what == PAIRS] == apart
+    assert [n.count for n in costs.limitations if n.what == PAIRS] == expected_counts
     # Graphs hide instructions.
     assert [n.count for n in costs.limitations if n.what == GRAPHS] == [1]
 
@@ -184,7 +184,7 @@ def test_pairs_with_something_between_are_told(
 
 def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) -> None:
     path = make_steps(4).written(tmp_path)
-    before = path.read_bytes()
+    content = path.read_bytes()
     expected = {"all-gather-start.2": 0.54, "fusion.1": 1.002}
 
     text, binary = tmp_path / "costs.pbtxt", tmp_path / "costs.pb"
@@ -198,7 +198,7 @@ def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) ->
     assert cli("pgle", path, "-o", binary)[0] == 0
     assert read_costs(str(text)) == read_costs(str(binary)) == expected
     assert cli("pgle", path, "--pbtxt", "-")[:2] == (0, text.read_text())
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     assert {file.name for file in tmp_path.iterdir()} == {"jax.sqlite", text.name, binary.name}
 
 
@@ -216,8 +216,8 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
     # Without a file they are shown; what XLA does not read is not written.
     code, out, err = cli("pgle", path)
     assert (code, err) == (0, "")
-    shown = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
-    assert shown == [["fusion.1", "1.001", "1", "compute"]]
+    table_rows = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
+    assert table_rows == [["fusion.1", "1.001", "1", "compute"]]
     code, _, err = cli("pgle", path, "-o", tmp_path / "costs.txt")
     assert (code, err.endswith("its suffix is not one of .csv, .pbtxt, .pb\n")) == (2, True)
 
@@ -249,8 +249,8 @@ def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
         ({"fusion.1": 0.0}, ["fusion.1"]),
         ({}, []),
     ):
-        again, _, unestimated = compare_costs(costs.instructions, estimates)
-        assert [own.name for own, _ in again] == names
+        compared, _, unestimated = compare_costs(costs.instructions, estimates)
+        assert [own.name for own, _ in compared] == names
         assert len(unestimated) == 2 - len(names)
     assert (
         format_comparison_csv(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
@@ -312,12 +312,12 @@ def test_hostile_names_are_inert_everywhere(tmp_path: Path, cli: CommandLine) ->
                 run.thunk(name, 1_000)
     path, file = run.written(tmp_path), tmp_path / "costs.pbtxt"
     assert cli("pgle", path, "-o", file)[0] == 0
-    _, shown, _ = cli("pgle", path)
+    _, output, _ = cli("pgle", path)
     code, out, _ = cli("pgle", path, "--against", file, "--csv", "-")
 
     assert code == 0
     assert read_costs(str(file)) == dict.fromkeys(names, 1.0)
-    assert all(c.isprintable() or c == "\n" for c in shown)
-    assert max(map(len, shown.splitlines())) < 250
+    assert all(c.isprintable() or c == "\n" for c in output)
+    assert max(map(len, output.splitlines())) < 250
     cells = {row["instruction"] for row in csv.DictReader(io.StringIO(out))}
     assert not any(cell.startswith("=") for cell in cells)

@@ -53,17 +53,17 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
     for form in FORMATS:
         file = tmp_path / f"a.{form.upper()}"  # which -o takes, too
         content = encode_costs(HOSTILE, form)
-        whole = kind()
+        message = kind()
         if form == "pb":
-            whole.ParseFromString(content)
+            message.ParseFromString(content)
         else:
-            text_format.Parse(content, whole)
+            text_format.Parse(content, message)
             assert content.count(b"\n") == len(HOSTILE)
             assert all(byte == 10 or 32 <= byte < 127 for byte in content)
-        assert {cost.name.decode(): cost.cost_us for cost in whole.costs} == HOSTILE
-        whole.latencies.add(source=b"a }")
-        as_text = text_format.MessageToString(whole, as_utf8=True).encode()
-        file.write_bytes(whole.SerializeToString() if form == "pb" else as_text)
+        assert {cost.name.decode(): cost.cost_us for cost in message.costs} == HOSTILE
+        message.latencies.add(source=b"a }")
+        as_text = text_format.MessageToString(message, as_utf8=True).encode()
+        file.write_bytes(message.SerializeToString() if form == "pb" else as_text)
         assert read_costs(str(file)) == HOSTILE
 
 
@@ -113,6 +113,6 @@ def test_a_published_file_is_read_and_written_again(tmp_path: Path) -> None:
 
     assert (file.read_bytes().count(b"\n"), len(costs)) == (824, 714)
     assert set(encode_costs(costs, "pbtxt").splitlines()) <= set(file.read_bytes().splitlines())
-    again = tmp_path / "costs.pb"
-    again.write_bytes(encode_costs(costs, "pb"))
-    assert read_costs(str(again)) == costs
+    copy = tmp_path / "costs.pb"
+    copy.write_bytes(encode_costs(costs, "pb"))
+    assert read_costs(str(copy)) == costs

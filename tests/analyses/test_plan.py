@@ -58,10 +58,10 @@ def test_the_memory_of_the_run_is_the_limit() -> None:
     assert limited.limit == (4.0,) * 4
     assert resolve_memory(a_run(), "none")[0].limit is None
     assert resolve_memory(a_run(None))[0].limit is None
-    given, in_bytes, of_run, _ = resolve_memory(a_run(), "8GB", "2GB", "1GB")
+    limit, in_bytes, of_run, _ = resolve_memory(a_run(), "8GB", "2GB", "1GB")
     assert (in_bytes, of_run) == (True, False)
-    assert given.limit == (8e9,) * 4
-    assert (given.activation[0], given.weight_activation[0]) == (2e9, 1e9)
+    assert limit.limit == (8e9,) * 4
+    assert (limit.activation[0], limit.weight_activation[0]) == (2e9, 1e9)
     with pytest.raises(UsageError, match="--memory-w"):
         resolve_memory(a_run(), None, "1", "2")
 
@@ -107,12 +107,12 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
-    alone = plan_run(a_run())
-    assert alone.executed is not None
-    assert alone.simulation_error is None
-    assert alone.expected_ns == alone.best.best.makespan_ns
+    plain_plan = plan_run(a_run())
+    assert plain_plan.executed is not None
+    assert plain_plan.simulation_error is None
+    assert plain_plan.expected_ns == plain_plan.best.best.makespan_ns
 
-    planned = plan_run(a_run(RAN, alone.executed.makespan_ns * 11 // 10))
+    planned = plan_run(a_run(RAN, plain_plan.executed.makespan_ns * 11 // 10))
 
     assert planned.simulation_error == pytest.approx(0.1, abs=1e-3)
     assert planned.expected_ns == pytest.approx(1.1 * planned.best.best.makespan_ns, rel=1e-3)
@@ -136,26 +136,26 @@ QUEUED = Workload(
 
 def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     run = MeasuredRun("run", QUEUED, None, None, None)
-    alone = plan_run(run)
+    plain_plan = plan_run(run)
     queued = plan_run(replace(run, on_gpus=True))
 
-    assert alone.best.is_proven
-    assert queued.best.best.plan.name != alone.best.best.plan.name
-    assert queued.best.candidates[0].plan.name == alone.best.best.plan.name
-    assert queued.communication[1] < alone.communication[1]
+    assert plain_plan.best.is_proven
+    assert queued.best.best.plan.name != plain_plan.best.best.plan.name
+    assert queued.best.candidates[0].plan.name == plain_plan.best.best.plan.name
+    assert queued.communication[1] < plain_plan.communication[1]
     assert queued.best.best.makespan_ns > queued.best.lower_bound_ns
     assert not queued.best.is_proven
     printed = render_plain_text(sections(queued))
     assert "proven" not in printed
     assert "ranked including transfers; without them, searched-split would be shorter (" in printed
-    assert "ranked including transfers" not in render_plain_text(sections(alone))
+    assert "ranked including transfers" not in render_plain_text(sections(plain_plan))
 
 
-def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
+def _saved(name: str, folder: Path, *, with_operations: bool = True) -> MeasuredRun:
     """Return the run of an example's JSON report, with or without its list of operations."""
     report = bubbleviz.analyze(CHECKOUT / "fixtures" / name)
     values = json.decode(json_document.render(report, View()))
-    if not listed:
+    if not with_operations:
         values["timeline"] = None
     file = folder / "report.json"
     file.write_bytes(json.encode(values))
@@ -187,16 +187,16 @@ def test_numbers_of_microbatches_that_cannot_be_planned_are_refused_unless_other
 def test_saved_reports_are_planned_and_overlapping_iterations_said(
     name: str, overlaps: bool, tmp_path: Path
 ) -> None:
-    whole, rest = _saved(name, tmp_path), _saved(name, tmp_path, listed=False)
-    text = render_plain_text(sections(plan_run(whole)))
+    complete, rest = _saved(name, tmp_path), _saved(name, tmp_path, with_operations=False)
+    text = render_plain_text(sections(plan_run(complete)))
 
-    assert whole.overlaps is overlaps
+    assert complete.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps
     if not overlaps:  # one that lists no operations has the order of its schedule
-        assert whole.executed_plan is not None
+        assert complete.executed_plan is not None
         assert rest.executed_plan is not None
-        assert rest.executed_plan.orders == whole.executed_plan.orders == RAN.orders
-        assert plan_run(rest).workload == plan_run(whole).workload
+        assert rest.executed_plan.orders == complete.executed_plan.orders == RAN.orders
+        assert plan_run(rest).workload == plan_run(complete).workload
 
 
 def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:

@@ -66,11 +66,11 @@ def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
     rank_of(tmp_path, 2, 900, 900)
     report = bubbleviz.idle(tmp_path)
 
-    early, late = report.ranks
+    early, late_rank = report.ranks
     # From 900 ms on: 5 ms of waiting, then 10 steps of 8 and 1 ms, less the last gap.
     assert early.end_ns - early.start_ns == 104 * MS
     assert early.exposed_communication_ns == 15 * MS
-    assert late.exposed_communication_ns == 15 * MS
+    assert late_rank.exposed_communication_ns == 15 * MS
     note = find_limitation(report, SKEWED)
     assert "up to 890.0 ms before that are left out" in note.reason
 
@@ -121,9 +121,16 @@ def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
         rows = [("cuda_runtime", 83, call, {}) for call in calls]
         rows += [("kernel", 0, kernel, on_device) for kernel in kernels]
         for category, pid, row, args in rows:
-            named = label.format(rank, pid) if label else pid + 1_000_000 * rank
+            process_name = label.format(rank, pid) if label else pid + 1_000_000 * rank
             times = {"ts": row.start / 1000, "dur": (row.end - row.start) / 1000}
-            event = {"ph": "X", "name": row.name, "cat": category, "pid": named, "tid": 7, **times}
+            event = {
+                "ph": "X",
+                "name": row.name,
+                "cat": category,
+                "pid": process_name,
+                "tid": 7,
+                **times,
+            }
             events.append({**event, "args": {**args, "correlation": row.correlation}})
     base = {"baseTimeNanoseconds": UTC_NS} if utc else {}
     path.write_text(json.dumps({"schemaVersion": 1, **base, "traceEvents": events}))
@@ -135,12 +142,12 @@ def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
 def test_recordings_that_were_merged_into_a_file_may_begin_apart(
     label: str, utc: bool, tmp_path: Path
 ) -> None:
-    late = merged_trace(tmp_path / "late.json", 900, label, utc=utc)
-    report = bubbleviz.idle(late)
+    late_file = merged_trace(tmp_path / "late.json", 900, label, utc=utc)
+    report = bubbleviz.idle(late_file)
 
     assert [rank.exposed_communication_ns // MS for rank in report.ranks] == [15, 15]
     assert SKEWED in list_limitation_subjects(report)
-    assert SKEWED in list_limitation_subjects(measure_communication(late))
+    assert SKEWED in list_limitation_subjects(measure_communication(late_file))
     together = merged_trace(tmp_path / "together.json", 0, label, utc=utc)
     report = bubbleviz.idle(together)
     assert sorted(rank.exposed_communication_ns for rank in report.ranks) == [15 * MS, 905 * MS]
@@ -188,9 +195,9 @@ def test_pictures_name_what_is_limited(tmp_path: Path) -> None:
     assert UNCLEAR not in draw_idle(bubbleviz.idle(tmp_path))
 
     rank_of(tmp_path, 2, 900, 900, utc=False)
-    drawn = draw_idle(bubbleviz.idle(tmp_path))
-    assert f"Limitations: {UNCLEAR}; " in drawn
-    assert str(tmp_path) not in drawn
+    picture = draw_idle(bubbleviz.idle(tmp_path))
+    assert f"Limitations: {UNCLEAR}; " in picture
+    assert str(tmp_path) not in picture
 
 
 def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> None:

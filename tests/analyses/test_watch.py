@@ -84,10 +84,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return LiveRun(planted(), tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_is_there_yet(tmp_path: Path, exists: bool) -> None:
     folder = tmp_path / "run"
-    if there:
+    if exists:
         folder.mkdir()
     sight = Watcher(str(folder)).look(0.0)
 
@@ -99,19 +99,19 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
     job: Job, tmp_path: Path
 ) -> None:
     live, watcher = job
-    seen: list[WatchedIteration] = []
+    iterations: list[WatchedIteration] = []
     for number in range(6):
         live.run(number)
         sight = watcher.look(float(number))
         assert len(sight.iterations) == (number > 0)
-        seen += sight.iterations
+        iterations += sight.iterations
     live.stop()
-    seen += watcher.look(9.0).iterations
+    iterations += watcher.look(9.0).iterations
     at_once = Watcher(str(tmp_path / "run")).look(0.0).iterations
 
     assert watcher.look(10.0).iterations == ()
-    assert seen[0].ratios["period"] is None
-    for rows in (seen, at_once):
+    assert iterations[0].ratios["period"] is None
+    for rows in (iterations, at_once):
         assert [row.number for row in rows] == [0, 1, 2, 3, 4, 5]
         for iteration, true in zip(rows, planted().iterations, strict=True):
             assert iteration.ratios["schedule"] == pytest.approx(
@@ -123,7 +123,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
                 iteration.ratios[iteration.headline]
             )
     # The period is that of the iteration before, which this one ends.
-    for iteration, true in zip(seen[1:], planted().iterations, strict=False):
+    for iteration, true in zip(iterations[1:], planted().iterations, strict=False):
         assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
@@ -170,14 +170,14 @@ def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
         live.begin_at(0, later_ns)
         live.run(iteration)
     live.stop()
-    seen = watcher.look(0.0).iterations
+    iterations = watcher.look(0.0).iterations
 
-    assert [own.number for own in seen if own.usual_pause_ns >= 0] == [3, 5]
-    assert seen[0].pause_ns == -1
-    assert seen[3].pause_ns == pytest.approx(seen[2].pause_ns + 30 * MS, abs=MS)
-    assert "paused 3" in format_line(seen[3])
-    assert "data loading" in format_line(seen[5])
-    assert "paused" not in format_line(seen[4])
+    assert [own.number for own in iterations if own.usual_pause_ns >= 0] == [3, 5]
+    assert iterations[0].pause_ns == -1
+    assert iterations[3].pause_ns == pytest.approx(iterations[2].pause_ns + 30 * MS, abs=MS)
+    assert "paused 3" in format_line(iterations[3])
+    assert "data loading" in format_line(iterations[5])
+    assert "paused" not in format_line(iterations[4])
     assert "Iteration 5 paused" in page(watcher.look(1.0))
 
 
@@ -224,8 +224,8 @@ def test_a_run_that_begins_again_is_followed(
     live, watcher = LiveRun(planted(), folder, monkeypatch), Watcher(str(folder))
     run(live, 0, 1, 2)
     assert len(watcher.look(0.0).iterations) == 2
-    again = planted(replace(BASE, stages=stages))
-    run(LiveRun(again, folder, monkeypatch, first=1, later_ns=600_000_000_000), 0, 1, 2)
+    second_truth = planted(replace(BASE, stages=stages))
+    run(LiveRun(second_truth, folder, monkeypatch, first=1, later_ns=600_000_000_000), 0, 1, 2)
     sight = watcher.look(1.0)
 
     assert sight.events == (f"the run began again, with {stages} ranks",)
@@ -270,20 +270,20 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
 
 def test_the_trend_tells_small_changes_apart_and_names_its_scale() -> None:
     trend = tuple(ratio(n, value) for n, value in enumerate([0.28, None, 0.28, 0.35]))
-    shown = page(Observation((), trend, (), "", (), 4), 50)
+    page_text = page(Observation((), trend, (), "", (), 4), 50)
 
-    assert "\n▁ ▁█  ▁ 28.00 % to █ 35.00 %, 3 iterations\n" in shown
-    assert max(map(len, shown.splitlines())) <= 50
+    assert "\n▁ ▁█  ▁ 28.00 % to █ 35.00 %, 3 iterations\n" in page_text
+    assert max(map(len, page_text.splitlines())) <= 50
 
 
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
     exceeded = make_limit_check(["20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
 
-    said = [exceeded(ratio(n, value)) for n, value in enumerate(values)]
+    sentences = [exceeded(ratio(n, value)) for n, value in enumerate(values)]
 
-    assert [n for n, text in enumerate(said) if text] == [6, 11]
-    assert said[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
+    assert [n for n, text in enumerate(sentences) if text] == [6, 11]
+    assert sentences[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
 
 
 @pytest.fixture
@@ -299,9 +299,9 @@ def test_a_scrape_holds_the_newest_iteration(sight: Observation) -> None:
             Metrics(f"127.0.0.1:{metrics.port}", "big")
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         scrapes: list[dict[str, list[tuple[dict[str, str], float]]]] = []
-        for taken in (None, sight):
-            if taken:
-                metrics.take(taken)
+        for state in (None, sight):
+            if state:
+                metrics.take(state)
             with urllib.request.urlopen(url, timeout=20) as answer:
                 text = answer.read().decode()
             families = parser.text_string_to_metric_families(text)
@@ -344,8 +344,8 @@ def test_tensorboard_reads_the_scalars(sight: Observation, tmp_path: Path) -> No
     }
 
     for iteration in sight.iterations:
-        found = values[iteration.number, "bubbleviz/bubble_ratio/schedule"]
-        assert found == pytest.approx(iteration.ratios["schedule"], rel=1e-6)
+        scalar = values[iteration.number, "bubbleviz/bubble_ratio/schedule"]
+        assert scalar == pytest.approx(iteration.ratios["schedule"], rel=1e-6)
         assert (iteration.number, "bubbleviz/iteration_duration_seconds") in values
 
 

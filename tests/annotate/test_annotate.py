@@ -60,11 +60,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(FAKES))
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     yield
     for handle in list(wrapping._wrapped_frameworks.values()):
         handle.remove()
-    for name in set(sys.modules) - before:
+    for name in set(sys.modules) - loaded:
         if name.split(".")[0] in ("megatron", "deepspeed"):
             del sys.modules[name]
 
@@ -112,10 +112,10 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
 
     assert Phase(int(read.phase[0])).label == phase
     if numbers["microbatch"] is not None or numbers["second_microbatch"] is None:
-        told = {k: -1 if n is None else n for k, n in numbers.items()}
-        assert {k: int(getattr(read, k)[0]) for k in numbers} == told
-    others = [c for c in built_in().values() if c is not native]
-    assert not parse_range_names([name], *others).is_understood[0]
+        expected = {k: -1 if n is None else n for k, n in numbers.items()}
+        assert {k: int(getattr(read, k)[0]) for k in numbers} == expected
+    other_conventions = [c for c in built_in().values() if c is not native]
+    assert not parse_range_names([name], *other_conventions).is_understood[0]
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_pytorch_may_be_loaded_after_the_first_range(
 
 
 class Framework:
-    def step(self, number: int, *, more: int = 0) -> int:
-        return number + more // (number != 13)
+    def step(self, number: int, *, extra: int = 0) -> int:
+        return number + extra // (number != 13)
 
 
 def annotated(to: wrapping.Annotations) -> None:
@@ -342,21 +342,21 @@ def annotated(to: wrapping.Annotations) -> None:
 
 
 def test_wrapping_is_undone(recorded: Recorder) -> None:
-    before = Framework.step
+    original = Framework.step
     with wrapping.wrap_once("Framework", annotated) as handle:
         assert wrapping.wrap_once("Framework", annotated) is handle
-        assert Framework().step(3, more=4) == 7
+        assert Framework().step(3, extra=4) == 7
         assert Framework().step(number=5) == 5
     assert Framework().step(4) == 4
-    assert Framework.step is before
+    assert Framework.step is original
     assert not handle.active
     assert recorded.lines == ["F mb=3", "F mb=5"]
 
-    with wrapping.wrap_once("Framework", annotated) as again:
-        assert again is not handle
-        again.remove()
-        again.remove()
-    assert Framework.step is before
+    with wrapping.wrap_once("Framework", annotated) as second_wrapping:
+        assert second_wrapping is not handle
+        second_wrapping.remove()
+        second_wrapping.remove()
+    assert Framework.step is original
 
 
 def test_what_others_wrapped_since_stays(
@@ -407,7 +407,7 @@ def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
         annotated(to)
         to.get_argument(Framework.step, "microbatch")
 
-    before = Framework.step
+    original = Framework.step
     with pytest.raises(
         annotate.AnnotationError, match=r"Framework has no .*Framework\.leap, which"
     ):
@@ -415,7 +415,7 @@ def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
     with pytest.raises(annotate.AnnotationError, match=r"step has no parameter microbatch, which"):
         wrapping.wrap_once("Framework", lacks_parameter)
 
-    assert Framework.step is before
+    assert Framework.step is original
 
 
 @pytest.mark.usefixtures("fakes")

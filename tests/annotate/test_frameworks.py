@@ -92,8 +92,8 @@ def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> i
     if match is None:
         return stages.get((rank, name))
     key = f"{match['mb']}.{match['chunk']}.0"
-    own = stages.get((rank, name), stages.get((rank, f"F{key}")))
-    return own if own is not None else stages.get((rank, f"B{key}"))
+    stage_of_key = stages.get((rank, name), stages.get((rank, f"F{key}")))
+    return stage_of_key if stage_of_key is not None else stages.get((rank, f"B{key}"))
 
 
 def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
@@ -161,19 +161,19 @@ def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
     """Return the operations with the W that follow one another joined, as one name makes them."""
     result: list[TrueOperation] = []
     for operation in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
-        before = result[-1] if result else None
-        follows = before is not None and (before.rank, before.phase, before.iteration) == (
+        previous = result[-1] if result else None
+        follows = previous is not None and (previous.rank, previous.phase, previous.iteration) == (
             operation.rank,
             operation.phase,
             operation.iteration,
         )
-        if operation.phase == "W" and follows and before is not None:
+        if operation.phase == "W" and follows and previous is not None:
             result[-1] = replace(
-                before,
+                previous,
                 end_ns=operation.end_ns,
                 file_end_ns=operation.file_end_ns,
-                kernels=before.kernels + operation.kernels,
-                active_ns=before.active_ns + operation.active_ns,
+                kernels=previous.kernels + operation.kernels,
+                active_ns=previous.active_ns + operation.active_ns,
             )
         else:
             result.append(
@@ -331,25 +331,25 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path) -> None:
-    convention, said, planting, rename = CASES[name]
+    convention, expected_note, planting, rename = CASES[name]
     paths, truth = renamed(planting, tmp_path, rename)
     mine = tmp_path / "ours.toml"
     mine.write_text(OURS, encoding="utf-8")
     conventions = {"ours": [str(mine)], "": [str(mine), "zero-bubble"]}
     report = bubbleviz.analyze(paths, convention=conventions.get(convention, ()))
 
-    exact = convention in ("bubbleviz", "pithtrain", "deepspeed") or said == ""
+    exact = convention in ("bubbleviz", "pithtrain", "deepspeed") or expected_note == ""
     assert report.convention == convention or (
         not exact and report.convention.startswith(convention)
     )
     operations = joined(truth.operations) if convention == "pithtrain" else truth.operations
     assert list_reported_rows(report) == list_true_rows(report, truth, operations)
     check_ratios(report, truth)
-    if isinstance(said, tuple):
-        assert [str(i.name) for i in report.iterations] == list(said)
-    elif said:
-        assert said in join_limitations(report)
-    if said == "" or convention == "bubbleviz":
+    if isinstance(expected_note, tuple):
+        assert [str(i.name) for i in report.iterations] == list(expected_note)
+    elif expected_note:
+        assert expected_note in join_limitations(report)
+    if expected_note == "" or convention == "bubbleviz":
         assert report.limitations == ()
         ranks = rank_numbers(report, truth)
         stages = {ranks[r.rank]: r.stage for r in truth.ranks}
@@ -496,17 +496,19 @@ def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
         start = 1_000 * n + 1_000 * (4 - len(names)) + 50 * pid
         rows.add_range(start, start + 900, f"TSL:XlaModule:#hlo_module={name}#")
         for k, thunk in enumerate(passes[name]):
-            begin = start + 100 + 400 * k
-            rows.add_range(begin, begin + 50, thunk.format(n=k))
-            rows.launch(begin + 10, begin + 30, begin + 330, took=10)
+            start_ns = start + 100 + 400 * k
+            rows.add_range(start_ns, start_ns + 50, thunk.format(n=k))
+            rows.launch(start_ns + 10, start_ns + 30, start_ns + 330, took=10)
     return rows.write(folder, name=f"{pid}.sqlite", hostname="one")
 
 
-@pytest.mark.parametrize("more", ["jit_init", "jit_eval"])
-def test_jax_modules_without_both_passes_count_for_no_iteration(more: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra_name", ["jit_init", "jit_eval"])
+def test_jax_modules_without_both_passes_count_for_no_iteration(
+    extra_name: str, tmp_path: Path
+) -> None:
     paths = [
         modules(tmp_path, 1, ["jit_step"] * 3),
-        modules(tmp_path, 2, [more, *["jit_step"] * 3]),
+        modules(tmp_path, 2, [extra_name, *["jit_step"] * 3]),
     ]
     report = bubbleviz.analyze(paths)
 
@@ -556,9 +558,9 @@ def test_layers_inside_operations_take_nothing_from_them(layers: int, tmp_path: 
 
 
 def test_layers_without_operations_around_them_are_work() -> None:
-    (found,) = recognize_conventions({"MFSDP embedding forward": 3, "iter_0_1": 1})
+    (convention,) = recognize_conventions({"MFSDP embedding forward": 3, "iter_0_1": 1})
 
-    assert found == built_in()["megatron-core"]
+    assert convention == built_in()["megatron-core"]
 
 
 def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
@@ -574,11 +576,11 @@ def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str
     """Write one rank that runs forwards, one pair of two kernels, and backwards."""
     ranges, calls, kernels = [], [], []
     for i, text in enumerate([*forward, name, *backward]):
-        at = 1_000 * i
-        ranges.append(R(at, at + 400, text))
+        start_ns = 1_000 * i
+        ranges.append(R(start_ns, start_ns + 400, text))
         for k in range(2):
-            calls.append(C(at + 100 + 100 * k, at + 150 + 100 * k, 2 * i + k))
-            kernels.append(K(at + 200 + 300 * k, at + 450 + 300 * k, 2 * i + k))
+            calls.append(C(start_ns + 100 + 100 * k, start_ns + 150 + 100 * k, 2 * i + k))
+            kernels.append(K(start_ns + 200 + 300 * k, start_ns + 450 + 300 * k, 2 * i + k))
     return write_profile(folder, kernels, calls, ranges)
 
 
@@ -608,11 +610,11 @@ def test_a_pair_is_one_operation(name: str, tmp_path: Path, cli: CommandLine) ->
 
     rows = list(csv.DictReader(io.StringIO(cli.printed("analyze", str(path), "--csv", "-"))))
     pairs = [row for row in rows if row["phase"] == "FB"]
-    at = 1_000 * len(forward)
+    end_ns = 1_000 * len(forward)
 
     assert len(pairs) == 1
     assert (pairs[0]["microbatch"], pairs[0]["chunk"]) == (microbatch, chunk)
-    assert (pairs[0]["start_ns"], pairs[0]["end_ns"]) == (str(at + 200), str(at + 750))
+    assert (pairs[0]["start_ns"], pairs[0]["end_ns"]) == (str(end_ns + 200), str(end_ns + 750))
     assert (pairs[0]["kernels"], pairs[0]["active_ns"]) == ("2", "500")
     assert pairs[0]["name"] == text
     assert len(rows) == 1 + len(forward) + len(backward)

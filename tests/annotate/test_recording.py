@@ -143,11 +143,11 @@ def test_threads_record_beside_each_other(tmp_path: Path) -> None:
 
 def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
-        late = annotate.phase("BW", microbatch=0)
+        late_range = annotate.phase("BW", microbatch=0)
         with annotate.iteration():
-            late.__enter__()
+            late_range.__enter__()
         with annotate.iteration():
-            late.__exit__(None, None, None)
+            late_range.__exit__(None, None, None)
 
     recorded = session(tmp_path)
     assert names_of(recorded) == []
@@ -159,7 +159,7 @@ def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    before = time.time_ns()
+    start_ns = time.time_ns()
     with annotate.record(tmp_path):
         train(1)
 
@@ -167,7 +167,7 @@ def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     header = recorded.header
     assert (header.rank, header.world_size, header.pid) == (3, 8, os.getpid())
     assert (header.run, header.host) == ("job/2", os.uname().nodename)
-    assert before <= header.clock.utc_ns <= time.time_ns()
+    assert start_ns <= header.clock.utc_ns <= time.time_ns()
     assert (
         abs(header.clock.utc_ns - header.clock.monotonic_ns - time.time_ns() + time.monotonic_ns())
         < 10**9
@@ -276,10 +276,10 @@ print(sorted(foreign - {'__main__', 'bubbleviz'}))
 """
 
 
-def script(folder: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
+def script(folder: Path, *lines: str, **environment: str) -> subprocess.Popen[str]:
     """Start a training script that knows nothing of its recording, without any package."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *more],
+        [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *lines],
         env={**os.environ, "BUBBLEVIZ_RECORD": str(folder), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -384,17 +384,17 @@ def test_a_kill_at_any_time_loses_at_most_the_last_line(kills: int, tmp_path: Pa
         shutil.rmtree(folder)
 
 
-def failing(after: int, partial: int = 0) -> Callable[[int, bytes], int]:
+def failing(max_bytes: int, partial: int = 0) -> Callable[[int, bytes], int]:
     """Return a write that finds the disk full after so many bytes, or writes a part first."""
-    written = [0]
+    n_written = [0]
 
     def write(file: int, data: bytes) -> int:
-        if written[0] + len(data) > after:
-            if partial and written[0] < after:
-                written[0] += partial
+        if n_written[0] + len(data) > max_bytes:
+            if partial and n_written[0] < max_bytes:
+                n_written[0] += partial
                 return os.write(file, data[:partial])
             raise OSError(errno.ENOSPC, "No space left on device")
-        written[0] += len(data)
+        n_written[0] += len(data)
         return os.write(file, data)
 
     return write
@@ -410,10 +410,10 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     with caplog.at_level(logging.WARNING):
         train(50)
 
-    (said,) = caplog.messages
-    assert "the recording to" in said
-    assert "No space left on device" in said
-    assert "training goes on" in said
+    (message,) = caplog.messages
+    assert "the recording to" in message
+    assert "No space left on device" in message
+    assert "training goes on" in message
     numbers = session(tmp_path).stretch.iterations.number.tolist()
     assert numbers == list(range(len(numbers)))
     assert 0 < len(numbers) < 10
@@ -454,15 +454,15 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
         train(1)
         with annotate.iteration():
             reader = PartReader(str(tmp_path / "rank-00000.bvrec"), names)
-            seen = []
+            lines_read = []
             for _ in range(3):
                 while (stretch := reader.read()) is not None:
-                    seen += stretch.iterations.number.tolist()
+                    lines_read += stretch.iterations.number.tolist()
         train(3)
         while (stretch := reader.read()) is not None:
-            seen += stretch.iterations.number.tolist()
+            lines_read += stretch.iterations.number.tolist()
 
-    assert seen == [0, 1, 2, 3]
+    assert lines_read == [0, 1, 2, 3]
     assert names.values == (
         "bubbleviz:F mb=0 stage=1",
         "bubbleviz:BW mb=0 stage=1",
@@ -495,9 +495,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
-@pytest.mark.parametrize("begin", ["in it", "before it is forked"])
-def test_a_child_of_multiprocessing_writes_its_last_iteration(begin: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHILD, begin, str(tmp_path / "run")]
+@pytest.mark.parametrize("start_method", ["in it", "before it is forked"])
+def test_a_child_of_multiprocessing_writes_its_last_iteration(
+    start_method: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", CHILD, start_method, str(tmp_path / "run")]
     subprocess.run(command, cwd=CHECKOUT, check=True)
 
     assert session(tmp_path / "run").stretch.iterations.number.tolist() == [0, 1, 2]

@@ -115,8 +115,8 @@ def test_a_device_that_is_behind_is_read_iterations_later(
     true = []
     for number in range(20):
         true += iterate(recorder, gpu, number, host_ns=0)
-    written = session(tmp_path).stretch.iterations if list(tmp_path.iterdir()) else ()
-    assert len(written) < 10
+    iterations = session(tmp_path).stretch.iterations if list(tmp_path.iterdir()) else ()
+    assert len(iterations) < 10
     operations = stopped(recorder, clock, tmp_path)
 
     assert len(operations) == 80
@@ -145,12 +145,12 @@ def test_a_device_that_stands_still_costs_no_more_than_the_pool(
     recorder, gpu, clock = started()
     recorder._events = TimingEvents(gpu, clock.monotonic, max_events=50)
     gpu.launch(10**15)
-    begun = time.monotonic()
+    start_s = time.monotonic()
     for number in range(500):
         iterate(recorder, gpu, number)
     recorder.stop()
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start_s < 5
     assert len(gpu.made) <= 50
     recorded = session(tmp_path)
     assert len(recorded.stretch.iterations) == 500
@@ -195,12 +195,12 @@ def test_an_anchor_that_is_late_moves_nothing(
     assert off_ns.max() <= LATENCY_NS + 500 + 4 * 300_000 * 50e-6
 
 
-@pytest.mark.parametrize(("state", "before"), [("capturing", True), ("initialized", False)])
+@pytest.mark.parametrize(("state", "is_used_before"), [("capturing", True), ("initialized", False)])
 def test_a_graph_that_is_captured_and_a_gpu_that_is_not_yet_used_get_no_events(
-    state: str, before: bool, started: Callable[..., Started], tmp_path: Path
+    state: str, is_used_before: bool, started: Callable[..., Started], tmp_path: Path
 ) -> None:
     recorder, gpu, clock = started()
-    for number, value in enumerate((before, not before)):
+    for number, value in enumerate((is_used_before, not is_used_before)):
         setattr(gpu, state, value)
         iterate(recorder, gpu, number)
         clock.now_ns += 1_000_000
@@ -208,8 +208,8 @@ def test_a_graph_that_is_captured_and_a_gpu_that_is_not_yet_used_get_no_events(
 
     assert (operations.start_ns != -1).tolist() == [False] * 4 + [True] * 4
     # Those of a graph are lost.
-    lost = [state == "capturing"] * 4 + [False] * 4
-    assert operations.times_lost.tolist() == lost
+    is_lost = [state == "capturing"] * 4 + [False] * 4
+    assert operations.times_lost.tolist() == is_lost
 
 
 def test_a_device_that_fails_ends_the_recording_and_nothing_else(
@@ -226,8 +226,8 @@ def test_a_device_that_fails_ends_the_recording_and_nothing_else(
     iterate(recorder, gpu, 2)
 
     assert not recorder.active
-    (said,) = caplog.messages
-    assert "illegal memory access" in said
+    (message,) = caplog.messages
+    assert "illegal memory access" in message
 
 
 def test_a_planted_run_on_gpus_gives_the_planted_numbers(

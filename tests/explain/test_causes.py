@@ -177,9 +177,11 @@ def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
 def test_a_profiler_flush_is_the_profilers() -> None:
     path, report = planted("profiler")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        held = database.execute('SELECT SUM("end" - start) FROM PROFILER_OVERHEAD').fetchone()[0]
+        overhead_ns = database.execute(
+            'SELECT SUM("end" - start) FROM PROFILER_OVERHEAD'
+        ).fetchone()[0]
 
-    assert idle_of(report, Cause.PROFILER, "step") == held > 0
+    assert idle_of(report, Cause.PROFILER, "step") == overhead_ns > 0
 
 
 def test_an_exposed_all_reduce_is_collective_once_all_have_entered() -> None:
@@ -193,13 +195,13 @@ def test_an_exposed_all_reduce_is_collective_once_all_have_entered() -> None:
 def test_who_waits_in_a_collective_is_told_for_whom() -> None:
     _, report = planted("a replica reduces late")
     stages = [rank.stage for rank in report.ranks]
-    late = next(r.index for r in report.ranks if r.pid == 2001 + 64 * 5)
-    partner = next(r for r in range(8) if stages[r] == stages[late] and r != late)
+    late_rank = next(r.index for r in report.ranks if r.pid == 2001 + 64 * 5)
+    partner = next(r for r in range(8) if stages[r] == stages[late_rank] and r != late_rank)
     bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
     waits = bubbles.take(bubbles.rank == partner)
 
     assert len(waits) > 0
-    assert set(report.operations.rank[waits.peer_operation].tolist()) == {late}
+    assert set(report.operations.rank[waits.peer_operation].tolist()) == {late_rank}
     assert {bubbles.kinds[kind] for kind in waits.collective.tolist()} == {"ReduceScatter"}
     assert set(waits.cause.tolist()) == {Cause.DRAIN}
 
@@ -252,11 +254,11 @@ def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
     plain, coloured = (render(report, View(causes=wanted)) for wanted in (False, True))
 
     for cause in Cause:
-        shown = cause in set(
+        is_shown = cause in set(
             report.bubbles.cause[report.bubbles.iteration == drawn(report)].tolist()
         )
-        assert (f"idle: {cause.label}" in coloured) == shown
-        assert (CAUSES[cause.label] in coloured) == shown
+        assert (f"idle: {cause.label}" in coloured) == is_shown
+        assert (CAUSES[cause.label] in coloured) == is_shown
         assert f"idle: {cause.label}" not in plain
 
 
@@ -307,17 +309,17 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
         Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True),
         what_if=True,
     )
-    told = {note.what: note.reason for note in report.limitations}
+    reasons = {note.what: note.reason for note in report.limitations}
     document = json.loads(json_document.render(report, View()))
 
     assert [rank.stage for rank in report.ranks] == [None] * 4
-    assert "stages are unknown" in told["critical path, slack and effects of changes"]
+    assert "stages are unknown" in reasons["critical path, slack and effects of changes"]
     assert (report.explanation.path, report.explanation.changes) == (None, ())
     assert (document["critical_path"], document["changes"]) == (None, None)
     assert str(describe_first_steps(report)).startswith("Set the order of stages with --order")
     assert f'stroke="{CRITICAL}"' not in render(report, View(critical=True))
     assert report.what_if is not None
-    assert report.what_if.reason == told["critical path, slack and effects of changes"]
+    assert report.what_if.reason == reasons["critical path, slack and effects of changes"]
 
 
 def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
@@ -355,8 +357,12 @@ def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path:
     report = bubbleviz.analyze(tmp_path, order=[3, 2, 1, 0])
 
     # A receive shows when the input came, whosever it was; without one, nothing does.
-    wanted = {Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY if communication else Cause.UNKNOWN}
-    assert {cause for cause in Cause if idle_of(report, cause)} == wanted
+    expected_causes = {
+        Cause.WARMUP,
+        Cause.DRAIN,
+        Cause.DEPENDENCY if communication else Cause.UNKNOWN,
+    }
+    assert {cause for cause in Cause if idle_of(report, cause)} == expected_causes
     assert (report.bubbles.peer_operation == -1).all()
     for _, sentence in find_longest_bubbles(report):
         assert "of stage" not in sentence

@@ -21,9 +21,11 @@ from tests.support.command_line import CommandLine
 from tests.support.forward_runs import UNIT_NS, Serving, write_table
 
 
-def report_of(folder: Path, tokens: list[int], times_ns: list[float], **more: list[int]) -> Report:
+def report_of(
+    folder: Path, tokens: list[int], times_ns: list[float], **columns: list[int]
+) -> Report:
     run = Serving([ns / UNIT_NS for ns in times_ns], (1.0, 2.0), tokens=tokens)
-    return bubbleviz.analyze(write_table(folder, run, **more))
+    return bubbleviz.analyze(write_table(folder, run, **columns))
 
 
 def costs(folder: Path, tokens: list[int], times_ns: list[float]) -> tuple[ChunkCost, ...]:
@@ -97,10 +99,10 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("least", [8_190, 10**6, 10**9])
-def test_lengths_far_from_zero_and_close_together(tmp_path: Path, least: int) -> None:
-    tokens = [least + number % 6 for number in range(12)]
-    first, _ = costs(tmp_path, tokens, [1e6 + 500.0 * (t - least) for t in tokens])
+@pytest.mark.parametrize("shortest", [8_190, 10**6, 10**9])
+def test_lengths_far_from_zero_and_close_together(tmp_path: Path, shortest: int) -> None:
+    tokens = [shortest + number % 6 for number in range(12)]
+    first, _ = costs(tmp_path, tokens, [1e6 + 500.0 * (t - shortest) for t in tokens])
 
     assert first.token_ns == pytest.approx(500, rel=1e-3)
     assert first.token_squared_ns == 0
@@ -108,10 +110,10 @@ def test_lengths_far_from_zero_and_close_together(tmp_path: Path, least: int) ->
 
 def test_what_costs_nothing_is_zero_in_words(tmp_path: Path) -> None:
     tokens = [10, 20, 10, 30, 10, 10, 20, 10]
-    share, _ = costs(tmp_path, tokens, [1e5 * t for t in tokens])
+    cost, _ = costs(tmp_path, tokens, [1e5 * t for t in tokens])
     fixed, _ = costs(tmp_path, tokens, [1e6] * len(tokens))
 
-    assert format_cost(share) == "0.000 ms + 100 us/token"
+    assert format_cost(cost) == "0.000 ms + 100 us/token"
     assert format_cost(fixed) == "1.000 ms + 0 us/token"
 
 
@@ -153,22 +155,22 @@ def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     st.integers(0, 60),
 )
 def test_select_sample_chunks_lie_next_to_all_others(
-    chunks: list[tuple[int, int]], most: int
+    chunks: list[tuple[int, int]], max_chunks: int
 ) -> None:
     tokens, busy_ns = np.array(chunks, np.int64).T
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unsaved, "_MAX_CHUNKS", most)
-        drawn = unsaved._select_sample(tokens, busy_ns).tolist()
+        patch.setattr(unsaved, "_MAX_CHUNKS", max_chunks)
+        sample = unsaved._select_sample(tokens, busy_ns).tolist()
 
-    assert drawn == sorted(set(drawn))
-    if len(chunks) <= most:
-        assert drawn == list(range(len(chunks)))
+    assert sample == sorted(set(sample))
+    if len(chunks) <= max_chunks:
+        assert sample == list(range(len(chunks)))
     # Each chunk has a drawn one in its cell, which is 1 / 127 of the axes wide and high.
     wide, high = max(tokens.max(), 1) / 127, max(busy_ns.max(), 1) / 127
     for count, length in chunks:
         assert any(
             abs(count - chunks[row][0]) <= wide and abs(length - chunks[row][1]) <= high
-            for row in drawn
+            for row in sample
         )
 
 
@@ -177,6 +179,6 @@ def test_tables_written_again_keep_their_tokens(tmp_path: Path, cli: CommandLine
     path = write_table(tmp_path, Serving([0.1, 0.2, 0.5], (1.0, 2.0), tokens=tokens))
     assert main(["analyze", str(path), "--csv", str(tmp_path / "again.csv")]) == 0
 
-    again = bubbleviz.analyze(tmp_path / "again.csv")
-    assert again.explanation.chunk_costs == bubbleviz.analyze(path).explanation.chunk_costs
+    reread = bubbleviz.analyze(tmp_path / "again.csv")
+    assert reread.explanation.chunk_costs == bubbleviz.analyze(path).explanation.chunk_costs
     assert "us/token" in cli.printed("analyze", str(path), "-v", "operations")

@@ -111,8 +111,8 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
     rows = ExportRows(pid=rank + 1)
     payloads: list[tuple[int, str, str, tuple[int, ...]]] = []
     for n in range(3):
-        at = 10 * MS * n + rank * 777 * MS
-        host = at - 500 * US
+        start_ns = 10 * MS * n + rank * 777 * MS
+        host = start_ns - 500 * US
         spans = (
             ("F0.0.0", "gemm", 0, MS),
             ("B0.0.0", "gemm", MS, done * MS),
@@ -120,12 +120,12 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
             ("Optimizer", "adam", 6 * MS + 500 * US, 7 * MS),
         )
         rows.add_range(host, host + 200, f"iter_{rank}_{n}")
-        for place, (name, kernel, start, end) in enumerate(spans):
-            begin = host + 10 + 40 * place
-            rows.add_range(begin, begin + 30, name)
-            rows.launch(begin + 5, at + start, at + end, kernel)
+        for index, (name, kernel, start, end) in enumerate(spans):
+            launch_ns = host + 10 + 40 * index
+            rows.add_range(launch_ns, launch_ns + 30, name)
+            rows.launch(launch_ns + 5, start_ns + start, start_ns + end, kernel)
             if kernel == SCATTER and communicator is not None:
-                payloads.append((begin, name, "reduce", (communicator, 4096, 0)))
+                payloads.append((launch_ns, name, "reduce", (communicator, 4096, 0)))
     path = rows.write(folder, name=f"rank{rank}.sqlite", hostname=f"node{rank}", utc_epoch_ns=None)
     return Path(add_payloads(path, payloads, pid=rank + 1))
 
@@ -234,8 +234,8 @@ def gathered_run(folder: Path) -> Report:
     rows = ExportRows()
     for rank, spans in enumerate(stages):
         rows.pid = rank + 1
-        for place, (name, kernel, start, end) in enumerate(spans):
-            host = 100 * place
+        for index, (name, kernel, start, end) in enumerate(spans):
+            host = 100 * index
             rows.add_range(host, host + 30, name)
             rows.launch(host + 5, 10_000 + start * MS, 10_000 + end * MS, kernel, device=rank)
     return bubbleviz.analyze(rows.write(folder))

@@ -66,8 +66,8 @@ def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> 
     report = report_of(replace(COPIES, slow_rank=slow_rank))
     path = path_of(report)
     slow_replica = slow_rank // COPIES.stages
-    worked = path.operations[report.operations.phase[path.operations] != Phase.OPTIMIZER]
-    replicas = {report.ranks[rank].pipeline for rank in report.operations.rank[worked].tolist()}
+    work_rows = path.operations[report.operations.phase[path.operations] != Phase.OPTIMIZER]
+    replicas = {report.ranks[rank].pipeline for rank in report.operations.rank[work_rows].tolist()}
     scatter, norm = path.collectives
 
     assert replicas == {slow_replica}
@@ -75,37 +75,37 @@ def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> 
     assert report.ranks[scatter.last_rank].pipeline == slow_replica
     assert scatter.end_ns - scatter.start_ns == COPIES.reduce_ns
     assert norm.end_ns - norm.start_ns == COPIES.norm_ns
-    taken = {part.what: part.time_ns for part in path.parts}
-    assert taken["ReduceScatter"] == COPIES.reduce_ns
-    assert taken["AllReduce"] == COPIES.norm_ns
+    time_of_part = {part.what: part.time_ns for part in path.parts}
+    assert time_of_part["ReduceScatter"] == COPIES.reduce_ns
+    assert time_of_part["AllReduce"] == COPIES.norm_ns
 
 
 def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
     """A host launches the reduce-scatter late, so that all of its rank's work could end later."""
-    late = replace(COPIES, late_reducer=0, late_reduce_ns=900 * US)
-    report, before = report_of(late), report_of(COPIES)
+    late_planting = replace(COPIES, late_reducer=0, late_reduce_ns=900 * US)
+    report, punctual_report = report_of(late_planting), report_of(COPIES)
     path = path_of(report)
-    longer_ns = path.length_ns - path_of(before).length_ns
+    longer_ns = path.length_ns - path_of(punctual_report).length_ns
 
     assert longer_ns > 500 * US
     parts = {(part.rank, part.what): part.time_ns for part in path.parts}
     assert parts[path.collectives[0].last_rank, "host"] == 900 * US
-    others = report.operations.phase != Phase.OPTIMIZER
-    others &= report.operations.rank != path.collectives[0].last_rank
-    others &= np.isin(report.operations.phase, (Phase.F, Phase.BW))
-    assert path.slack_ns[others[path.replayed]].max() >= longer_ns
+    is_work = report.operations.phase != Phase.OPTIMIZER
+    is_work &= report.operations.rank != path.collectives[0].last_rank
+    is_work &= np.isin(report.operations.phase, (Phase.F, Phase.BW))
+    assert path.slack_ns[is_work[path.replayed]].max() >= longer_ns
 
 
 def test_the_text_and_the_json_name_the_collectives() -> None:
     report = report_of(replace(COPIES, slow_rank=2))
     path = path_of(report)
-    written = json.loads(json.dumps(make_document(report)))["critical_path"]
+    document = json.loads(json.dumps(make_document(report)))["critical_path"]
 
-    assert [collective["what"] for collective in written["collectives"]] == [
+    assert [collective["what"] for collective in document["collectives"]] == [
         "ReduceScatter",
         "AllReduce",
     ]
-    assert written["collectives"][0]["last_rank"] == path.collectives[0].last_rank
+    assert document["collectives"][0]["last_rank"] == path.collectives[0].last_rank
     assert "it passes ReduceScatter (node0 GPU 1 (pipeline order 2) entered last" in text_of(
         report, 200
     )

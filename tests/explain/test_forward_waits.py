@@ -140,8 +140,8 @@ def test_causes_add_up_and_shares_are_those_of_slow_code(
 ) -> None:
     run = Serving(lengths, stages, transfer_ns, depth, host_ns)
     chunks = simulate_serving(run)
-    more = {"stage": [c.stage for c in chunks]}
-    report = bubbleviz.analyze(write_table(tmp_path_factory.mktemp("run"), run, **more))
+    columns = {"stage": [c.stage for c in chunks]}
+    report = bubbleviz.analyze(write_table(tmp_path_factory.mktemp("run"), run, **columns))
     expected = compute_idle_shares(chunks)
     for rank in report.iteration(0).ranks:
         assert rank.bubble_ratio["schedule"] == pytest.approx(expected[rank.rank], abs=1e-12)

@@ -142,8 +142,13 @@ def test_orders_of_the_authors_schedulers_are_named(subtests: pytest.Subtests) -
             assert len(rows) >= 5
             for row in rows[:: max(1, len(rows) // 12)]:
                 recognition = named(run_orders(list_devices(parse_listed_plan(row))))
-                wanted = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
-                assert recognition.name in wanted, (row["p"], row["m"], row["times"], recognition)
+                expected_names = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
+                assert recognition.name in expected_names, (
+                    row["p"],
+                    row["m"],
+                    row["times"],
+                    recognition,
+                )
 
 
 def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
@@ -172,7 +177,7 @@ def overlapped(plan: Plan) -> list[list[Op]]:
     orders = []
     for device in plan.orders:
         out: list[Op] = []
-        beside: Op | None = None
+        forward: Op | None = None
         for planned_operation in device:
             op = Op(
                 planned_operation.phase,
@@ -180,10 +185,10 @@ def overlapped(plan: Plan) -> list[list[Op]]:
                 plan.chunk_of(planned_operation.virtual_stage),
             )
             if planned_operation in plan.together:
-                beside = op
-            elif beside is not None:
-                out.append(replace(beside, phase=FB, second=(op.microbatch, op.chunk)))
-                beside = None
+                forward = op
+            elif forward is not None:
+                out.append(replace(forward, phase=FB, second=(op.microbatch, op.chunk)))
+                forward = None
             else:
                 out.append(op)
         orders.append(out)
@@ -203,8 +208,11 @@ def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
 
 def forwards_of_the_last_from_one() -> list[list[Op]]:
     """Return 1F1B as PyTorch's single-stage schedule numbers it."""
-    *others, last = list_devices(planned("1f1b"))
-    return [*others, [replace(op, microbatch=op.microbatch + (op.phase is F)) for op in last]]
+    *earlier_devices, last = list_devices(planned("1f1b"))
+    return [
+        *earlier_devices,
+        [replace(op, microbatch=op.microbatch + (op.phase is F)) for op in last],
+    ]
 
 
 #: With p microbatches both limits of searches are the same.
@@ -328,7 +336,7 @@ def test_planted_deviations_come_out_by_name(
 
 def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None:
     orders = list_devices(planned("zb-h1", 4, 16))
-    moved = []
+    moved_orders = []
     for order in orders:
         weights = [op for op in order if op.phase is W]
         rest = [op for op in order if op.phase is not W]
@@ -340,8 +348,8 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
             if done > ran + 3:
                 out.append(weights[ran])
                 ran += 1
-        moved.append([*out, *weights[ran:]])
-    recognition = named(run_orders(moved))
+        moved_orders.append([*out, *weights[ran:]])
+    recognition = named(run_orders(moved_orders))
 
     assert (recognition.name, recognition.exact, recognition.distance) == ("zb-1p", False, None)
     assert recognition.reason == "by its structure"
@@ -362,12 +370,12 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
     name: str, m: int, gone: tuple[int, ...], first: int
 ) -> None:
     plan = planned(name, 4, m)
-    whole = list_devices(plan)
+    devices = list_devices(plan)
     orders = each(name, lambda op: numbered(first)(op) if op.microbatch not in gone else [], 4, m)
     run = run_orders(orders)
-    lost = sorted(
+    expected_cells = sorted(
         (rank, int(op.phase), op.microbatch + first, op.chunk)
-        for rank, order in enumerate(whole)
+        for rank, order in enumerate(devices)
         for op in order
         if op.microbatch in gone
     )
@@ -380,12 +388,12 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         missing = sorted(
             (d.rank, int(d.phase), d.microbatch, d.chunk) for d in recognition.deviations
         )
-        assert missing == lost
-        assert recognition.distance == pytest.approx(len(lost) / sum(map(len, whole)))
+        assert missing == expected_cells
+        assert recognition.distance == pytest.approx(len(expected_cells) / sum(map(len, devices)))
 
     # And one more operation elsewhere.
     recognition = named(run_orders(swapped(orders)))
-    assert (recognition.name, recognition.deviation_count) == (name, len(lost) + 1)
+    assert (recognition.name, recognition.deviation_count) == (name, len(expected_cells) + 1)
 
 
 def cleared(plan: Plan) -> list[list[Op]]:
@@ -414,15 +422,15 @@ def cleared(plan: Plan) -> list[list[Op]]:
 )
 def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
-    whole, cleared_recognition = (
+    complete_recognition, cleared_recognition = (
         named(run_orders(list_devices(plan))),
         named(run_orders(cleared(plan))),
     )
     assert name in (cleared_recognition.name, *cleared_recognition.also)
     assert (cleared_recognition.name, cleared_recognition.also, cleared_recognition.reason) == (
-        whole.name,
-        whole.also,
-        whole.reason,
+        complete_recognition.name,
+        complete_recognition.also,
+        complete_recognition.reason,
     )
 
 
@@ -449,8 +457,8 @@ def test_the_averaged_iterations_decide() -> None:
 
 
 def test_pipelines_of_an_iteration_may_differ() -> None:
-    one, other = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
-    cells = [(rank, 0, order) for rank, order in enumerate([*one, *other, *other])]
+    gpipe, one_f_one_b = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
+    cells = [(rank, 0, order) for rank, order in enumerate([*gpipe, *one_f_one_b, *one_f_one_b])]
     run = make_measured(cells, [(n % 4, n // 4) for n in range(12)])
     recognition = named(run)
     assert (recognition.name, recognition.exact) == ("1f1b", False)
@@ -459,9 +467,9 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     """Of numbers 5 to 12 one iteration lacks the first: it is missing, and no other is moved."""
-    whole = each("1f1b", numbered(5))
-    cut = [[op for op in order if op.microbatch > 5] for order in whole]
-    cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((whole, cut)[n])]
+    regular = each("1f1b", numbered(5))
+    cut = [[op for op in order if op.microbatch > 5] for order in regular]
+    cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((regular, cut)[n])]
     recognition = named(make_measured(cells, [(rank, 0) for rank in range(4)]))
     assert (recognition.name, recognition.iterations[0].exact) == ("1f1b", True)
     assert recognition.iterations[1].name == "1f1b"
@@ -471,30 +479,34 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
 @given(
     rule=st.sampled_from(ONE_WAY),
     copies=st.integers(2, 4),
-    told=st.booleans(),
+    with_stages=st.booleans(),
     swaps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 14)), max_size=2),
 )
 def test_copies_are_recognised_as_one_is(
-    rule: Schedule, copies: int, told: bool, swaps: list[tuple[int, int]]
+    rule: Schedule, copies: int, with_stages: bool, swaps: list[tuple[int, int]]
 ) -> None:
     """Whether their pipelines are told or not."""
     orders = list_devices(planned(rule.name))
-    for device, at in swaps:
-        orders[device][at : at + 2] = reversed(orders[device][at : at + 2])
+    for device, index in swaps:
+        orders[device][index : index + 2] = reversed(orders[device][index : index + 2])
     recognition = named(run_orders(orders))
     cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
-    places = [(rank, n if told else None) for n in range(copies) for rank in range(4)]
-    several = named(make_measured(cells, places))
+    places = [(rank, n if with_stages else None) for n in range(copies) for rank in range(4)]
+    recognition_of_copies = named(make_measured(cells, places))
 
-    assert (several.name, several.also, several.exact) == (
+    assert (
+        recognition_of_copies.name,
+        recognition_of_copies.also,
+        recognition_of_copies.exact,
+    ) == (
         recognition.name,
         recognition.also,
         recognition.exact,
     )
-    assert several.distance == (
+    assert recognition_of_copies.distance == (
         None if recognition.distance is None else pytest.approx(recognition.distance)
     )
-    assert several.deviation_count == copies * recognition.deviation_count
+    assert recognition_of_copies.deviation_count == copies * recognition.deviation_count
 
 
 def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
@@ -505,9 +517,11 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
 
     # Directions may have numbers of their own, and stages be told wrong: waiting times put the
     # first and the last one beside each other.
-    apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
+    shifted_orders = [
+        [replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders
+    ]
     for ran, places in (
-        (apart, [(None, 0)] * 4),
+        (shifted_orders, [(None, 0)] * 4),
         ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
     ):
         recognition = named(

@@ -16,7 +16,7 @@ _STAGES, _MICROBATCHES, _ITERATIONS = 2, 3, 2
 _REPLAYED = "critical path, slack, effects of changes and advice"
 
 
-def _run(folder: Path, pipelines: int, slow: int = -1, *, known: bool = True) -> Report:
+def _run(folder: Path, pipelines: int, slow: int = -1, *, with_pipelines: bool = True) -> Report:
     """Return the report on pipelines of two stages, of which one takes half as long again.
 
     ::
@@ -29,23 +29,23 @@ def _run(folder: Path, pipelines: int, slow: int = -1, *, known: bool = True) ->
         took_us = 30 if pipeline == slow else 20
         for number in range(_ITERATIONS * _MICROBATCHES):
             iteration, microbatch = divmod(number, _MICROBATCHES)
-            for place, (stage, phase) in enumerate(((0, "F"), (1, "F"), (1, "BW"), (0, "BW"))):
-                start_us = 2000 * iteration + (4 * microbatch + place) * took_us
+            for index, (stage, phase) in enumerate(((0, "F"), (1, "F"), (1, "BW"), (0, "BW"))):
+                start_us = 2000 * iteration + (4 * microbatch + index) * took_us
                 key = pipeline * _STAGES + stage, stage, pipeline, iteration, microbatch, phase
                 rows.append((*key, start_us, start_us + took_us))
     names = ("rank", "stage", "pipeline", "iteration", "microbatch", "phase", "start_us", "end_us")
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    if not known:
+    if not with_pipelines:
         del columns["pipeline"]
     return bubbleviz.analyze(write_csv(folder / "run.csv", columns))
 
 
-@pytest.mark.parametrize(("pipelines", "known"), [(8, False), (4, True)])
+@pytest.mark.parametrize(("pipelines", "with_pipelines"), [(8, False), (4, True)])
 def test_unknown_pipelines_and_few_are_replayed_whole(
-    pipelines: int, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipelines: int, with_pipelines: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
-    report = _run(tmp_path, pipelines, known=known)
+    report = _run(tmp_path, pipelines, with_pipelines=with_pipelines)
     assert report.explanation.replayed_ranks is None
     assert _REPLAYED not in list_limitation_subjects(report)
 
@@ -53,13 +53,13 @@ def test_unknown_pipelines_and_few_are_replayed_whole(
 def test_the_part_shows_what_the_whole_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = _run(tmp_path, 12, slow=7)
-    assert whole.explanation.replayed_ranks is None
+    complete = _run(tmp_path, 12, slow=7)
+    assert complete.explanation.replayed_ranks is None
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     part = _run(tmp_path, 12, slow=7)
     note = find_limitation(part, _REPLAYED)
     assert note.reason.startswith("4 pipelines of 12 are replayed: the slowest,")
-    first, second = part.explanation, whole.explanation
+    first, second = part.explanation, complete.explanation
     assert first.path is not None
     assert second.path is not None
     assert first.path.operations.tolist() == second.path.operations.tolist()
@@ -74,13 +74,13 @@ def test_the_part_shows_what_the_whole_does(
     assert [w.makespan_ns for w in first.changes if w.name != "balanced"] == [
         w.makespan_ns for w in second.changes if w.name != "balanced"
     ]
-    found = [
+    findings = [
         [(f.faults[0].name, f.faults[0].ranks, f.saving_ns) for f in one.diagnosis.findings]
         for one in (first, second)
         if one.diagnosis is not None
     ]
-    assert len(found) == 2
-    assert found[0] == found[1]
+    assert len(findings) == 2
+    assert findings[0] == findings[1]
     assert first.causes.idle_ns.keys() == second.causes.idle_ns.keys()
     for name, idle_ns in first.causes.idle_ns.items():
         assert (idle_ns == second.causes.idle_ns[name]).all()

@@ -52,11 +52,11 @@ def shown(report: Report) -> tuple[str, str]:
     return json.render(report, View()), render_bubbles(report, View())
 
 
-def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Report:
+def in_stretches(path: Path, max_bytes: int, *, replayed: int | None = None) -> Report:
     """Return the report on a run, about so many operations of which are looked at at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretch, "MOST", most)
-        patch.setattr(rank_slices, "TARGET_OPERATIONS", most)
+        patch.setattr(stretch, "MOST", max_bytes)
+        patch.setattr(rank_slices, "TARGET_OPERATIONS", max_bytes)
         if replayed is not None:
             patch.setattr(replayed_ranks, "MAX_REPLAYED_OPERATIONS", replayed)
             patch.setattr(replayed_ranks, "_MIN_PIPELINES", 1)
@@ -71,10 +71,10 @@ def test_one_pipeline_at_a_time_is_all_at_once(
     name: str, replayed: int | None, tmp_path: Path
 ) -> None:
     plant(RUNS[name], tmp_path)
-    whole = in_stretches(tmp_path, 1 << 40, replayed=replayed)
-    alone = in_stretches(tmp_path, 1, replayed=replayed)
+    all_at_once = in_stretches(tmp_path, 1 << 40, replayed=replayed)
+    one_by_one = in_stretches(tmp_path, 1, replayed=replayed)
 
-    assert shown(alone) == shown(whole)
-    assert alone.explanation.receives.operation.tolist() == (
-        whole.explanation.receives.operation.tolist()
+    assert shown(one_by_one) == shown(all_at_once)
+    assert one_by_one.explanation.receives.operation.tolist() == (
+        all_at_once.explanation.receives.operation.tolist()
     )

@@ -26,9 +26,9 @@ def analysed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> 
     """Return the report of operations in a table."""
     lines = ["iteration,rank,stage,phase,microbatch,start_ns,end_ns"]
     for iteration in range(2):
-        since = iteration * 1000
+        start_ns = iteration * 1000
         lines += [
-            f"{iteration},{rank},{rank},{phase},{mb},{(since + a) * MS},{(since + b) * MS}"
+            f"{iteration},{rank},{rank},{phase},{mb},{(start_ns + a) * MS},{(start_ns + b) * MS}"
             for rank, phase, mb, a, b in rows
         ]
     file = folder / "operations.csv"
@@ -48,9 +48,9 @@ def measured(report: bubbleviz.Report) -> dict[Kind, tuple[float, float | None]]
 
 
 def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
-    found = measured(analysed(TWO_STAGES, tmp_path))
+    times = measured(analysed(TWO_STAGES, tmp_path))
 
-    assert found == {
+    assert times == {
         (0, "F"): (10.0, 1.0),
         (0, "BW"): (20.0, 1.0),
         (1, "F"): (9.5, None),
@@ -76,13 +76,13 @@ def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
         (0, "BW", 1, 301, 311),
         (0, "BW", 2, 321, 331),
     )
-    found = measured(analysed(rows, tmp_path))
+    times = measured(analysed(rows, tmp_path))
 
-    assert found[1, "RECV_F"] == (2.0, None)
-    assert found[0, "RECV_B"] == (1.0, None)
+    assert times[1, "RECV_F"] == (2.0, None)
+    assert times[0, "RECV_B"] == (1.0, None)
 
 
 def test_a_run_of_one_rank_has_no_transfers(tmp_path: Path) -> None:
-    found = measured(analysed(((0, "F", 0, 0, 10), (0, "BW", 0, 11, 21)), tmp_path))
+    times = measured(analysed(((0, "F", 0, 0, 10), (0, "BW", 0, 11, 21)), tmp_path))
 
-    assert {label for _, label in found} == {"F", "BW"}
+    assert {label for _, label in times} == {"F", "BW"}

@@ -52,10 +52,10 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
     assert bubbleviz.analyze(path).what_if is None
     report = bubbleviz.analyze(path, what_if=True)
-    others = report.what_if
+    what_if = report.what_if
 
-    assert others is not None
-    assert (others.measured, others.rows, others.same) == (None, (), None)
+    assert what_if is not None
+    assert (what_if.measured, what_if.rows, what_if.same) == (None, (), None)
     assert list_texts(theory(report, View()))[:2] == [
         "As measured",
         "Without a schedule in theory above it: one stage is no pipeline.",
@@ -64,12 +64,12 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("planting", RUNS)
 def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting) -> None:
-    _, others = planted(planting)
-    assert others.measured is not None
-    assert others.same is not None
-    times, split = others.measured.times, planting is not FUSED
+    _, what_if = planted(planting)
+    assert what_if.measured is not None
+    assert what_if.same is not None
+    times, split = what_if.measured.times, planting is not FUSED
 
-    assert (others.measured.stages, others.measured.microbatches) == (4, planting.microbatches)
+    assert (what_if.measured.stages, what_if.measured.microbatches) == (4, planting.microbatches)
     assert times.forward_ms == (planting.forward_ns / 1e6,) * 4
     backward, weight = planting.backward_ns / 1e6, planting.weight_ns / 1e6
     if not split:
@@ -77,21 +77,21 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
     assert times.backward_ms == (backward,) * 4
     assert times.weight_ms == (weight,) * 4
     assert times.transfer_ms == pytest.approx(planting.transfer_ns / 1e6, abs=3e-3)
-    assert others.measured.split is split
+    assert what_if.measured.split is split
 
-    rows = {row.schedule: row for row in others.rows}
+    rows = {row.schedule: row for row in what_if.rows}
     assert set(rows) == {"measured", "no-delay", *(rule.name for rule in schedules())}
-    same = rows[planting.schedule]
-    assert same.makespan_ms == pytest.approx(rows["measured"].makespan_ms, rel=2e-3)
-    assert same.bubble_ratio == pytest.approx(rows["measured"].bubble_ratio, abs=2e-3)
-    assert same.peak_activations == rows["measured"].peak_activations
-    assert same.fits
-    assert others.same.plan.name == planting.schedule
+    row_of_run = rows[planting.schedule]
+    assert row_of_run.makespan_ms == pytest.approx(rows["measured"].makespan_ms, rel=2e-3)
+    assert row_of_run.bubble_ratio == pytest.approx(rows["measured"].bubble_ratio, abs=2e-3)
+    assert row_of_run.peak_activations == rows["measured"].peak_activations
+    assert row_of_run.fits
+    assert what_if.same.plan.name == planting.schedule
 
 
 def test_a_long_microbatch_is_as_long_in_any_order() -> None:
-    _, others = planted(replace(FUSED, microbatches=8, lengths=(1, 1, 1, 3, 1, 1, 1, 1)))
-    times = {row.schedule: row.makespan_ms for row in others.rows}
+    _, what_if = planted(replace(FUSED, microbatches=8, lengths=(1, 1, 1, 3, 1, 1, 1, 1)))
+    times = {row.schedule: row.makespan_ms for row in what_if.rows}
 
     assert times["1f1b"] == pytest.approx(times["measured"], rel=0.005)
 
@@ -100,19 +100,19 @@ def test_a_long_microbatch_is_as_long_in_any_order() -> None:
 def test_unequal_microbatches_take_what_their_best_order_promises(schedule: str) -> None:
     lengths = (1.0, 2.5, 0.5, 1.5, 0.4, 2.0, 0.6, 1.2)
     run = replace(FUSED, schedule=schedule, microbatches=8, lengths=lengths)
-    report, others = planted(run)
+    report, what_if = planted(run)
     mean = sum(lengths) / len(lengths)
     packed, _ = planted(replace(run, lengths=(mean,) * 8))
     even = {change.name: change.makespan_ns for change in report.explanation.changes}
     assert even["even-microbatches"] == packed.explanation.changes[0].makespan_ns
-    assert others.reordered is not None
-    order, saving = others.reordered
+    assert what_if.reordered is not None
+    order, saving = what_if.reordered
     _, then = planted(replace(run, lengths=tuple(lengths[number] for number in order)))
 
-    took, takes = (each.rows[0].makespan_ms or 0.0 for each in (others, then))
+    measured_ms, promised_ms = (each.rows[0].makespan_ms or 0.0 for each in (what_if, then))
     assert sorted(order) == list(range(8))
     assert saving > 0.05
-    assert takes == pytest.approx((1 - saving) * took, rel=0.005)
+    assert promised_ms == pytest.approx((1 - saving) * measured_ms, rel=0.005)
     assert (then.reordered or (order, 0.0))[1] < 0.02
 
 
@@ -123,14 +123,14 @@ def test_equal_microbatches_have_no_better_order() -> None:
 def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
-    _, others = planted(planting)
-    rows = {row.schedule: row for row in others.rows}
-    held = rows["measured"].peak_activations
-    makespan = {row.schedule: row.makespan_ms or 0.0 for row in others.rows}
+    _, what_if = planted(planting)
+    rows = {row.schedule: row for row in what_if.rows}
+    measured_peak = rows["measured"].peak_activations
+    makespan = {row.schedule: row.makespan_ms or 0.0 for row in what_if.rows}
 
-    assert held == 4.0
-    for name, most in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
-        assert (rows[name].peak_activations or 0.0) <= most
+    assert measured_peak == 4.0
+    for name, max_peak in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
+        assert (rows[name].peak_activations or 0.0) <= max_peak
         assert rows[name].fits is (name != "zb-2p")
     # By makespan, which they are ranked by.
     assert makespan["zb-1p"] <= makespan["zb-h1"]
@@ -187,14 +187,14 @@ def test_panels_change_no_other_output(tmp_path: Path) -> None:
 
 
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
-    report, others = planted(replace(SPLIT, schedule="1f1b"))
+    report, what_if = planted(replace(SPLIT, schedule="1f1b"))
     panel_titles = titles(theory(report, View()))
 
     assert len(panel_titles) == 3
     assert panel_titles[1].endswith("at the measured times: the best in as much memory")
 
     # An ideal 1F1B stands for an unknown schedule.
-    unknown = replace(others, same=None, best=None)
+    unknown = replace(what_if, same=None, best=None)
     panel_titles = titles(theory(replace(report, theory=unknown), View()))
     assert len(panel_titles) == 2
     assert panel_titles[0].endswith("ideal: equal stages, free transfers")
@@ -276,22 +276,22 @@ OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, tr
 
 @pytest.mark.parametrize("planting", [OVERLAPPING, replace(OVERLAPPING, microbatches=16)])
 def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: Planting) -> None:
-    report, others = planted(planting)
+    report, what_if = planted(planting)
     typical = report.typical_iteration()
     assert report.headline == "period"
     assert typical is not None
-    assert others.window == "stage"
-    rows = {row.schedule: row for row in others.rows}
+    assert what_if.window == "stage"
+    rows = {row.schedule: row for row in what_if.rows}
     assert "no-delay" not in rows
     assert rows["measured"].cost_ms == (typical.ratios["stage"].window_ns or 0) / 1e6
     assert rows["measured"].bubble_ratio == typical.ratios["stage"].value
-    for row in others.rows:
+    for row in what_if.rows:
         if row.cost_ms is not None:
             assert row.speedup == pytest.approx(1 - row.cost_ms / (rows["measured"].cost_ms or 0))
     # A run of this schedule does not gain by this schedule.
     assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
     assert (rows["1f1b"].speedup or 0) < 0
-    assert max(row.speedup or 0 for row in others.rows) < 0.03
+    assert max(row.speedup or 0 for row in what_if.rows) < 0.03
     text = " ".join(render_text(report, View()).split())
     assert "stage window ms" in text
     assert "Consecutive iterations overlap, so the longest rank's window" in text

@@ -51,8 +51,8 @@ def test_other_sizes_take_what_they_take(
         ratio = other.summary.bubble_ratio["schedule"].mean
         assert row["bubble_ratio"] == pytest.approx(ratio, abs=off)
         changes = str(bubbleviz.compare(report, other).differences)
-        same = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
-        assert ("predicted from the times before" in changes) != same
+        is_run = (row["schedule"], row["microbatches"]) == ("1f1b", 8)
+        assert ("predicted from the times before" in changes) != is_run
 
 
 @pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])
@@ -102,5 +102,5 @@ def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: C
 def test_what_cannot_be_compared_is_refused(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
-    known = ("--schedule", "1f1b") if "--schedule" not in words else ()
-    assert expected in cli.refused("simulate", *TIMES, *known, "-p", "4", *words, code=2)
+    schedule_words = ("--schedule", "1f1b") if "--schedule" not in words else ()
+    assert expected in cli.refused("simulate", *TIMES, *schedule_words, "-p", "4", *words, code=2)

@@ -77,10 +77,10 @@ def plans(draw: st.DrawFn) -> Plan:
     return rule.plan(stages, stages * draw(st.integers(1, 2)), rule.chunks)
 
 
-def texts(made: LoweredPlan) -> list[str]:
+def texts(lowered_plan: LoweredPlan) -> list[str]:
     """Return the lines of a lowered plan, as PyTorch writes them without parameter cells."""
     lines = []
-    for line in made.lines:
+    for line in lowered_plan.lines:
         cells = []
         for step in line:
             pair = ";".join(map(get_cell, step.operations))
@@ -115,13 +115,15 @@ def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
 @settings(max_examples=60, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 1000))
 def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> None:
-    made = lower_plan(plan)
+    lowered_plan = lower_plan(plan)
 
     for transport in TRANSPORTS:
-        check_lowered(made, transport)
-    assert torch_csv.read("\n".join(texts(made)), plan.name) == made
+        check_lowered(lowered_plan, transport)
+    assert torch_csv.read("\n".join(texts(lowered_plan)), plan.name) == lowered_plan
     times = workload_of(plan, seed)
-    assert compute_makespan(made, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
+    assert (
+        compute_makespan(lowered_plan, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,31 +132,31 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
     plan: Plan, seed: int, transport: Transport
 ) -> None:
     times = workload_of(plan, seed)
-    before = compute_makespan(lower_plan(plan), times, transport)
-    made, makespan_ns, own_ns = order_messages(plan, times, transport)
+    default_ns = compute_makespan(lower_plan(plan), times, transport)
+    reordered, makespan_ns, own_ns = order_messages(plan, times, transport)
 
-    assert own_ns == before
-    assert makespan_ns == compute_makespan(made, times, transport)
-    assert made.plan == plan
-    for each in TRANSPORTS:
-        check_lowered(made, each)
-    assert compute_makespan(made, times, transport) <= before
+    assert own_ns == default_ns
+    assert makespan_ns == compute_makespan(reordered, times, transport)
+    assert reordered.plan == plan
+    for other_transport in TRANSPORTS:
+        check_lowered(reordered, other_transport)
+    assert compute_makespan(reordered, times, transport) <= default_ns
 
 
 def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
     """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
     plan = find_schedule("1f1b").plan(2, 2, 1)
     times = build_device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
-    held = torch_csv.read(
+    plan_ = torch_csv.read(
         "0F0,0SEND_F0,0RECV_B0,0F1,0SEND_F1,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
         "held",
     )
-    made = order_messages(plan, times, STREAMS)[0]
+    reordered = order_messages(plan, times, STREAMS)[0]
 
-    assert compute_makespan(held, times, BUFFERED) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
-    assert compute_makespan(held, times, STREAMS) == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
-    assert compute_makespan(made, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert compute_makespan(plan_, times, BUFFERED) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert compute_makespan(plan_, times, STREAMS) == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
+    assert compute_makespan(reordered, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
 
 
 def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_path: Path) -> None:
@@ -175,8 +177,8 @@ def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_pa
     sizes = ("--schedule", "zb-h1", "-p", "3", "-m", "4")
     order, carried = tmp_path / "order.csv", ("--transport", "blocking")
     assert main(["simulate", *sizes, "-o", str(order), *TIMES]) == 0
-    for alone in (sizes, ("--plan", order)):
-        unused = cli.refused("simulate", *alone, *carried, *TIMES, code=2)
+    for words in (sizes, ("--plan", order)):
+        unused = cli.refused("simulate", *words, *carried, *TIMES, code=2)
         assert "--transport blocking: only applies to a plan with sends" in unused
 
 
@@ -283,9 +285,9 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
 def test_communication_that_deadlocks_is_named(
     rows: tuple[str, str], transports: tuple[Transport, ...], sentence: str
 ) -> None:
-    made = lowered_of(*rows)
-    check_messages(made)
-    deadlocks = {transport: find_deadlock(made, transport) for transport in TRANSPORTS}
+    lowered_plan = lowered_of(*rows)
+    check_messages(lowered_plan)
+    deadlocks = {transport: find_deadlock(lowered_plan, transport) for transport in TRANSPORTS}
 
     assert {each for each, deadlock in deadlocks.items() if deadlock} == set(transports)
     assert describe_deadlock(deadlocks[transports[0]]) == sentence

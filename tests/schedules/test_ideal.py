@@ -86,11 +86,11 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
 ) -> None:
     """What is drawn is counted as a measurement is, and gives what the simulation says."""
     forward, backward, weight, transfer = (float(time) for time in times)
-    given = StageTimes((forward,), (backward,), (weight,), transfer)
+    times_ = StageTimes((forward,), (backward,), (weight,), transfer)
     try:
-        result = ideal(schedule.name, stages, stages * groups, given)
+        result = ideal(schedule.name, stages, stages * groups, times_)
     except UsageError:
-        result = ideal(schedule.name, 2 * stages, 4 * stages * groups, given)
+        result = ideal(schedule.name, 2 * stages, 4 * stages * groups, times_)
     ratios = make_report(result).summary.bubble_ratio
 
     # A report's times are whole nanoseconds.
@@ -102,10 +102,10 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         options = ["--schedule", "zb-h1", *SIZES, "--svg", str(tmp_path / name)]
         assert main(["simulate", *options]) == 0
-    drawn = (tmp_path / "a.svg").read_bytes()
+    picture = (tmp_path / "a.svg").read_bytes()
 
-    assert drawn == (tmp_path / "b.svg").read_bytes()
-    text = "".join(ET.fromstring(drawn).itertext())
+    assert picture == (tmp_path / "b.svg").read_bytes()
+    text = "".join(ET.fromstring(picture).itertext())
     assert "stage 3" in text
     assert "schedule bubble ratio" in text
 

@@ -41,8 +41,8 @@ def model(
     fused_ns: Sequence[int] | None = None,
     down_ns: int | Sequence[int] = 0,
     up_ns: int | Sequence[int] = 0,
-    held: Sequence[float] | None = None,
-    kept: Sequence[float] | None = None,
+    activation: Sequence[float] | None = None,
+    weight_activation: Sequence[float] | None = None,
     resident: Sequence[float] | None = None,
 ) -> Layers:
     """Return layers of these times; what is not given is as the forward, or 1, or 0."""
@@ -51,7 +51,7 @@ def model(
     backward = forward if backward_ns is None else np.array(backward_ns, np.int64)
     weight = forward if weight_ns is None else np.array(weight_ns, np.int64)
     fused = backward + weight if fused_ns is None else np.array(fused_ns, np.int64)
-    full = np.ones(count) if held is None else np.array(held, float)
+    full = np.ones(count) if activation is None else np.array(activation, float)
     return Layers(
         forward.copy(),
         backward.copy(),
@@ -60,7 +60,7 @@ def model(
         np.broadcast_to(np.array(down_ns, np.int64), count).copy(),
         np.broadcast_to(np.array(up_ns, np.int64), count).copy(),
         full,
-        full.copy() if kept is None else np.array(kept, float),
+        full.copy() if weight_activation is None else np.array(weight_activation, float),
         np.zeros(count) if resident is None else np.array(resident, float),
         tuple(f"layers.{at}" for at in range(count)),
         (LayerKind.TRANSFORMER,) * count,
@@ -85,11 +85,11 @@ def simulated(
 
 def brute_force(plan: Plan, layers: Layers, limit: Sequence[float] | None = None) -> int | None:
     """Return the shortest makespan of any layout that fits; None where none does."""
-    every = [
+    layouts = [
         simulated(plan, layers, layout, limit)
         for layout in all_layouts(len(layers), plan.placement)
     ]
-    return min((makespan_ns for makespan_ns, fits in every if fits), default=None)
+    return min((makespan_ns for makespan_ns, fits in layouts if fits), default=None)
 
 
 #: Schedules with one order, and sizes that they allow: p, m, v.
@@ -102,10 +102,10 @@ numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 
 
 def best(
-    name: str, sizes: tuple[int, int, int], layers: Layers, **given: object
+    name: str, sizes: tuple[int, int, int], layers: Layers, **options: object
 ) -> partition.Partition:
     recurrence = Recurrence(find_schedule(name).plan(*sizes))
-    result = partition.find_best_partition(recurrence, layers, **given)  # type: ignore[arg-type]  # given by name
+    result = partition.find_best_partition(recurrence, layers, **options)  # type: ignore[arg-type]  # given by name
     assert isinstance(result, partition.Partition)
     return result
 
@@ -141,13 +141,14 @@ def test_the_recurrence_is_the_simulator(
     microbatches: int,
     chunks: int,
     times: tuple[list[int], ...],
-    held: list[int],
+    activation: list[int],
 ) -> None:
     """Also the memory, and the longest path, which is as long as the makespan."""
     forward, backward, weight, fused, down, up = times
     layers = model(
         forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
-        held=held, kept=[each / 2 for each in held], resident=[1.0] * 7,
+        activation=activation, weight_activation=[amount / 2 for amount in activation],
+        resident=[1.0] * 7,
     )  # fmt: skip
     plan = find_schedule(name).plan(stages, microbatches, chunks)
     recurrence = Recurrence(plan)
@@ -157,13 +158,13 @@ def test_the_recurrence_is_the_simulator(
     assert makespans_ns.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
     limit = [30.0] * stages
     found_best = partition.find_best_partition(recurrence, layers, limit)
-    wanted = brute_force(plan, layers, limit)
+    shortest_ns = brute_force(plan, layers, limit)
     if not isinstance(found_best, partition.Partition):
-        assert (found_best, wanted) == (partition.NONE_FITS, None)
+        assert (found_best, shortest_ns) == (partition.NONE_FITS, None)
     else:
-        assert found_best.makespan_ns == wanted
+        assert found_best.makespan_ns == shortest_ns
         assert found_best.proven
-        assert simulated(plan, layers, found_best.layout, limit) == (wanted, True)
+        assert simulated(plan, layers, found_best.layout, limit) == (shortest_ns, True)
 
 
 @pytest.mark.thorough
@@ -176,31 +177,33 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     layers = model(times[0], backward_ns=times[1], weight_ns=times[2], down_ns=200, up_ns=300)
     recurrence = Recurrence(find_schedule(name).plan(8 // chunks, 16, chunks))
     inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
-    ends = np.zeros((len(inner), 1), np.int64)
-    every = np.concatenate((ends, inner, ends + 24), axis=1)
+    first_bound = np.zeros((len(inner), 1), np.int64)
+    bounds = np.concatenate((first_bound, inner, first_bound + 24), axis=1)
     best_layout = partition.find_best_partition(recurrence, layers)
 
-    assert len(every) == 245_157
+    assert len(bounds) == 245_157
     assert isinstance(best_layout, partition.Partition)
     assert best_layout.proven
-    assert best_layout.makespan_ns == recurrence.compute_makespans(layers, every).min()
+    assert best_layout.makespan_ns == recurrence.compute_makespans(layers, bounds).min()
 
 
 def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
     random = np.random.default_rng(5)
     layers = model(random.integers(900, 1300, 16).tolist())
-    whole = best("interleaved-1f1b", (4, 8, 2), layers)
+    complete = best("interleaved-1f1b", (4, 8, 2), layers)
     cut = best("interleaved-1f1b", (4, 8, 2), layers, max_nodes=1)
 
-    assert whole.proven
+    assert complete.proven
     assert not cut.proven
-    assert cut.least_ns <= whole.makespan_ns <= cut.makespan_ns
+    assert cut.least_ns <= complete.makespan_ns <= cut.makespan_ns
 
 
 def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     random = np.random.default_rng(11)
-    times, held, resident = (random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60)))
-    layers = model(times.tolist(), held=held.tolist(), resident=resident.tolist())
+    times, activation, resident = (
+        random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60))
+    )
+    layers = model(times.tolist(), activation=activation.tolist(), resident=resident.tolist())
     recurrence = Recurrence(find_schedule("interleaved-1f1b").plan(2, 4, 2))
     limit = [350.0, 350.0]
 
@@ -266,12 +269,14 @@ HEAVY_HEAD = LayoutQuestion(model([10] * 12 + [30], down_ns=1, up_ns=1), 4, 8)
 
 def test_every_schedule_of_one_order_has_its_best_layout() -> None:
     rows = find_best_layouts(HEAVY_HEAD, [])
-    made = [row for row in rows if row.best is not None]
-    times = [row.best.makespan_ns for row in made if row.best]
+    feasible = [row for row in rows if row.best is not None]
+    times = [row.best.makespan_ns for row in feasible if row.best]
 
-    assert {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"} <= {row.schedule for row in made}
+    assert {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"} <= {
+        row.schedule for row in feasible
+    }
     assert times == sorted(times)
-    for row in made:
+    for row in feasible:
         assert row.plan is not None
         assert row.best is not None
         if row.plan.replicas == 1:
@@ -369,7 +374,7 @@ def unrolled(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("stages", "chunks", "written"),
+    ("stages", "chunks", "expected"),
     [
         (["EtL"], 1, "EtL"),
         (["Et", "tL"], 1, "Et|tL"),
@@ -378,17 +383,17 @@ def unrolled(text: str) -> list[str]:
         (["ttt", "tt"], 1, "Et*3|ttL"),
     ],
 )
-def test_megatron_is_told_of_a_layout(stages: list[str], chunks: int, written: str) -> None:
-    assert format_megatron_layout(*layout_of(stages, chunks)) == written
+def test_megatron_is_told_of_a_layout(stages: list[str], chunks: int, expected: str) -> None:
+    assert format_megatron_layout(*layout_of(stages, chunks)) == expected
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=12))
 def test_megatron_reads_what_is_written(counts: list[int]) -> None:
     stages = ["t" * count for count in counts]
-    written = format_megatron_layout(*layout_of(stages))
+    layout_text = format_megatron_layout(*layout_of(stages))
 
-    assert written is not None
-    assert unrolled(written) == ["E" * (not at) + s + "L" * (at == len(stages) - 1)
+    assert layout_text is not None
+    assert unrolled(layout_text) == ["E" * (not at) + s + "L" * (at == len(stages) - 1)
                                  for at, s in enumerate(stages)]  # fmt: skip
 
 

@@ -39,12 +39,12 @@ def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -
     ]:
         with subtests.test(file=file):
             plan = read_file(str(get_reference_file(f"torch_csv/{file}"))).plan
-            wanted = find_schedule(name).plan(2, 4, 2)
+            expected_plan = find_schedule(name).plan(2, 4, 2)
 
             assert plan.name == file
-            assert (plan.orders, plan.placement) == (wanted.orders, wanted.placement)
+            assert (plan.orders, plan.placement) == (expected_plan.orders, expected_plan.placement)
             assert (plan.chunks, plan.microbatches) == (2, 4)
-            assert plan.together == wanted.together
+            assert plan.together == expected_plan.together
 
 
 @settings(max_examples=60)
@@ -71,10 +71,10 @@ def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
             phases = (Phase.F, Phase.BW) if fused else (Phase.F, Phase.B, Phase.W)
             chains[device].append([PlannedOperation(stage, x, microbatch) for x in phases])
     orders = []
-    for own in chains:
+    for chains_of_rank in chains:
         order = []
-        while any(own):
-            chosen = data.draw(st.sampled_from([chain for chain in own if chain]))
+        while any(chains_of_rank):
+            chosen = data.draw(st.sampled_from([chain for chain in chains_of_rank if chain]))
             order.append(chosen.pop(0))
         orders.append(tuple(order))
     together = frozenset(
@@ -164,13 +164,13 @@ def test_any_text_is_a_plan_or_refused(text: str) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"0F0,\xff\xfe")
     (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
-    for name, said in (
+    for name, message in (
         ("none.csv", "no such file"),
         ("binary.csv", "not text in UTF-8 \\(byte 4\\)"),
         ("plan.yaml", "give a file that ends with .csv"),
         (".csv", "no plan format has this suffix"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             read_file(str(tmp_path / name))
     with pytest.raises(InputError, match="cannot be read"):
         read_file("a\0.csv")
@@ -186,13 +186,13 @@ def test_a_written_plan_costs_what_its_schedule_costs(
     file = tmp_path / "plan.csv"
     sizes = ("--schedule", name, "-p", "4", "-m", "8")
     cli.printed("simulate", *sizes, *TIMES, "--csv", file)
-    written_cost, wanted = (
+    written_cost, expected_cost = (
         cli.json("simulate", *words, *TIMES, "--json", "-") for words in (("--plan", file), sizes)
     )
 
     assert written_cost.pop("schedule") == "plan.csv"
-    assert wanted.pop("schedule") == name
-    assert written_cost == wanted
+    assert expected_cost.pop("schedule") == name
+    assert written_cost == expected_cost
     printed = cli.printed("simulate", "--plan", file, *TIMES)
     assert "plan.csv: the order in this file" in printed
     # What is read is never written to.
@@ -223,18 +223,25 @@ def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> N
     other.write_text(text, encoding="utf-8")
     wrong.write_text(torch_csv.write(find_schedule("1f1b").plan(4, 4, 1)), encoding="utf-8")
 
-    same = bubbleviz.analyze(profile, plan=meant).plan
-    assert same is not None
-    assert (same.name, same.exact, same.deviations) == ("same.csv", True, ())
+    matching_plan = bubbleviz.analyze(profile, plan=meant).plan
+    assert matching_plan is not None
+    assert (matching_plan.name, matching_plan.exact, matching_plan.deviations) == (
+        "same.csv",
+        True,
+        (),
+    )
 
     document = cli.json("analyze", profile, "--plan", str(other), "--json", "-")
     assert document["schedule"]["name"] == "1f1b"
     assert document["schedule"]["exact"] is True
     assert document["plan"]["exact"] is False
     assert document["plan"]["deviation_count"] == 2
-    one = document["plan"]["deviations"][0]
-    assert (one["rank"], one["iteration"], one["places"]) == (2, 0, 1)
-    assert (one["phase"], one["microbatch"], one["what"]) in (("F", 2, "late"), ("BW", 0, "early"))
+    deviation = document["plan"]["deviations"][0]
+    assert (deviation["rank"], deviation["iteration"], deviation["places"]) == (2, 0, 1)
+    assert (deviation["phase"], deviation["microbatch"], deviation["what"]) in (
+        ("F", 2, "late"),
+        ("BW", 0, "early"),
+    )
 
     table = " ".join(cli.printed("analyze", profile, "--plan", str(other)).split())
     assert "1f1b on 4 ranks of 1 host, 2 of 2 iterations averaged" in table
@@ -242,9 +249,8 @@ def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> N
         "plan: =1+1.csv (1.56 % of operations out of order, order matches in 0 of 2 iterations)"
         in table
     )
-    assert (
-        f"node0 GPU 2, iteration 0: {one['phase']}{one['microbatch']} {one['what']} by 1" in table
-    )
+    operation = f"{deviation['phase']}{deviation['microbatch']}"
+    assert f"node0 GPU 2, iteration 0: {operation} {deviation['what']} by 1" in table
 
     assert "--plan wrong.csv: the plan has 4 stages of 1 chunk with 4 microbatches" in cli.refused(
         "analyze", profile, "--plan", str(wrong), code=1

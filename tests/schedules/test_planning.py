@@ -42,7 +42,7 @@ def workload(
 
 
 @st.composite
-def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
+def workloads(draw: st.DrawFn, max_microbatches: int = 4) -> Workload:
     devices = draw(st.integers(1, 3))
     placement = draw(
         st.sampled_from(
@@ -55,21 +55,23 @@ def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
         return tuple(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)))
 
     cut = [a != b for a, b in pairwise(placement)]
-    backward, weight, held = each(1, 20), each(0, 20), each(0, 5)
+    backward, weight, activation = each(1, 20), each(0, 20), each(0, 5)
     down, up = each(0, 15), each(0, 15)
-    least = max(sum(h for h, at in zip(held, placement, strict=True) if at == d) for d in placement)
+    min_memory = max(
+        sum(h for h, at in zip(activation, placement, strict=True) if at == d) for d in placement
+    )
     return Workload(
         placement,
-        draw(st.integers(1, most)),
+        draw(st.integers(1, max_microbatches)),
         each(1, 20),
         backward,
         weight,
         tuple(b + w for b, w in zip(backward, weight, strict=True)),
         (*(t * far for t, far in zip(down, cut, strict=False)), 0),
         (0, *(t * far for t, far in zip(up, cut, strict=False))),
-        tuple(map(float, held)),
-        tuple(draw(st.integers(0, most)) * 1.0 for most in held),
-        draw(st.none() | st.floats(1, 3).map(lambda room: (max(1, least) * room,) * devices)),
+        tuple(map(float, activation)),
+        tuple(draw(st.integers(0, max_microbatches)) * 1.0 for max_microbatches in activation),
+        draw(st.none() | st.floats(1, 3).map(lambda room: (max(1, min_memory) * room,) * devices)),
         split=draw(st.booleans()),
     )
 
@@ -143,7 +145,7 @@ def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) 
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(workloads(most=2), st.booleans())
+@given(workloads(max_microbatches=2), st.booleans())
 def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool) -> None:
     work = replace(work, split=not fused)
     if work.virtual_stages > 2 or (not fused and work.virtual_stages * work.microbatches > 3):
@@ -157,7 +159,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(workloads(most=4), st.booleans())
+@given(workloads(max_microbatches=4), st.booleans())
 def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     pytest.importorskip("ortools", reason="OR-tools is not installed")
     from tests.support.exact_orders import solve_exactly
@@ -221,16 +223,16 @@ def test_a_long_link_has_more_microbatches_on_their_way() -> None:
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
-    best, chosen = find_best_plan(work), find_best_plan(work, split=True)
+    best, split_plan = find_best_plan(work), find_best_plan(work, split=True)
 
     assert best.best_split is not None
-    assert (best.best.plan.splits, best.best_split.plan.splits, chosen.best_split) == (
+    assert (best.best.plan.splits, best.best_split.plan.splits, split_plan.best_split) == (
         False,
         True,
         None,
     )
     assert best.best_split.makespan_ns < best.best.makespan_ns
-    assert chosen.best.makespan_ns == best.best_split.makespan_ns
+    assert split_plan.best.makespan_ns == best.best_split.makespan_ns
 
 
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:

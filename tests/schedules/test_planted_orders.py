@@ -42,13 +42,13 @@ def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> N
     chunks = v if name.startswith(("interleaved", "combined", "looped")) else 0
     planted = orders.make_plan(name, p, p * groups, chunks)
     rule = find_schedule(name)
-    known = rule.plan(p, p * groups, chunks or rule.chunks)
+    package_plan = rule.plan(p, p * groups, chunks or rule.chunks)
 
-    assert cells_of(planted) == cells_of(known)
-    assert planted.placement == known.placement
-    assert (planted.chunks, planted.replicas) == (known.chunks, known.replicas)
+    assert cells_of(planted) == cells_of(package_plan)
+    assert planted.placement == package_plan.placement
+    assert (planted.chunks, planted.replicas) == (package_plan.chunks, package_plan.replicas)
     together = {(op.virtual_stage, op.phase, op.microbatch) for op in planted.together}
-    assert together == {(op.virtual_stage, op.phase, op.microbatch) for op in known.together}
+    assert together == {(op.virtual_stage, op.phase, op.microbatch) for op in package_plan.together}
 
 
 @settings(max_examples=60)
@@ -66,19 +66,21 @@ def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: in
 @pytest.mark.real_files
 def test_planted_orders_are_the_published_ones() -> None:
     """Rows that list an order, of schedules whose published order is unique."""
-    same = (
+    is_equal = (
         "1F1B",
         "torch:ScheduleGPipe",
         "torch:ScheduleInterleaved1F1B",
         "torch:ScheduleLoopedBFS",
     )
     rows = [
-        row for row in read_reference("schedules.csv") if row["schedule"] in same and row["order"]
+        row
+        for row in read_reference("schedules.csv")
+        if row["schedule"] in is_equal and row["order"]
     ]
     compared = 0
     for row in rows:
         p, m, v = read_numbers(row, "p", "m", "chunks")
-        if m % p == 0 or row["schedule"] in same[:2]:
+        if m % p == 0 or row["schedule"] in is_equal[:2]:
             planted = orders.make_plan(OURS[row["schedule"]], p, m, v)
             assert cells_of(planted) == cells_of(parse_listed_plan(row)), row["schedule"]
             compared += 1
@@ -101,8 +103,8 @@ def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
 
 
 def test_an_order_can_come_from_a_file() -> None:
-    known = find_schedule("v-half").plan(4, 8, 2)
-    read = orders.parse_plan(torch_csv.write(known))
+    plan = find_schedule("v-half").plan(4, 8, 2)
+    read = orders.parse_plan(torch_csv.write(plan))
 
-    assert cells_of(read) == cells_of(known)
-    assert (read.placement, read.chunks, read.microbatches) == (known.placement, 2, 8)
+    assert cells_of(read) == cells_of(plan)
+    assert (read.placement, read.chunks, read.microbatches) == (plan.placement, 2, 8)

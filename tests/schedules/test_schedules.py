@@ -63,10 +63,10 @@ def planted_plan(plan: Plan) -> orders.Plan:
     )
 
 
-def peak_activations(plan: Plan, kept: float = 1.0) -> float:
+def peak_activations(plan: Plan, weight_share: float = 1.0) -> float:
     """Return the most microbatches of a whole stage that a device holds, to W (or B: kept 0)."""
     stages = plan.virtual_stages
-    return max(compute_peak_memory(plan, (1.0,) * stages, (kept,) * stages)) / plan.chunks
+    return max(compute_peak_memory(plan, (1.0,) * stages, (weight_share,) * stages)) / plan.chunks
 
 
 def us(ticks: int) -> float:
@@ -122,14 +122,14 @@ def test_listed_orders_take_the_published_time() -> None:
     for row in rows:
         plan = parse_listed_plan(row)
         simulation = simulated(row, plan)
-        found = (
+        makespans = (
             us(simulation.cost_ns),
             us(simulation.makespan_ns),
             peak_activations(plan),
-            peak_activations(plan, kept=0.0),
+            peak_activations(plan, weight_share=0.0),
         )
         columns = "iteration_cost_us", "makespan_us", "peak_act_until_W", "peak_act_until_B"
-        assert found == pytest.approx([float(row[name]) for name in columns], abs=2e-3), row
+        assert makespans == pytest.approx([float(row[name]) for name in columns], abs=2e-3), row
         assert simulation.stage_ratio == pytest.approx(float(row["bubble_rate"]), abs=1e-6)
         published = float(row["makespan_bubble_rate"])
         assert simulation.schedule_ratio == pytest.approx(published, abs=1e-6)
@@ -180,8 +180,8 @@ def test_every_operation_runs_once(plan: Plan) -> None:
 
     assert len(operations) == len(set(operations))
     assert len(phases) == plan.virtual_stages * plan.microbatches // plan.replicas
-    whole = ({Phase.F, Phase.BW}, {Phase.F, Phase.B, Phase.W})
-    assert all(of_one in whole for of_one in phases.values())
+    valid_phases = ({Phase.F, Phase.BW}, {Phase.F, Phase.B, Phase.W})
+    assert all(of_one in valid_phases for of_one in phases.values())
     for device, order in enumerate(plan.orders):
         assert {plan.device_of(op.virtual_stage) for op in order} == {device}
         virtual_stages = [v for v in range(plan.virtual_stages) if plan.device_of(v) == device]
@@ -196,15 +196,23 @@ def test_a_plan_runs_as_one_iteration_of_a_planted_run(
     plan: Plan, times: list[int], transfer: int
 ) -> None:
     work = workload(plan, (1, 1, 1), transfer)
-    each = [
+    operations = [
         tuple(times[(7 * phase + stage) % 80] for stage in range(plan.virtual_stages))
         for phase in range(3)
     ]
-    fused = tuple(map(sum, zip(*each[1:], strict=True)))
-    work = replace(work, forward_ns=each[0], backward_ns=each[1], weight_ns=each[2], fused_ns=fused)
+    fused = tuple(map(sum, zip(*operations[1:], strict=True)))
+    work = replace(
+        work,
+        forward_ns=operations[0],
+        backward_ns=operations[1],
+        weight_ns=operations[2],
+        fused_ns=fused,
+    )
     ran = simulate(plan, work)
     planted = programs.simulate(
-        [planted_plan(plan)], make_durations(each[0], each[1], each[2]), transfer_ns=transfer
+        [planted_plan(plan)],
+        make_durations(operations[0], operations[1], operations[2]),
+        transfer_ns=transfer,
     )
 
     for name in ("device", "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"):

@@ -138,13 +138,13 @@ def test_the_search_is_as_good_as_the_authors_code(subtests: pytest.Subtests) ->
 
             assert len(rows) >= 3
             for row, (backward, weight) in rows:
-                given = given_memory(limit(int(row["p"])), backward, weight)
-                result = searched(row, ours, given)
+                memory_options = given_memory(limit(int(row["p"])), backward, weight)
+                result = searched(row, ours, memory_options)
                 assert result.stage_ratio is not None
                 assert result.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
                 checked(result.plan, result.memory)
                 if row["schedule"] == "ZB-H1":
-                    shortest = searched(row, ours, given, of_makespan=True)
+                    shortest = searched(row, ours, memory_options, of_makespan=True)
                     assert shortest.schedule_ratio is not None
                     assert shortest.schedule_ratio <= float(row["makespan_bubble_rate"]) + 0.0005, (
                         row
@@ -159,7 +159,7 @@ def test_the_search_is_as_good_as_the_authors_code(subtests: pytest.Subtests) ->
     times=st.lists(st.integers(0, 9), min_size=12, max_size=12),
     transfer=st.integers(0, 5),
     limit=st.floats(1, 8),
-    kept=st.floats(0, 1),
+    weight_share=st.floats(0, 1),
 )
 def test_what_is_found_is_whole_and_keeps_within_memory(
     rule: Schedule,
@@ -168,9 +168,9 @@ def test_what_is_found_is_whole_and_keeps_within_memory(
     times: list[int],
     transfer: int,
     limit: float,
-    kept: float,
+    weight_share: float,
 ) -> None:
-    memory = Memory(limit, 1.0, kept)
+    memory = Memory(limit, 1.0, weight_share)
     placement = get_searched_placement(rule, stages, rule.chunks)
     of_devices = [times[n : n + stages] for n in (0, 4, 8)]
     work = build_device_workload(placement, microbatches, of_devices, transfer, memory)
@@ -209,9 +209,9 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     """Judged by the simulation, at the times of the search."""
     tf, tb, tw = (tuple(map(float, time[: sizes[0]])) for time in times)
     own = StageTimes(tf, tb, tw, transfer)
-    memory, one = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
+    memory, unit = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
     result = ideal(
-        name, *sizes, own, memory=(memory, one, one), by_makespan=window == "makespan_ms"
+        name, *sizes, own, memory=(memory, unit, unit), by_makespan=window == "makespan_ms"
     )
     checked(result.plan, result.memory)
 
@@ -221,8 +221,11 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
                 fixed = ideal(other.name, *sizes, own, result.plan.chunks)
             except UsageError:
                 continue  # not of these sizes
-            alike = (fixed.plan.placement, fixed.plan.replicas) == (result.plan.placement, 1)
-            if alike and max(fixed.peak_activations) <= limit:
+            is_same_placement = (fixed.plan.placement, fixed.plan.replicas) == (
+                result.plan.placement,
+                1,
+            )
+            if is_same_placement and max(fixed.peak_activations) <= limit:
                 assert getattr(result, window) <= getattr(fixed, window), other.name
 
 
@@ -253,14 +256,14 @@ def test_zb_v_is_searched_only_within_a_limit() -> None:
 @pytest.mark.parametrize("p", [3, 5])
 def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) -> None:
     times = StageTimes((1.0,), (1.0,), (1.0,))
-    half, least = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
+    half, v_min = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
     run = run_orders(list_devices(half.plan))
-    told = recognise_schedule(run.ranks, run.operations, run.iterations)
+    recognition = recognise_schedule(run.ranks, run.operations, run.iterations)
 
     assert half.memory.limit == (p + 2) / 2
     assert max(half.peak_memory) == (p + 2) / 2
-    assert half.cost_ms < least.cost_ms
-    assert "v-half" in (told.name, *told.also)
+    assert half.cost_ms < v_min.cost_ms
+    assert "v-half" in (recognition.name, *recognition.also)
 
 
 def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,11 +310,13 @@ def test_the_limit_is_told_with_its_peak(cli: CommandLine) -> None:
     sizes = ["-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
     memory = ["--memory-limit", "60", "--memory-b", "10", "--memory-w", "4"]
 
-    told = cli.json("simulate", "--schedule", "zb-1p", *sizes, *memory, "--json", "-")["memory"]
-    assert told["limit"] == 60
-    assert (told["backward"], told["weight"]) == (10, 4)
-    assert len(told["peak"]) == 4
-    assert max(told["peak"]) <= 60
+    memory_document = cli.json("simulate", "--schedule", "zb-1p", *sizes, *memory, "--json", "-")[
+        "memory"
+    ]
+    assert memory_document["limit"] == 60
+    assert (memory_document["backward"], memory_document["weight"]) == (10, 4)
+    assert len(memory_document["peak"]) == 4
+    assert max(memory_document["peak"]) <= 60
     assert "of 60" in cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)
     memory = ["--memory-limit", "60GB", "--memory-b", "10GB", "--memory-w", "4GB"]
     printed = cli.printed("simulate", "--schedule", "zb-1p", *sizes, *memory)

@@ -22,9 +22,9 @@ _FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=
 
 def _timing_of(meeting: list[int], following: list[tuple[int, int]]) -> Timing:
     """Return the timing of rows that are all in one group."""
-    after, before = np.array(following, np.int64).reshape(-1, 2).T
+    later_row, earlier_row = np.array(following, np.int64).reshape(-1, 2).T
     one_group = np.zeros(len(meeting), np.int64)
-    return build_timing(after, before, np.array(meeting, np.int64), one_group)
+    return build_timing(later_row, earlier_row, np.array(meeting, np.int64), one_group)
 
 
 def _ends_one_by_one(
@@ -35,18 +35,18 @@ def _ends_one_by_one(
     # A row without a meeting meets itself.
     met = [-2 - row if meeting[row] == -1 else meeting[row] for row in range(count)]
     starts: dict[int, int] = {}
-    ends: dict[int, int] = {}
+    end_of: dict[int, int] = {}
     for _ in range(2 * count):
         for row in range(count):
             followed = [before for after, before in following if after == row]
-            if all(before in ends for before in followed):
-                latest = max((ends[before] for before in followed), default=0)
+            if all(before in end_of for before in followed):
+                latest = max((end_of[before] for before in followed), default=0)
                 starts[row] = latest + delay_ns[row]
         for row in range(count):
             members = [other for other in range(count) if met[other] == met[row]]
             if all(member in starts for member in members):
-                ends[row] = max(starts[member] for member in members) + own_ns[row]
-    return [ends[row] for row in range(count)] if len(ends) == count else None
+                end_of[row] = max(starts[member] for member in members) + own_ns[row]
+    return [end_of[row] for row in range(count)] if len(end_of) == count else None
 
 
 @given(_MEETINGS, _FOLLOWING, st.data())
@@ -74,13 +74,13 @@ def test_rows_end_as_they_do_one_by_one(
 
     durations_ns = np.array((own_ns, other_ns), np.int64).T[timing.rows]
     delays = np.array((delay_ns, other_delay_ns), np.int64).T[timing.rows]
-    one = timing.compute_ends(durations_ns[:, :1], delays[:, 0])
+    single = timing.compute_ends(durations_ns[:, :1], delays[:, 0])
     shared_delay = timing.compute_ends(durations_ns, delays[:, 0])
     own_delays = timing.compute_ends(durations_ns, delays)
 
     by_row = np.argsort(timing.rows)
     assert sorted(timing.rows.tolist()) == list(range(count))
-    assert one[by_row].T.tolist() == [expected]
+    assert single[by_row].T.tolist() == [expected]
     assert shared_delay[by_row].T.tolist() == [expected, with_same_delay]
     assert own_delays[by_row].T.tolist() == [expected, with_other_delay]
 
@@ -100,7 +100,7 @@ def test_ends_of_one_and_of_many_scenarios_are_the_longest_paths(
         [(row - back, lag) for back, lag in edges_of_row if back <= row]
         for row, edges_of_row in enumerate(followed)
     ]
-    own = times[: len(edges)]
+    durations = times[: len(edges)]
 
     def paths_to(row: int) -> list[int]:
         """Return the length of each path to the end of a row."""
@@ -109,19 +109,19 @@ def test_ends_of_one_and_of_many_scenarios_are_the_longest_paths(
             for before, lag in edges[row]
             for length in paths_to(before)
         ]
-        return [length + own[row] for length in lengths or [0]]
+        return [length + durations[row] for length in lengths or [0]]
 
-    ends = compute_ends(edges, own, _LAGS)
+    computed_ends = compute_ends(edges, durations, _LAGS)
     doubled = compute_ends_of_scenarios(
         edges,
-        [np.array((time, 2 * time)) for time in own],
+        [np.array((time, 2 * time)) for time in durations],
         [np.array((1, 2)) * lag for lag in _LAGS],
     )
     last = len(edges) - 1
-    path = find_longest_path(last, edges, ends, own, _LAGS)
-    length = sum(own[row] + (0 if lag == -1 else _LAGS[lag]) for row, lag in path)
+    path = find_longest_path(last, edges, computed_ends, durations, _LAGS)
+    length = sum(durations[row] + (0 if lag == -1 else _LAGS[lag]) for row, lag in path)
 
-    assert ends == [max(paths_to(row)) for row in range(len(edges))]
-    assert doubled.tolist() == [[end, 2 * end] for end in ends]
+    assert computed_ends == [max(paths_to(row)) for row in range(len(edges))]
+    assert doubled.tolist() == [[end, 2 * end] for end in computed_ends]
     assert path[0][0] == last
-    assert length == ends[last]
+    assert length == computed_ends[last]

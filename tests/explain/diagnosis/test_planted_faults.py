@@ -154,11 +154,11 @@ def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int)
     assert str(describe_first_steps(report)).startswith("The schedule itself")
 
 
-@pytest.mark.parametrize(("device", "place"), [(3, 1), (7, 3), (0, 5)])
+@pytest.mark.parametrize(("device", "index"), [(3, 1), (7, 3), (0, 5)])
 def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves(
-    device: int, place: int
+    device: int, index: int
 ) -> None:
-    swapped = replace(PAIR, swapped_device=device, swapped_at=place)
+    swapped = replace(PAIR, swapped_device=device, swapped_at=index)
     report = _report(swapped)
     first = write_all_advice(report)[0]
     (out_of_order,) = {
@@ -195,11 +195,11 @@ def test_all_advice_saves_of_the_same_length() -> None:
     advice = write_all_advice(_report(swapped))
     length_ns = _diagnosis(swapped).length_ns
 
-    assert {"order", "launch"} <= {one.kind for one in advice}
-    for one in advice:
-        assert one.saving_ns is not None
-        assert f"of {round(length_ns - one.saving_ns) / 1e6:,.3f} ms, " in one.text
-        assert one.saving_ratio == pytest.approx(one.saving_ns / length_ns)
+    assert {"order", "launch"} <= {entry.kind for entry in advice}
+    for entry in advice:
+        assert entry.saving_ns is not None
+        assert f"of {round(length_ns - entry.saving_ns) / 1e6:,.3f} ms, " in entry.text
+        assert entry.saving_ratio == pytest.approx(entry.saving_ns / length_ns)
 
 
 def stage_and_pipeline(device: int) -> tuple[int, int]:
@@ -252,13 +252,13 @@ def test_the_json_lists_what_saves_most_first() -> None:
     from bubbleviz.render.json_document import make_document
 
     report = _report(replace(BASE, slow_rank=6))
-    written = json.loads(json.dumps(make_document(report)))
-    assert written["what_to_do_first"] == describe_first_steps(report)
-    savings = [advice["saving_ns"] for advice in written["advice"]]
+    document = json.loads(json.dumps(make_document(report)))
+    assert document["what_to_do_first"] == describe_first_steps(report)
+    savings = [advice["saving_ns"] for advice in document["advice"]]
     assert savings
     assert savings == sorted(savings, reverse=True)
-    assert written["advice"][0]["ranks"] == [6]
-    assert written["advice"][0]["stage"] == 2
+    assert document["advice"][0]["ranks"] == [6]
+    assert document["advice"][0]["stage"] == 2
 
 
 def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
@@ -278,14 +278,17 @@ def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
 
 def test_a_slow_iteration_hides_no_drift() -> None:
     drifting = replace(LONG, iterations=8, jitter=0.0, drift=0.2)
-    both = replace(drifting, slow_iteration=3)
-    advice = {entry.kind: entry for entry in write_all_advice(_report(both))}
+    drifting_and_slow = replace(drifting, slow_iteration=3)
+    advice = {entry.kind: entry for entry in write_all_advice(_report(drifting_and_slow))}
 
     assert set(advice) == {"drift", "iteration"}
     assert "in 1 iteration (3)" in advice["iteration"].text
     assert advice["drift"].measure[0][1] == pytest.approx(1.2, rel=0.01)
-    length_ns = _diagnosis(both).length_ns
-    for kind, without in (("iteration", drifting), ("drift", replace(both, drift=0.0))):
+    length_ns = _diagnosis(drifting_and_slow).length_ns
+    for kind, without in (
+        ("iteration", drifting),
+        ("drift", replace(drifting_and_slow, drift=0.0)),
+    ):
         truth_ns = length_ns - _diagnosis(without).length_ns
         assert advice[kind].saving_ns == pytest.approx(truth_ns, abs=0.02 * length_ns)
 
@@ -293,12 +296,12 @@ def test_a_slow_iteration_hides_no_drift() -> None:
 def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
     """It is planted in half of the longest gap of each rank, which mostly waits for its input."""
     base = replace(APART, jitter=0.0)
-    late = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)
+    late_planting = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)
 
     assert describe_first_steps(_report(replace(base, overhead=True))) == describe_first_steps(
         _report(base)
     )
-    profiler, launch = write_all_advice(_report(replace(late, overhead=True)))
+    profiler, launch = write_all_advice(_report(replace(late_planting, overhead=True)))
     assert profiler.text.startswith("Record less")
-    assert profiler.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)
-    assert launch.saving_ns == pytest.approx(late.late_optimizer_ns / 2, rel=0.01)
+    assert profiler.saving_ns == pytest.approx(late_planting.late_optimizer_ns / 2, rel=0.01)
+    assert launch.saving_ns == pytest.approx(late_planting.late_optimizer_ns / 2, rel=0.01)

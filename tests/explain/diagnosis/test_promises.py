@@ -41,7 +41,7 @@ def _advice(folder: Path, job: SimulatedJob) -> tuple[AdviceEntry, ...]:
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("name", UNEVEN)
 def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path: Path) -> None:
-    stages, microbatches, uneven, most = UNEVEN[name]
+    stages, microbatches, uneven, max_saving = UNEVEN[name]
     job = replace(
         QUIET,
         schedule=schedule,
@@ -49,19 +49,19 @@ def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path:
         microbatches=microbatches,
         **uneven,  # type: ignore[arg-type]  # of each field its own
     )
-    before, after = (
+    faulty_job, repaired_job = (
         simulate_job(job),
         simulate_job(replace(job, even_stages=True, even_microbatches=True)),
     )
-    saved = 1 - after.length_ns / before.length_ns
-    first = _advice(tmp_path, before)[0]
+    saved = 1 - repaired_job.length_ns / faulty_job.length_ns
+    first = _advice(tmp_path, faulty_job)[0]
 
     assert first.kind == ("stage" if "stage" in name else "microbatch")
     assert first.saving_ratio == pytest.approx(saved, abs=0.002)
     assert "(up to -" in first.text
     assert first.text.count("Move layers") == len(first.stages[:1])
     if schedule == "1f1b":
-        assert saved == pytest.approx(most, abs=0.0015)
+        assert saved == pytest.approx(max_saving, abs=0.0015)
 
 
 BASE = Job()
@@ -160,12 +160,12 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     job, fault, fixed, kind, ranks = FAULTS[name]
     schedule = SCHEDULES[(number + 2 * messages) % len(SCHEDULES)]
     job = replace(job, schedule=schedule, messages=messages)
-    before = simulate_job(replace(job, **fault), number)
-    after = simulate_job(replace(job, **(fault if fixed else {}), **fixed), number)
-    saved = 1 - after.length_ns / before.length_ns
+    faulty_job = simulate_job(replace(job, **fault), number)
+    repaired_job = simulate_job(replace(job, **(fault if fixed else {}), **fixed), number)
+    saved = 1 - repaired_job.length_ns / faulty_job.length_ns
     if name == "between":
-        saved = 1 - after.period_ns / before.period_ns
-    first = _advice(tmp_path, before)[0]
+        saved = 1 - repaired_job.period_ns / faulty_job.period_ns
+    first = _advice(tmp_path, faulty_job)[0]
 
     assert first.kind == kind
     assert not ranks or first.ranks == ranks
@@ -196,10 +196,10 @@ PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_of_two_faults_the_larger_one_is_first(name: str, tmp_path: Path) -> None:
     job, *faults, kind = PAIRS[name]
-    before = simulate_job(replace(job, **faults[0], **faults[1]), 3)
-    first = _advice(tmp_path, before)[0]
+    faulty_job = simulate_job(replace(job, **faults[0], **faults[1]), 3)
+    first = _advice(tmp_path, faulty_job)[0]
     larger, other = faults if kind == "rank" else faults[::-1]
-    saved = 1 - simulate_job(replace(job, **other), 3).length_ns / before.length_ns
+    saved = 1 - simulate_job(replace(job, **other), 3).length_ns / faulty_job.length_ns
 
     assert larger
     assert first.kind == kind
@@ -217,17 +217,17 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
     assert not [saving for saving in savings if saving is None or saving > 0.01]
 
 
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("late_every", [1, 3])
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_host_that_begins_late_is_named_with_what_that_costs(
-    stage: int, every: int, tmp_path: Path
+    stage: int, late_every: int, tmp_path: Path
 ) -> None:
     """Data loading before the first operation: of the first stage, all wait between iterations."""
-    job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=every)
-    before, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
-    first = _advice(tmp_path, before)[0]
+    job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=late_every)
+    faulty_job, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
+    first = _advice(tmp_path, faulty_job)[0]
     # What the first iteration waited for is not in the profile.
-    seen_ns = before.lengths_ns[1:] if stage == 0 else before.lengths_ns
+    seen_ns = faulty_job.lengths_ns[1:] if stage == 0 else faulty_job.lengths_ns
     length_ns = sum(seen_ns) / len(seen_ns)
 
     assert first.kind == "launch"
@@ -239,14 +239,14 @@ def test_a_host_that_begins_late_is_named_with_what_that_costs(
 
 def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
     job = replace(BASE, iteration={0: 4.0}, rank={6: 1.4})
-    before, after = simulate_job(job), simulate_job(replace(job, rank={}))
-    report = bubbleviz.analyze(before.written(tmp_path / "operations.csv"))
-    first, *others = write_all_advice(report)
-    length_ns, fixed_ns = (sum(own.lengths_ns[1:]) / 5 for own in (before, after))
+    faulty_job, repaired_job = simulate_job(job), simulate_job(replace(job, rank={}))
+    report = bubbleviz.analyze(faulty_job.written(tmp_path / "operations.csv"))
+    first, *further_advice = write_all_advice(report)
+    length_ns, fixed_ns = (sum(own.lengths_ns[1:]) / 5 for own in (faulty_job, repaired_job))
 
     assert first.kind == "rank"
     assert first.saving_ratio == pytest.approx(1 - fixed_ns / length_ns, abs=0.02)
-    assert not [advice for advice in others if advice.kind == "iteration"]
+    assert not [advice for advice in further_advice if advice.kind == "iteration"]
     text = describe_first_steps(report)
     assert text is not None
     assert "Iteration 0 takes 3.9 times as long as the others" in text

@@ -52,51 +52,51 @@ def ran(
             sends, where it has them, and receives; None for any order.
         ahead: what is received before the all-to-all of each forward can run.
     """
-    ended: dict[Key, int] = {}
+    end_of: dict[Key, int] = {}
     received: dict[Key, tuple[int, int]] = {}
     began_ns: dict[Key, int] = {}
     free_ns, queue_ns = [0] * 4, [0] * 4
     todo = [list(order) for order in ORDERS]
-    waiting = [list(own) for own in queues or []]
-    every = [key for own in ORDERS for key in own if sent(*key)]
+    waiting = [list(needed) for needed in queues or []]
+    sent_keys = [key for needed in ORDERS for key in needed if sent(*key)]
     while any(todo):
-        for key in [key for key in every if key not in received and sent(*key)[0] in ended]:
-            ends = [at for at in range(len(waiting)) if key in waiting[at]]
-            if all(waiting[at][0] == key for at in ends):
+        for key in [key for key in sent_keys if key not in received and sent(*key)[0] in end_of]:
+            waiting_index = [queue for queue in range(len(waiting)) if key in waiting[queue]]
+            if all(waiting[queue][0] == key for queue in waiting_index):
                 rank, source = PLAN.device_of(key[1]), PLAN.device_of(sent(*key)[0][1])
-                posted_ns = queue_ns[rank] if ends else 0
-                began_ns[key] = ended[sent(*key)[0]]
-                if source in ends:
+                posted_ns = queue_ns[rank] if waiting_index else 0
+                began_ns[key] = end_of[sent(*key)[0]]
+                if source in waiting_index:
                     began_ns[key] = max(began_ns[key], queue_ns[source])
                 there_ns = max(posted_ns, began_ns[key]) + MOVES_NS
                 received[key] = posted_ns, there_ns
-                for at in ends:
-                    queue_ns[at] = there_ns
-                    waiting[at].remove(key)
+                for queue in waiting_index:
+                    queue_ns[queue] = there_ns
+                    waiting[queue].remove(key)
         for rank in range(4):
             key = todo[rank][0] if todo[rank] else ("", 0, 0)
-            own = [("F", *key[1:])] * (key[0] == "BW")
+            needed = [("F", *key[1:])] * (key[0] == "BW")
             if (
                 key in length_ns
-                and all(k in ended for k in own)
+                and all(k in end_of for k in needed)
                 and (key in received or not sent(*key))
             ):
                 ready_ns = max(free_ns[rank], received.get(key, (0, 0))[1])
-                half_ns, before = length_ns[key] // 2, ahead.get(key, [])
-                if not all(own in received for own in before):
+                half_ns, earlier = length_ns[key] // 2, ahead.get(key, [])
+                if not all(needed in received for needed in earlier):
                     continue
-                met_ns = max([ready_ns + half_ns, *(received[own][1] for own in before)])
-                free_ns[rank] = ended[key] = met_ns + length_ns[key] - half_ns
+                met_ns = max([ready_ns + half_ns, *(received[needed][1] for needed in earlier)])
+                free_ns[rank] = end_of[key] = met_ns + length_ns[key] - half_ns
                 todo[rank].pop(0)
-    return ended, received, began_ns
+    return end_of, received, began_ns
 
 
 def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
     """Return the queues of ranks, and what is received before the all-to-all of each forward."""
     if mode == "receives":
         planned = ran(length_ns, None, {})[0]
-        own = [[key for key in order if sent(*key)] for order in ORDERS]
-        return [sorted(keys, key=lambda key: planned[sent(*key)[0]]) for keys in own], {}
+        sent_by_rank = [[key for key in order if sent(*key)] for order in ORDERS]
+        return [sorted(keys, key=lambda key: planned[sent(*key)[0]]) for keys in sent_by_rank], {}
     queues: list[list[Key]] = []
     ahead: dict[Key, list[Key]] = {}
     for line in lower_plan(PLAN).lines:
@@ -125,17 +125,17 @@ def test_another_order_of_transfers_saves_what_is_promised(
     queues, ahead = posted(usual_ns, mode)
     draw = random.Random(seed)
     length_ns = {key: round(own * draw.uniform(0.5, 2.0)) for key, own in usual_ns.items()}
-    ended, received, began_ns = ran(length_ns, queues, ahead)
+    end_of, received, began_ns = ran(length_ns, queues, ahead)
     faster = ran(length_ns, None, {})[0]
-    saved = 1 - max(faster.values()) / max(ended.values())
+    saved = 1 - max(faster.values()) / max(end_of.values())
     rows, cells, active = [], [], []
-    for key, end_ns in ended.items():
+    for key, end_ns in end_of.items():
         phase, virtual, microbatch = key
         rank = PLAN.device_of(virtual)
         half_ns = length_ns[key] // 2
         met_ns = end_ns - length_ns[key] + half_ns
         # A rank computes as soon as it is free and has its input.
-        busy = [ended[own] for own in ORDERS[rank] if ended[own] < end_ns]
+        busy = [end_of[own] for own in ORDERS[rank] if end_of[own] < end_ns]
         start_ns = min(met_ns - half_ns, max([received.get(key, (0, 0))[1], *busy]))
         rows.append((phase, virtual, microbatch, rank, start_ns, end_ns))
         cells.append(f'[["0","AllToAll","",2,0,0,-1,1,{met_ns},{met_ns}]]' if key in ahead else "")
@@ -161,10 +161,10 @@ def test_another_order_of_transfers_saves_what_is_promised(
     assert ("queue" in advice) == (saved > 0)
     if saved:
         # What moves in front of others stays; other receives begin when they did.
-        least = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
+        min_saving = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
         saving_ratio = advice["queue"].saving_ratio
         assert saving_ratio is not None
-        assert least <= saving_ratio <= saved + 1e-3
+        assert min_saving <= saving_ratio <= saved + 1e-3
         assert f"s{' and ' * bool(ahead)}" in advice["queue"].text.partition("wait behind one")[0]
     # What waits with its input ready waits for another transfer, until that ends, or for its own.
     operations, bubbles = report.operations, report.bubbles

@@ -50,11 +50,11 @@ def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> Non
     diagnosis = bubbleviz.analyze(write_table(tmp_path, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
-    (late,) = [f for f in diagnosis.findings if f.faults[0].kind == "launch"]
+    (late_finding,) = [f for f in diagnosis.findings if f.faults[0].kind == "launch"]
 
     in_time = replace(run, host_ns=0)
-    assert late.saving_ns == diagnosis.length_ns - length_ns(in_time)
-    assert late.faults[0].ranks == (0,)
+    assert late_finding.saving_ns == diagnosis.length_ns - length_ns(in_time)
+    assert late_finding.faults[0].ranks == (0,)
 
 
 def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_p
 
 def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_table(tmp_path, Serving(LENGTHS, depth=2)))
-    both = write_all_advice(report)[:2]
+    first_two = write_all_advice(report)[:2]
 
-    assert [advice.kind for advice in both] == ["token", "token"]
-    assert sorted(advice.action for advice in both) == [
+    assert [advice.kind for advice in first_two] == ["token", "token"]
+    assert sorted(advice.action for advice in first_two) == [
         "Keep more chunks in flight",
         "Keep one chunk more in flight",
     ]
-    assert all("with 2 chunks in the pipeline" in advice.evidence for advice in both)
+    assert all("with 2 chunks in the pipeline" in advice.evidence for advice in first_two)

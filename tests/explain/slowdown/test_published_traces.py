@@ -41,8 +41,8 @@ def slowdowns(name: str) -> Slowdowns:
     return measured
 
 
-def published(what: str, name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(get_real_file(f"straggler/{what}-{name}.json").read_text())
+def published(kind: str, name: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(get_real_file(f"straggler/{kind}-{name}.json").read_text())
     return result
 
 
@@ -94,8 +94,8 @@ def test_slowdown_of_each_group(name: str) -> None:
 
 
 def test_the_slow_worker_stands_out() -> None:
-    worst, *others = sorted(slowdowns("AR").by_rank.items(), key=lambda item: -item[1])
+    worst, *other_ranks = sorted(slowdowns("AR").by_rank.items(), key=lambda item: -item[1])
 
     assert worst[0] == 0
     assert worst[1] == pytest.approx(1.9730, rel=CLOSE)
-    assert others[0][1] < 1.02
+    assert other_ranks[0][1] < 1.02

@@ -105,12 +105,12 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 
 def test_members_that_left_before_others_entered_met_nobody() -> None:
     """Of two meetings the second one is none: rank 1 left long before rank 2 entered."""
-    kept = collectives(
+    valid = collectives(
         (0, 0, 90, 7), (1, 50, 92, 7), (1, 100, 110, 8), (2, 5_000_000, 5_000_010, 8)
     )
 
-    assert kept.meeting.tolist() == [7, 7, -1, -1]
-    assert kept.start_ns.tolist() == [0, 50, 100, 5_000_000]
+    assert valid.meeting.tolist() == [7, 7, -1, -1]
+    assert valid.start_ns.tolist() == [0, 50, 100, 5_000_000]
 
 
 def test_very_many_operations_are_not_replayed(

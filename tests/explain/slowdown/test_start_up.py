@@ -37,11 +37,16 @@ def with_broadcasts(job: Job, lengths_ms: Sequence[float]) -> SimulatedJob:
         begin_ns = min(int(row["start_ns"]) for row in run.rows if row["iteration"] == iteration)
         for rank in range(job.stages * job.replicas if length_ms else 0):
             replica, stage = divmod(rank, job.stages)
-            place: Row = {"iteration": iteration, "rank": rank, "stage": stage, "pipeline": replica}
+            identity: Row = {
+                "iteration": iteration,
+                "rank": rank,
+                "stage": stage,
+                "pipeline": replica,
+            }
             start_ns = round(begin_ns - length_ms * MS * (1 - 0.4 * replica))
             times: Row = {"start_ns": start_ns, "end_ns": begin_ns - 10_000}
             kind: Row = {"phase": "COLLECTIVE", "kind": "broadcast", "group": f"stage {stage}"}
-            rows.append({**place, **kind, **times, "launched_ns": start_ns})
+            rows.append({**identity, **kind, **times, "launched_ns": start_ns})
     return replace(run, rows=rows)
 
 
@@ -150,11 +155,11 @@ def test_what_ends_with_the_first_compute_is_left_out_and_what_goes_on_is_cut() 
 
 def test_collectives_of_no_iteration_or_of_one_that_is_not_averaged_stay() -> None:
     first, second, _ = first_starts()
-    others = (-1, first - 90, first - 80), (1, second - 90, second - 80)
+    other_collectives = (-1, first - 90, first - 80), (1, second - 90, second - 80)
 
-    left = cut(*others, (0, first - 90, first), averaged=(True, False, True))
+    left = cut(*other_collectives, (0, first - 90, first), averaged=(True, False, True))
 
-    assert left == [list(other) for other in others]
+    assert left == [list(other) for other in other_collectives]
 
 
 def test_twice_the_usual_time_is_kept() -> None:
@@ -162,5 +167,5 @@ def test_twice_the_usual_time_is_kept() -> None:
     regular = [(k, starts[k] - lead * ms, starts[k] - 1) for k, lead in enumerate((2, 1, 1))]
 
     assert cut(*regular) == [list(iteration) for iteration in regular]
-    late = (0, starts[0] - 30 * ms, starts[0] - 20 * ms)
-    assert cut(late, *regular) == [list(iteration) for iteration in regular]
+    late_collective = (0, starts[0] - 30 * ms, starts[0] - 20 * ms)
+    assert cut(late_collective, *regular) == [list(iteration) for iteration in regular]
