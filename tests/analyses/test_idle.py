@@ -86,7 +86,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         "no host trace": 55,
         "launch": 20,
     }
-    assert "those under 4,000 ns" in report.limitations[-2].reason
+    assert "calls under 4,000 ns" in report.limitations[-2].reason
 
 
 def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps
+from bubbleviz.analyses.idle.outputs import as_json, format_gaps_csv
 from bubbleviz.errors import NothingToAnalyseError
 from tests.support.idle_runs import check_sums, get_only_rank
 from tests.support.needs import get_real_file
@@ -34,7 +34,7 @@ def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
                 waiting_ns = sum(part.idle_ns for part in waiting)
                 assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns
             as_json(report, 5)
-            csv_of_gaps(report)
+            format_gaps_csv(report)
 
 
 def test_real_exports_without_kernels_are_refused() -> None:

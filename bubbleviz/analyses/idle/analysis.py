@@ -170,7 +170,7 @@ def _read_profile(
         # The times of a single file are compared on its own clock, if UTC is unknown.
         is_timed = utc_ns is not None or n_files == 1
         if since_ns is not None and is_timed:
-            options = replace(options, window=_window_since(since_ns - (utc_ns or 0)))
+            options = replace(options, window=_make_window_since(since_ns - (utc_ns or 0)))
         measured = measure_profile(profile, options)
     # The report names the given file, not a temporary export of it.
     return replace(
@@ -190,7 +190,7 @@ def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
     )
 
 
-def _window_since(start_ns: int) -> Window:
+def _make_window_since(start_ns: int) -> Window:
     """Return the window from a time on a profile's clock to the end of all time."""
     return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
 

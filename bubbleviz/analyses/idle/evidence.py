@@ -184,59 +184,29 @@ def _find_evidence(
     options: IdleOptions,
     synchronisation: Synchronisation | None = None,
 ) -> Evidence:
-    """Return the evidence for the idle time of devices.
+    """Gather the evidence for the idle time of devices.
 
     Args:
-        linked: The profile with its links.
+        linked: The profile with its work linked to calls.
         devices: Its devices.
         options: Options of the analysis.
         synchronisation: Synchronization events of the profile, or None if there are none.
 
     Raises:
-        UsageError: no range has the name of a step that the user gave.
+        UsageError: No range has the name of a step that the user gave.
     """
     profile, call = linked.profile, linked.work.call
-    idle = {}
-    for process in {device.process for device in devices}:
-        gaps = join_tables([device.long_gaps for device in devices if device.process == process])
-        idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
+    idle = _find_idle_times(devices)
     next_work = np.concatenate([device.long_gaps.after for device in devices])
-    launching = find_distinct(call[next_work].astype(np.int64))
+    launching_calls = find_distinct(call[next_work].astype(np.int64))
     records = synchronisation.records if synchronisation else EventRecords.make_empty()
     calls, recording_calls, shortest_ns = host.collect_gap_calls(
-        profile, launching[launching != NONE], idle, records
+        profile, launching_calls[launching_calls != NONE], idle, records
     )
     waiting = waits.Waiting()
     if synchronisation:
-
-        def returned_ns(rows: Ints) -> Ints:
-            returned = profile.calls.at(rows)
-            return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
-
-        waiting = waits.find_waiting(
-            synchronisation,
-            recording_calls,
-            profile.activities,
-            _read_streams(profile),
-            call,
-            linked.work.launched_ns,
-            returned_ns,
-            options.kinds,
-        )
-
-    lead, launching_threads = {}, []
-    for device in devices:
-        thread = _find_launches(device.gaps.after, calls, call).thread
-        launching_threads += [thread, _find_launches(device.after_short, calls, call).thread]
-        thread = thread[~device.is_short & (thread != NONE)]
-        launching, count = np.unique(thread, return_counts=True)
-        lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
-    processes = find_distinct(profile.activities.ranks[:, 0]).tolist()
-    main = [host.find_main_thread(process, profile.threads) for process in processes]
-    threads = subtract_values(
-        find_distinct(np.array([*main, *lead.values()], np.int64), *launching_threads),
-        np.array([NONE]),
-    )
+        waiting = _find_waiting(linked, synchronisation, recording_calls, options.kinds)
+    lead, threads = _find_threads(profile, devices, calls, call)
     lookup, numbers = options.activities.copy(), Numbering[str]()
     steps = _find_steps(profile, devices, threads, lookup, options.step)
     ranges = host.collect_host_ranges(profile, idle, threads, steps, options.shortest_ns)
@@ -245,13 +215,6 @@ def _find_evidence(
     events = host.collect_host_events(
         ranges, long_calls, call, profile, lookup, numbers, waiting.hosts
     )
-    short_calls = Limitation(
-        f"short {profile.source.api} API calls in gaps",
-        f"{profile.source.path}: too many to attribute; those under {shortest_ns:,} ns count as "
-        "part of what surrounds them",
-    )
-    limitations = (short_calls,) if shortest_ns > host.GRAIN_NS else ()
-    launched_ns = linked.work.launched_ns
     # Sends and receives are named after the operations in records and ranges.
     renamed = rename_vague_kernels(linked)
     return Evidence(
@@ -264,12 +227,87 @@ def _find_evidence(
         steps=steps,
         lead=lead,
         numbers=numbers,
-        launched_ns=launched_ns,
+        launched_ns=linked.work.launched_ns,
         waiting=waiting,
         unrecorded=linked.unrecorded,
-        limitations=limitations,
+        limitations=_note_short_calls(profile, shortest_ns),
         copies=None if profile.copies is None else profile.copies(),
         recorded=start_skew.find_recorded_devices(linked, renamed, options.kinds),
+    )
+
+
+def _find_idle_times(devices: Sequence[Device]) -> dict[int, intervals.Intervals]:
+    """Return the union of the long gaps of all devices of each process."""
+    idle = {}
+    for process in {device.process for device in devices}:
+        gaps = join_tables([device.long_gaps for device in devices if device.process == process])
+        idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
+    return idle
+
+
+def _find_waiting(
+    linked: linking.LinkedProfile,
+    synchronisation: Synchronisation,
+    recording_calls: Calls,
+    kinds: Kinds,
+) -> waits.Waiting:
+    """Find the waits that the synchronization events of a profile prove."""
+    profile = linked.profile
+
+    def returned_ns(rows: Ints) -> Ints:
+        returned = profile.calls.at(rows)
+        return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
+
+    return waits.find_waiting(
+        synchronisation,
+        recording_calls,
+        profile.activities,
+        _read_streams(profile),
+        linked.work.call,
+        linked.work.launched_ns,
+        returned_ns,
+        kinds,
+    )
+
+
+def _find_threads(
+    profile: Profile, devices: Sequence[Device], calls: Calls, call: Codes
+) -> tuple[dict[int, int], Ints]:
+    """Find the threads that matter: launching threads and main threads.
+
+    Args:
+        profile: The profile.
+        devices: Its devices.
+        calls: Calls that launched the work after gaps, by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+
+    Returns:
+        lead: For each rank, the thread that launched the work after most long gaps, or -1.
+        threads: All launching threads and the main thread of each process, distinct.
+    """
+    lead, launching_threads = {}, []
+    for device in devices:
+        thread = _find_launches(device.gaps.after, calls, call).thread
+        launching_threads += [thread, _find_launches(device.after_short, calls, call).thread]
+        thread = thread[~device.is_short & (thread != NONE)]
+        candidates, count = np.unique(thread, return_counts=True)
+        lead[device.rank] = int(candidates[count.argmax()]) if len(candidates) else NONE
+    processes = find_distinct(profile.activities.ranks[:, 0]).tolist()
+    main = [host.find_main_thread(process, profile.threads) for process in processes]
+    threads = find_distinct(np.array([*main, *lead.values()], np.int64), *launching_threads)
+    return lead, subtract_values(threads, np.array([NONE]))
+
+
+def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, ...]:
+    """Return a limitation if short calls were left out because there are too many."""
+    if shortest_ns <= host.GRAIN_NS:
+        return ()
+    return (
+        Limitation(
+            f"short {profile.source.api} API calls in gaps",
+            f"{profile.source.path}: there are too many to attribute; calls under "
+            f"{shortest_ns:,} ns count as part of the surrounding range",
+        ),
     )
 
 

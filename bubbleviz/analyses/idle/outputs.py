@@ -56,7 +56,7 @@ def as_json(measurement: IdleMeasurement, top: int) -> str:
 
 def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
     """Return the summary of a report, with the ``top`` longest gaps of each rank."""
-    headline, numbers = _numbers(measurement)
+    headline, numbers = _measure_numbers(measurement)
     ranks = zip(measurement.ranks, measurement.scores(), strict=True)
     return IdleSummary(
         schema=IDLE_SCHEMA,
@@ -73,23 +73,25 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
         proved_idle_ns=measurement.proved_idle_ns,
         what_to_do_first=advice(measurement)[0],
         activities=[
-            _activity(
+            _make_activity_entry(
                 total, measurement.idle_ns, total.example and total.example.of_rank(total.rank)
             )
             for total in measurement.activities
         ],
         meanings=dict(measurement.meaning),
         kernels=measurement.work(),
-        copies=[_copies(total) for total in measurement.copies()],
+        copies=[_make_copy_entry(total) for total in measurement.copies()],
         ranks=[
-            _rank(index, rank, score, _longest_gaps(rank, measurement.shortest_ns, top))
+            _make_rank_entry(
+                index, rank, score, _list_longest_gaps(rank, measurement.shortest_ns, top)
+            )
             for index, (rank, score) in enumerate(ranks)
         ],
         limitations=LimitationEntry.list_of(measurement.limitations),
     )
 
 
-def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
+def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     """Return the name of the primary idle share, and the statistics on idle time.
 
     Shares and times are means over the steps of all devices, or over the devices if no steps are
@@ -101,8 +103,8 @@ def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     device_times = [(rank.idle_ns, rank.span_ns) for rank in devices]
     shares, windows = {}, {}
     for name, times in ((IDLE_STEPS, step_times), (IDLE, device_times)):
-        shares[name] = _average([idle_ns / length_ns for idle_ns, length_ns in times])
-        windows[name] = _average([float(length_ns) for _, length_ns in times])
+        shares[name] = _make_average([idle_ns / length_ns for idle_ns, length_ns in times])
+        windows[name] = _make_average([float(length_ns) for _, length_ns in times])
     headline = IDLE_STEPS if steps else IDLE
     numbers = IdleNumbers(
         iterations=shares[headline].n,
@@ -113,7 +115,7 @@ def _numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     return headline, numbers
 
 
-def _average(values: Sequence[float]) -> Average:
+def _make_average(values: Sequence[float]) -> Average:
     return Average(**asdict(measure_spread(values)))
 
 
@@ -141,7 +143,7 @@ def _list_idle_parts(
     ]
 
 
-def _rank(
+def _make_rank_entry(
     index: int, rank: RankIdle, score: float | None, gaps: tuple[int, list[GapEntry]]
 ) -> IdleRank:
     """Return the entry of a device.
@@ -176,8 +178,10 @@ def _rank(
         overlap=rank.overlap,
         duty_cycle=rank.duty_cycle,
         compute_duty=rank.compute_duty,
-        activities=[_activity(total, rank.idle_ns, total.example) for total in rank.activities],
-        copies=[_copies(total) for total in rank.copies],
+        activities=[
+            _make_activity_entry(total, rank.idle_ns, total.example) for total in rank.activities
+        ],
+        copies=[_make_copy_entry(total) for total in rank.copies],
         steps_by=rank.steps_by,
         steps=[_make_step_entry(step, is_measured=rank.is_measured) for step in rank.steps],
         waits=rank.waits,
@@ -204,7 +208,7 @@ def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
     )
 
 
-def _copies(total: CopyTotal) -> CopyEntry:
+def _make_copy_entry(total: CopyTotal) -> CopyEntry:
     """Return the entry of one kind of copies."""
     return CopyEntry(
         direction=total.direction.label,
@@ -217,7 +221,9 @@ def _copies(total: CopyTotal) -> CopyEntry:
     )
 
 
-def _activity(total: ActivityIdle, idle_ns: int, example: GapExample | None) -> ActivityEntry:
+def _make_activity_entry(
+    total: ActivityIdle, idle_ns: int, example: GapExample | None
+) -> ActivityEntry:
     """Return the entry of an activity.
 
     Args:
@@ -235,7 +241,7 @@ def _activity(total: ActivityIdle, idle_ns: int, example: GapExample | None) -> 
     )
 
 
-def _longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int, list[GapEntry]]:
+def _list_longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int, list[GapEntry]]:
     """Return the number of gaps that are not short, and the ``top`` longest of them."""
     gaps = rank.long_gaps(shortest_ns)
     order = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")
@@ -261,10 +267,10 @@ def _list_gaps(
     piece_times = idle.start_ns.tolist(), idle.end_ns.tolist()
     pieces = [*zip(piece_names, *piece_times, strict=True)]
     columns = (
-        _steps_around(rank, gaps.start_ns),
+        _find_steps_around(rank, gaps.start_ns),
         gaps.start_ns,
         gaps.end_ns,
-        _main_activities(idle)[gaps.interval],
+        _find_main_activities(idle)[gaps.interval],
         gaps.before,
         gaps.after,
         np.searchsorted(idle.interval, gaps.interval, side="left"),
@@ -284,7 +290,7 @@ def _list_gaps(
         )
 
 
-def _main_activities(idle: IdleIntervals) -> Ints:
+def _find_main_activities(idle: IdleIntervals) -> Ints:
     """Return the activity that takes most of each gap.
 
     If several take as much, it is the one with the smallest number.
@@ -296,25 +302,29 @@ def _main_activities(idle: IdleIntervals) -> Ints:
     return scatter(int(gap.max(initial=NONE)) + 1, gap[order], activity[order])
 
 
-def _steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
+def _find_steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
     """Return the index of the step that covers each time, or -1 if none does."""
     bounds = [(step.start_ns, step.end_ns) for step in rank.steps if step.start_ns is not None]
     start_ns, end_ns = np.array(bounds, np.int64).reshape(-1, 2).T
     return find_covering(start_ns, end_ns, time_ns)
 
 
-def csv_of_gaps(measurement: IdleMeasurement) -> str:
+def format_gaps_csv(measurement: IdleMeasurement) -> str:
     """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
 
     A cell holds the idle time by activity as JSON.
     """
     return format_csv(
         COLUMNS,
-        (row for index in range(len(measurement.ranks)) for row in _csv_rows(measurement, index)),
+        (
+            row
+            for index in range(len(measurement.ranks))
+            for row in _list_csv_rows(measurement, index)
+        ),
     )
 
 
-def _csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
+def _list_csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the rows of one device."""
     rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id

@@ -38,7 +38,7 @@ def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
     """
     if name == "json":
         return outputs.as_json(measurement, gaps)
-    return {"svg": picture.draw_idle, "csv": outputs.csv_of_gaps}.get(name, render)(measurement)
+    return {"svg": picture.draw_idle, "csv": outputs.format_gaps_csv}.get(name, render)(measurement)
 
 
 def render(measurement: IdleMeasurement) -> str:

@@ -114,22 +114,22 @@ def read_synchronisation(
     """
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
-    found, lost = profile.synchronisation()
+    synchronisation, losses = profile.synchronisation()
     processes = find_distinct(profile.activities.ranks[:, 0])
-    if found is None or len(processes) != 1:
-        return found, lost
-    records, waits = found.records, found.waits
+    if synchronisation is None or len(processes) != 1:
+        return synchronisation, losses
+    records, waits = synchronisation.records, synchronisation.waits
     records = replace(records, process=np.where(records.process < 0, processes, records.process))
     waits = replace(waits, process=np.where(waits.process < 0, processes, waits.process))
-    return replace(found, records=records, waits=waits), lost
+    return replace(synchronisation, records=records, waits=waits), losses
 
 
 def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
     """Return a mask of the calls that made one of the records."""
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
-    found = lookup_values(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
-    return np.asarray((found != NONE) & (ids < UNCORRELATED), bool)
+    record = lookup_values(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
+    return np.asarray((record != NONE) & (ids < UNCORRELATED), bool)
 
 
 def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:

@@ -90,15 +90,19 @@ def read_profile(
         InputError: The profile contains no iteration of the window.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        whole = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
-        profile = _make_nccl_profile(whole, kinds)
+        full_profile = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
+        profile = _make_nccl_profile(full_profile, kinds)
         if len(profile.kernels) == 0:
-            alternatives = record.suggest_other_commands(whole, path, file.sample(("*hlo_op=*",)))
+            alternatives = record.suggest_other_commands(
+                full_profile, path, file.sample(("*hlo_op=*",))
+            )
             profile = replace(profile, alternatives=alternatives)
         if window is not None:
             options = IdleOptions(0, None, host_activities.default_activities(), kinds)
             try:
-                profile = replace(profile, window_ns=find_window_extent(whole, window, options))
+                profile = replace(
+                    profile, window_ns=find_window_extent(full_profile, window, options)
+                )
             except ProfileError as error:
                 # Skipping this profile would silently use the iterations of another one.
                 raise InputError(str(error)) from error
@@ -125,20 +129,20 @@ def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     activities = linked.profile.activities
     kernels, rows = select_kernels(activities, kinds, profile.source.host)
     if profile.collectives is not None:
-        found = _find_pytorch_operations(profile, profile.collectives, linked, kernels, rows)
+        operations = _find_pytorch_operations(profile, profile.collectives, linked, kernels, rows)
         payload_notes = ()
     else:
-        found = _find_range_operations(profile, ranges, linked, kernels, rows, payloads)
+        operations = _find_range_operations(profile, ranges, linked, kernels, rows, payloads)
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
-        operations=found.operations,
-        sizes=found.sizes,
+        operations=operations.operations,
+        sizes=operations.sizes,
         limitations=(
             *profile.limitations,
             *linked.limitations,
             *(payload_notes if len(rows) else ()),
-            *(note for note in found.limitations if note.count),
+            *(note for note in operations.limitations if note.count),
         ),
         alternatives="",
         recorded=find_recorded_devices(linked, activities, kinds),

@@ -123,10 +123,10 @@ def find_totals(communication: Communication) -> tuple[Total, ...]:
 
     The sends and receives of a communicator are one total each, regardless of their peers.
     """
-    return tuple(sorted(_compute_totals(communication), key=_longest_first))
+    return tuple(sorted(_compute_totals(communication), key=_make_sort_key))
 
 
-def _longest_first(total: Total) -> tuple[object, ...]:
+def _make_sort_key(total: Total) -> tuple[object, ...]:
     """Return the sort key that puts the longest total first, and breaks ties by name."""
     communicator = format_communicator(total.communicator)
     return -(total.duration_ns or 0), communicator, total.name, total.algorithm, total.protocol

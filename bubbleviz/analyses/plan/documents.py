@@ -30,15 +30,17 @@ def as_json(planned: PlannedRun) -> str:
         SCHEMA,
         {
             "restrictions": [restriction.entry for restriction in run.restrictions],
-            "workload": _workload_entry(planned),
+            "workload": _make_workload_entry(planned),
             "run": {
                 "schedule": run.schedule,
                 "makespan_ns": run.makespan_ns,
-                "simulated": None if planned.executed is None else _outcome_entry(planned.executed),
+                "simulated": None
+                if planned.executed is None
+                else _make_outcome_entry(planned.executed),
             },
             "split": best.split,
             "best": {
-                **_candidate_entry(best.best),
+                **_make_candidate_entry(best.best),
                 "expected_ns": planned.expected_ns,
                 "saving": planned.saving,
                 "orders": _list_orders(best.best),
@@ -52,14 +54,14 @@ def as_json(planned: PlannedRun) -> str:
             "lower_bound_ns": best.lower_bound_ns,
             "proven": best.is_proven,
             "with_split_backward": (
-                None if best.best_split is None else _candidate_entry(best.best_split)
+                None if best.best_split is None else _make_candidate_entry(best.best_split)
             ),
-            "candidates": [_candidate_entry(candidate) for candidate in best.candidates],
+            "candidates": [_make_candidate_entry(candidate) for candidate in best.candidates],
         },
     )
 
 
-def _workload_entry(planned: PlannedRun) -> dict[str, Any]:
+def _make_workload_entry(planned: PlannedRun) -> dict[str, Any]:
     work: Workload = planned.workload
     columns = {
         "device": work.placement,
@@ -85,16 +87,16 @@ def _workload_entry(planned: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _candidate_entry(candidate: Outcome) -> dict[str, Any]:
+def _make_candidate_entry(candidate: Outcome) -> dict[str, Any]:
     return {
         "schedule": candidate.plan.name,
         "split": candidate.plan.splits,
         "allowed": candidate.allowed,
-        **_outcome_entry(candidate),
+        **_make_outcome_entry(candidate),
     }
 
 
-def _outcome_entry(outcome: Outcome) -> dict[str, Any]:
+def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
     return {
         "makespan_ns": outcome.makespan_ns,
         "cost_ns": outcome.simulation.cost_ns,
