@@ -142,7 +142,7 @@ def find_machines(
     for host in (host for group in same_clock for host in group):
         if host not in hosts:
             raise UsageError(
-                f"--same-clock: no profile is of host {host!r}; the hosts are "
+                f"--same-clock: no profile is from host {host!r}; the hosts are "
                 + ", ".join(sorted(hosts))
             )
     machine = {host: group[0] for group in same_clock for host in group}
@@ -251,8 +251,7 @@ def list_untimed_profiles(
     return tuple(
         Limitation(
             "clock of a profile",
-            f"{source.path} does not record when its session started; "
-            "its times are taken as they are",
+            f"{source.path} does not record when its session started; its times are used unchanged",
         )
         for source in (untimed_sources if len(set(machines)) > 1 else ())
     )

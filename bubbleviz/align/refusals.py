@@ -151,7 +151,7 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
             path, is_declared = paths.setdefault(key, source.path), len(key) == 1
             if path != source.path and (is_declared or source.host_known):
                 words = clauses[is_declared].format(key[-1])
-                raise MismatchError(f"{path} and {source.path}: both hold {words}")
+                raise MismatchError(f"{path} and {source.path}: both contain {words}")
 
 
 def _find_complete_iterations(

@@ -229,7 +229,7 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     edit_database(paths[2], NO_UTC)
     assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
-        f"{paths[2]} does not record when its session started; its times are taken as they are"
+        f"{paths[2]} does not record when its session started; its times are used unchanged"
     ]
 
 
@@ -342,7 +342,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
         with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
             bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**fitting))
     for sizes in ({"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}):
-        with pytest.raises(UsageError, match="not the sizes of a run of 1 to 1,000,000 ranks"):
+        with pytest.raises(UsageError, match="must make 1 to 1,000,000 ranks"):
             bubbleviz.Parallel(**sizes)
 
 

@@ -306,7 +306,7 @@ def test_communication_that_deadlocks_is_named(
         ),
         (
             ("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0", "1RECV_F0,1F0,1B0,1SEND_B0"),
-            "rank 0: 0SEND_F0 stands twice",
+            "rank 0: 0SEND_F0 appears twice",
         ),
         (
             (

@@ -132,11 +132,11 @@ BAD = {
     "0F0,0W0": "row 1: stage 0 lacks the backward of microbatch 0",
     "0F0,0B0\n1F0,1B0,1F1,1B1": "row 1: stage 0 lacks the forward of microbatch 1",
     "0B0,0F0": "row 1, cell 2: 0F0 comes after what needs it",
-    "(0F0;0F1)OVERLAP_F_B": "'\\(0F0;0F1\\)OVERLAP_F_B' is not a forward beside a backward",
-    "(0F0;0W1)OVERLAP_F_B": "is not a forward beside a backward",
+    "(0F0;0F1)OVERLAP_F_B": "'\\(0F0;0F1\\)OVERLAP_F_B' is not an overlapped forward and backward",
+    "(0F0;0W1)OVERLAP_F_B": "is not an overlapped forward and backward",
     "(0F0;1B0;2B0)OVERLAP_F_B": "is not an operation",
     "0F0,1SEND_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1SEND_F0 has no other end",
-    "0F0,1RECV_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1RECV_F0 stands on rank 0",
+    "0F0,1RECV_F0,0B0\n1F0,1B0\n": "row 1, cell 2: 1RECV_F0 is on rank 0",
     "0F0,1F0,0SEND_F0,1B0,0B0\n": "row 1, cell 3: 0SEND_F0 stays on rank 0",
     "0F0\0": "a NUL character",
     '"' + "a" * 200_000: "not CSV",
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
     for name, message in (
         ("none.csv", "no such file"),
-        ("binary.csv", "not text in UTF-8 \\(byte 4\\)"),
+        ("binary.csv", "not UTF-8 text \\(byte 4\\)"),
         ("plan.yaml", "give a file that ends with .csv"),
         (".csv", "no plan format has this suffix"),
     ):

@@ -325,5 +325,5 @@ def test_two_forms_of_one_process_are_refused(tmp_path: Path, cli: CommandLine) 
     write_traces(tmp_path / "node0.sqlite", tmp_path)
 
     message = cli.refused("analyze", tmp_path)
-    assert "both hold process 2001 of the same host" in message
+    assert "both contain process 2001 of the same host" in message
     assert "if two containers have this host name, record again with a name for each" in message

@@ -98,8 +98,8 @@ def build_timebase(
         notes.append(
             Limitation(
                 "collectives between replicas",
-                "their kernels do not overlap in time as one collective's do, so they bound no "
-                "clock",
+                "their kernels do not overlap like those of one collective, so they are not used "
+                "to align clocks",
             )
         )
     if contradiction is not None:

@@ -48,8 +48,8 @@ class Parallel:
         refuse_wrong_types(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MAX_RANKS:
             raise UsageError(
-                f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: not the sizes of a run of 1 "
-                f"to {_MAX_RANKS:,} ranks"
+                f"--parallel tp={self.tp},pp={self.pp},dp={self.dp}: must make 1 to "
+                f"{_MAX_RANKS:,} ranks"
             )
 
     @property
@@ -112,8 +112,8 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         ranks = f"rank {largest}" if numbers.from_names else format_count(count, "rank")
         raise MismatchError(
             f"--parallel makes {format_count(parallel.ranks, 'rank')} (tp={parallel.tp}, "
-            f"pp={parallel.pp}, dp={parallel.dp}), and the profiles hold {ranks}; "
-            "give the run's own sizes"
+            f"pp={parallel.pp}, dp={parallel.dp}), but the profiles contain {ranks}; "
+            "give the sizes of the run"
         )
 
 

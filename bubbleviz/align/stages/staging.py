@@ -44,13 +44,13 @@ from bubbleviz.model.run_kinds import INFERENCE, run_kind
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
-    "the ranks may be stages or replicas: no range names a stage or a transfer, and all run the "
-    "same order; set the order of stages with --order, or replicas with --parallel",
+    "the ranks may be stages or replicas: no range names a stage or a transfer, and all ranks run "
+    "the same order; set the order of stages with --order, or replicas with --parallel",
 )
 _BY_NUMBER = Limitation(
     "stages of ranks",
-    "ranks that run alike cannot be told apart by waits, so stages follow hosts, devices and "
-    "processes in the only framework order that fits; set --parallel tp=,pp=,dp= to be sure",
+    "waiting times do not distinguish the ranks, so stages were assigned by host, device and "
+    "process, in the only framework order that fits; set --parallel tp=,pp=,dp= to be sure",
 )
 _GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
@@ -65,25 +65,25 @@ _REPLICAS = Limitation(
 )
 _STAGES_MISSING = Limitation(
     "stages without a profile",
-    "range names mention virtual stages that no profile holds; ratios are incomplete",
+    "range names mention virtual stages that are in no profile; ratios are incomplete",
 )
 _STAGES_BEHIND = Limitation(
     "stages that may be missing",
     "the last stage idles, or runs further forwards, while its first microbatch is away, as if it "
-    "waited for later stages; if their profiles are missing, ratios and stages leave them out",
+    "waited for later stages; if profiles are missing, ratios and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _STAGES_BEHIND_TURN = Limitation(
     "stages that may be missing",
     "where the pipeline turns, each microbatch is away for longer than one more F and B while its "
-    "rank runs further forwards, as if it waited for later stages; if their profiles are missing, "
-    "ratios and stages leave them out",
+    "rank runs further forwards, as if it waited for later stages; if profiles are missing, ratios "
+    "and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
 _COUNTED_FROM_HELD = Limitation(
     "numbers of stages",
-    "the first stage with a profile receives activations, so earlier stages, of unknown number, "
-    "have none; stages are counted from it",
+    "the first stage with a profile receives activations, so an unknown number of earlier stages "
+    "have no profile; stages are counted from it",
     kind=LimitationKind.EARLIER_STAGES_UNKNOWN,
 )
 

@@ -1,5 +1,6 @@
-"""Communication of plans: what each device sends and receives, in which place of its order.
+"""Communication of plans: the sends and receives of each device, in order with its operations.
 
-``lowered`` holds what a line does, finds deadlocks and times lines; ``lowering`` gives a plan its
-transfers, where PyTorch has them or where that is faster; ``torch_csv`` reads and writes both.
+``lowered`` describes the steps of a plan with messages, ``deadlocks`` and ``precedence`` check and
+time it, ``lowering`` adds messages as PyTorch does, ``reordering`` moves them to run faster, and
+``torch_csv`` reads and writes plans.
 """

@@ -130,8 +130,8 @@ def check_messages(lowered: LoweredPlan) -> None:
         if len(there) < len(found):
             repeated = next(end for end in found if found.count(end) > 1)
             raise MismatchError(
-                f"rank {plan.placement[repeated.virtual_stage]}: {repeated} stands twice; "
-                "write each transfer once"
+                f"rank {plan.placement[repeated.virtual_stage]}: {repeated} appears twice; "
+                "list each transfer once"
             )
         for end, operation in ((Transfer(m, sends), needs) for m, needs in wanted.items()):
             if end not in there:

@@ -1,8 +1,8 @@
-"""Precedence: what each event of a lowered plan waits for, and when it happens.
+"""Precedence of the events of a lowered plan, as a graph, and the time of each event.
 
-Events are the ends of operations, and the starts and ends of transfers. What an event waits for is
-known beforehand, since messages match in FIFO order. So a plan deadlocks if events wait for each
-other in a cycle; otherwise each event happens as soon as the last event that it waits for allows.
+Events are the ends of operations, and the starts and ends of transfers. The edges do not depend on
+times, because messages match in FIFO order. A plan deadlocks if the graph has a cycle. Otherwise
+each event happens as soon as the last of its predecessors allows.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: What a stage owes each microbatch: a forward, and one of these.
+#: Backward phases that each microbatch needs on a stage, besides a forward: one of these sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 _MOST_STAGES, _MOST_CELLS = 100_000, 20_000_000
@@ -56,7 +56,7 @@ _MOST_BYTES = 1 << 28
 
 @dataclass
 class _Cell:
-    """An operation of the file, and where it stands; row and cell are counted from 1."""
+    """An operation of the file and its position; row and column are counted from 1."""
 
     row: int
     cell: int
@@ -79,15 +79,15 @@ class _Cell:
         return PlannedOperation(self.stage, self.phase, self.microbatch)
 
 
-#: What a row holds: operations, and other cells with their number.
+#: Contents of a row: operations, and other cells as (column, text).
 _Line = list[_Cell | tuple[int, str]]
 
 
 def read(text: str, name: str) -> model.LoweredPlan:
-    """Return the plan in a text, with what is sent and received.
+    """Parse a plan, with the messages that it contains.
 
     Raises:
-        InputError: it is none; a sentence that names row and cell.
+        InputError: The text is not a plan. The message names the row and the cell.
     """
     lines = [list(_parse_items(number, row)) for number, row in enumerate(_read_rows(text), 1)]
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
@@ -141,13 +141,13 @@ def _format_cell(operations: tuple[PlannedOperation, ...]) -> str:
 
 
 def _read_rows(text: str) -> list[list[str]]:
-    """Return the cells of each row; empty rows at the end are none.
+    """Return the cells of each row, without empty rows at the end.
 
     Raises:
-        InputError: the text is not CSV, or has too many cells.
+        InputError: The text is not CSV, or has too many cells.
     """
     if "\0" in text:
-        raise InputError("it holds a NUL character; write the plan again, as text")
+        raise InputError("it contains a NUL character; save the plan as text")
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as error:
@@ -162,7 +162,7 @@ def _read_rows(text: str) -> list[list[str]]:
 
 
 def _parse_items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
-    """Yield what a row holds."""
+    """Yield the operations of a row, and its other cells as (column, text), columns from 1."""
     if not any(row):
         raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
     for where, text in enumerate(row, 1):
@@ -176,8 +176,8 @@ def _parse_items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str
             forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {number}, cell {where}: {to_one_line(text, 60)!r} is not a forward "
-                    f"beside a backward; {_FORM}"
+                    f"row {number}, cell {where}: {to_one_line(text, 60)!r} is not an overlapped "
+                    f"forward and backward; {_FORM}"
                 )
             forward.beside_next = True
             yield from (forward, backward)
@@ -272,7 +272,7 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
     """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
 
     Raises:
-        InputError: a transfer is not between two ranks, or stands on another.
+        InputError: A transfer is not between two ranks, or is listed on another rank.
     """
     forward: tuple[PlannedOperation, ...] = ()
     for item in line:
@@ -293,11 +293,11 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
             own, other = (plan.placement[end] for end in ends)
             if own != device:
                 raise InputError(
-                    f"{cell} stands on rank {device}, and stage {ends[0]} is on rank {own}; "
-                    "write it there"
+                    f"{cell} is on rank {device}, but stage {ends[0]} is on rank {own}; "
+                    "move it there"
                 )
             if own == other:
-                raise InputError(f"{cell} stays on rank {own}, which has both stages; leave it out")
+                raise InputError(f"{cell} stays on rank {own}, which has both stages; remove it")
             yield model.Step(transfers=(transfer,))
 
 
@@ -305,20 +305,20 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
 
 
 def find_transport(name: str | None) -> Transport:
-    """Return the transport of that name; None stands for the one of GPUs.
+    """Find a transport by name; None selects the transport of GPUs.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: There is no transport of that name.
     """
     choices.check_choice(name, choices.CARRIERS, "--transport")
     return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
 def read_file(path: str) -> model.LoweredPlan:
-    """Return the plan in a file; its name is the file's.
+    """Read a plan, which gets the name of the file.
 
     Raises:
-        InputError: the file cannot be read, has another suffix, or holds no plan.
+        InputError: The file cannot be read, has another suffix, or contains no plan.
     """
     if Path(path).suffix.lower() != ".csv":
         raise InputError(f"{path}: no plan format has this suffix; give a file that ends with .csv")
@@ -327,18 +327,18 @@ def read_file(path: str) -> model.LoweredPlan:
         return read(raw.decode("utf-8-sig"), to_one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: not text in UTF-8 (byte {error.start}); write the plan again"
+            f"{path}: not UTF-8 text (byte {error.start}); save the plan as UTF-8"
         ) from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
 def read_checked(path: str, transport: Transport = STREAMS) -> model.LoweredPlan:
-    """Return the plan in a file, which runs, with the communication that the file has, if any.
+    """Read a plan and check that it does not deadlock.
 
     Raises:
-        InputError: the file cannot be read, or holds no plan.
-        MismatchError: the plan deadlocks; the sentence names the circle.
+        InputError: The file cannot be read, or contains no plan.
+        MismatchError: The plan deadlocks. The message names the cycle.
     """
     lowered = read_file(path)
     try:
