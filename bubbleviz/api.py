@@ -168,7 +168,7 @@ def analyze(
             explanation,
             schedule,
             planned,
-            other_runs=what_if,
+            with_all_schedules=what_if,
             memory=device_memory,
         )
         if limit is not None and device_memory is None:

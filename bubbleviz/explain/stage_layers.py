@@ -48,7 +48,7 @@ DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 
 def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> DividedLayers:
-    """Divide the times of stages among their layers.
+    """Divide the F, B, W and BW times of each virtual stage among its layers, by kernel time.
 
     Args:
         stages: Kernel times of each virtual stage.
@@ -59,14 +59,14 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
     """
     if not stages:
         raise MismatchError(
-            "no ranges of layers inside forwards; name them (bubbleviz guide layout), or give "
-            "--layers-per-stage, or a table with --layers"
+            "the forwards contain no ranges of layers; name the layers (bubbleviz guide layout), "
+            "or use --layers-per-stage or --layers"
         )
     missing_stages = [number for number, (_, first_launch) in enumerate(stages) if not first_launch]
     if missing_stages:
         raise MismatchError(
-            "no ranges of layers in the forwards of virtual stage "
-            f"{missing_stages[0]}; give the profiles of all stages, or a table with --layers"
+            f"the forwards of virtual stage {missing_stages[0]} contain no ranges of layers; give "
+            "the profiles of all stages, or a table with --layers"
         )
     names = [
         _order_layers(stage, is_first=number == 0, is_last=number == len(stages) - 1)

@@ -109,7 +109,7 @@ def ask_what_if(
     recognised: Recognition | None,
     plan: Plan | None = None,
     *,
-    other_runs: bool = True,
+    with_all_schedules: bool = True,
     memory: DeviceMemory | None = None,
 ) -> WhatIf:
     """Return how long the typical iteration would take under other schedules.
@@ -121,7 +121,7 @@ def ask_what_if(
         explanation: Explanation of the run, with phase times and changes.
         recognised: The recognised schedule, or None if nothing was recognised.
         plan: The plan of the run, or None for the recognised schedule.
-        other_runs: Whether to simulate every schedule instead of the recognised one alone.
+        with_all_schedules: Whether to simulate every schedule instead of the recognised one alone.
         memory: Memory of the devices in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -149,7 +149,13 @@ def ask_what_if(
     name = None if recognised is None else recognised.name
     by_makespan = explanation.period_ns is None
     return _compare_with_run(
-        measured, rows, name, plan, memory, other_times=other_runs, by_makespan=by_makespan
+        measured,
+        rows,
+        name,
+        plan,
+        memory,
+        with_all_schedules=with_all_schedules,
+        by_makespan=by_makespan,
     )
 
 
@@ -160,7 +166,7 @@ def _compare_with_run(
     plan: Plan | None,
     memory: DeviceMemory | None,
     *,
-    other_times: bool,
+    with_all_schedules: bool,
     by_makespan: bool,
 ) -> WhatIf:
     """Compare schedules with the order that ran.
@@ -171,10 +177,12 @@ def _compare_with_run(
         name: Name of the recognised schedule, or None if it is unknown.
         plan: The plan of the run, or None for the recognised schedule.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        other_times: Whether to simulate every schedule instead of the recognised one alone.
+        with_all_schedules: Whether to simulate every schedule instead of the recognised one alone.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
-    rules = [rule for rule in schedules() if other_times or (plan is None and rule.name == name)]
+    rules = [
+        rule for rule in schedules() if with_all_schedules or (plan is None and rule.name == name)
+    ]
     compared = compare_schedules(measured, rules, rows[0], by_makespan=by_makespan)
     same = None
     if plan is None:
@@ -183,13 +191,18 @@ def _compare_with_run(
         with suppress(BubblevizError):  # A plan of other sizes.
             same = simulate_plan(plan, measured.times)
     reordered = None
-    if other_times and measured.times.lengths and same is not None and same.plan.replicas == 1:
+    if (
+        with_all_schedules
+        and measured.times.lengths
+        and same is not None
+        and same.plan.replicas == 1
+    ):
         reordered = order_microbatches(same.plan, measured.times)
     if memory is not None:
         rows = tuple(add_memory(row, memory) for row in rows)
         compared = [(add_memory(choice, memory), simulated) for choice, simulated in compared]
     choices = tuple(choice for choice, _ in compared)
-    fastest = find_fastest_other(choices, name) if other_times else None
+    fastest = find_fastest_other(choices, name) if with_all_schedules else None
     best = None
     if fastest is not None and (fastest.speedup or 0.0) > _MIN_SPEEDUP:
         best = next(simulated for choice, simulated in compared if choice is fastest)

@@ -116,7 +116,9 @@ def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Pa
     assert backward == pytest.approx(forward, rel=1e-4)
     assert "divided as the forward is" in model.assumptions[0]
     # Without any the user is told what to do.
-    with pytest.raises(MismatchError, match="no ranges of layers inside forwards; name them"):
+    with pytest.raises(
+        MismatchError, match="the forwards contain no ranges of layers; name the layers"
+    ):
         planted(Planting(), tmp_path / "none")
 
 

@@ -118,7 +118,9 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
     assert "leave out the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
     assert "no schedule is called 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
     assert "not an amount" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
-    assert "no ranges of layers inside forwards" in cli.refused("layout", str(FIXTURES / "1f1b"))
+    assert "the forwards contain no ranges of layers" in cli.refused(
+        "layout", str(FIXTURES / "1f1b")
+    )
     assert "each needs at least one" in cli.refused(
         "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip

@@ -570,7 +570,10 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
 
 
 def list_collectives(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each kind of collective, without which its data moves in no time."""
+    """Yield one fault per kind of collective, whose repair makes its transfers take no time.
+
+    The saving is an upper bound.
+    """
     work = evidence.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
     for kind, members in list_rows_by_value(work.kind[rows]):
