@@ -127,4 +127,6 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
     assert "1 layer for 2 devices: each needs at least one" in cli.refused(
         "layout", "--layers", str(few), *SIZES
     )
-    assert "no numbers" in cli.refused("layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a")
+    assert "not a number" in cli.refused(
+        "layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a"
+    )
