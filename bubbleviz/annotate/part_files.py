@@ -288,7 +288,17 @@ class PartFiles:
             self._paths.pop(0).unlink(missing_ok=True)
 
     def _create_file(self) -> tuple[Path, int]:
-        """Create the next file of this rank, and return its path and descriptor."""
+        """Create the next file of this rank, ``rank-00003.bvrec`` or ``rank-00003.NUMBER.bvrec``.
+
+        The first file of a process gets the number after the highest existing one. Existing files
+        are never opened.
+
+        Returns:
+            The path of the file and its descriptor.
+
+        Raises:
+            OSError: The file cannot be created, or too many files of this rank exist.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         stem = f"rank-{self._place[0]:05}"
         if not self._paths:

@@ -141,7 +141,13 @@ class Recorder:
             return None
 
     def close(self, opened: tuple[Any, ...] | Block | None) -> None:
-        """Record the end of an operation or an iteration."""
+        """Record the end of an operation or an iteration.
+
+        An operation that ends after its iteration was closed is dropped and counted as lost.
+
+        Args:
+            opened: Handle returned by :meth:`open`.
+        """
         if opened is None or self._stopped:
             return
         end_ns = self._monotonic()

@@ -212,7 +212,7 @@ def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
 def _build_shape(
     pieces: tuple[str, ...], names: Sequence[str], count: int, *, has_tail: bool
 ) -> NameShape:
-    """Summarize the names of one shape.
+    """Build a shape: count the distinct values of each number, and find numbers that are measures.
 
     Args:
         pieces: Text before, between and after the numbers.
@@ -417,10 +417,15 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
 
 
 def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
-    """Relabel consecutive numbers, starting at the microbatch, in the given order of groups.
+    """Assign groups to consecutive numbers of a work shape, starting at its microbatch.
 
-    Only unlabeled numbers after the microbatch are relabeled, up to the next labeled one. A meaning
-    with fewer than two candidates is returned unchanged.
+    The slots are the microbatch and the unlabeled numbers after it, up to the next labeled number
+    and without numbers of parts. They get the groups of ``order`` one by one; groups that the shape
+    already has elsewhere are skipped. A meaning with fewer than two slots is returned unchanged.
+
+    Args:
+        meaning: Meaning of one shape.
+        order: Groups in the order in which the numbers are assumed to be written.
     """
     groups = list(meaning.groups)
     if "microbatch" not in groups or not meaning.is_work:
@@ -458,7 +463,7 @@ def _format_draft(meanings: Sequence[ShapeMeaning]) -> str:
 
 
 def _format_pattern(meaning: ShapeMeaning) -> str:
-    """Return the ``[[pattern]]`` table of one shape."""
+    """Format the TOML ``[[pattern]]`` table of one shape: its GLOB, regex, phase and part flag."""
     shape = meaning.shape
     match = _quote_regex(shape.pieces[0])
     glob = _quote_glob(shape.pieces[0])

@@ -1,4 +1,4 @@
-"""Conventions: how names are read, which of them a profile follows, and files of one's own."""
+"""Tests of conventions: parsing of names, recognition in a profile, and files of users."""
 
 from __future__ import annotations
 

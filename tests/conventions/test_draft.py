@@ -241,8 +241,8 @@ def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
     ("forward", "backward"),
     [
         ("forward_step[#]", "backward_step[#]"),
-        # Of these a built-in convention knows one pass, and reads more numbers in it than the draft
-        # in the other.
+        # A built-in convention matches only one of the two passes, and reads more numbers from it
+        # than the draft reads from the other pass.
         ("F#.0.0", "my_backward #"),
         ("F#.0.0", "backward_step"),
         ("fwd mb=#", "B#.0.0"),
@@ -306,7 +306,7 @@ def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -
     assert bubbleviz.inspect(run).suggestion is None
 
 
-#: Names that begin alike, some longer than a refusal shows.
+#: Beginnings of names, some longer than the part shown in a message.
 SHAPES = ("saxpy", "CommonPjRtLoadedExecutable::ExecutePrepare", "b" * 90, "Setup, part " * 9)
 
 
@@ -329,7 +329,7 @@ def test_a_refusal_shows_each_name_by_itself(
     assert "mine.toml" not in refusal
 
 
-#: Names, and what the draft of them holds; one in front of a unit counts nothing.
+#: Names, and the expected groups of their draft. A number before a unit counts nothing.
 NUMBERS = {
     ("forward 0.832 ms", "forward 0.917 ms"): "",
     ("forward 0.05", "forward 1.25"): "",

@@ -40,7 +40,7 @@ from tests.support.idle_runs import c, k
 from tests.support.notes import find_limitation
 from tests.support.nsys_exports import C, K, R, write_profile
 
-# What kernels are, by name.
+# Kinds of kernels, by name.
 
 
 NAMES = [
@@ -108,7 +108,7 @@ XLA_RANGES = [p.regex for p in JAX.patterns if p.phase in COMMUNICATION and "hlo
 
 
 def of_range(name: str) -> bool:
-    """Tell whether the convention takes a range of this instruction for communication."""
+    """Return whether the range of this instruction is communication under the convention."""
     return bool(
         range_names.parse_range_names([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION
     )
@@ -247,7 +247,7 @@ def test_a_range_name_of_megabytes_is_no_operation() -> None:
     tail = ", sizes = " + "[1], " * (1 << 18)
 
     assert range_names.match_name("F" + "1" * MAX_RANGE_NAME + ".0.0", convention) is None
-    # What PyTorch writes behind a name does not count.
+    # The tail that PyTorch appends to a name is ignored.
     assert range_names.match_name("F1.0.0" + tail, convention) is not None
 
 
@@ -270,7 +270,7 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     assert [sum(rank.comm_ns for rank in report.coverage) for report in (before, after)] == [0, 80]
     assert any("look like communication" in note.what for note in before.limitations)
     assert not any("look like communication" in note.what for note in after.limitations)
-    # Exposed collectives stand under exposed, and in the table.
+    # Exposed collectives are reported as exposed and in the table of causes.
     communication = after.explanation.communication
     collective = after.explanation.causes.of_iteration(after.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
@@ -301,7 +301,7 @@ def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
         bubbleviz.idle(write_profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
 
 
-# Kernels that run beside compute
+# Kernels that run concurrently with compute
 
 
 def _hidden(

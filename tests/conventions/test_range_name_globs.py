@@ -48,7 +48,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def words_of(regex: str) -> list[str]:
-    """Return the texts that a regex looks for, as far as they are literal."""
+    """Return the literal parts of a regex."""
     bare = re.sub(r"\(\?P<\w+>|\(\?[:=!<i-]+|\\[bdwsZ]|\\x00", "|", regex)
     words = (word.replace("\\", "") for word in re.split(r"[|)*+?\[\]{}^$]+|(?<!\\)\(", bare))
     return list(dict.fromkeys(word for word in words if word))
@@ -77,8 +77,8 @@ def test_regexes(regex: re.Pattern[str]) -> None:
         assert seconds < SOON_S, name[:100]
 
 
-# TOML that is nested as no convention is, and regular expressions that Python cannot compile, alone
-# or beside others: refused in a sentence, by every option that reads them.
+# Deeply nested TOML, and regular expressions that Python cannot compile, alone or combined with
+# others, are refused with a message by every option that reads them.
 
 
 ONE = str(CHECKOUT / "fixtures" / "1f1b")

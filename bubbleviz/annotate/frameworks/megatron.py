@@ -238,6 +238,7 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     picks = [annotations.get_argument(step, name) for name in names]
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        """Return the range of a step: FB, or F or BW if it runs only one of both."""
         forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.start_forward(chunk, microbatch)
         second = None if backward is None else batch.start_backward(output)
@@ -314,6 +315,7 @@ def _make_transfer_ranges(
     is_overlapped = _get_optional_argument(annotations, function, "overlap_p2p_comm")
 
     def of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        """Return the range of a call, or no range if it neither sends nor receives."""
         sent = [(f"SEND_{w}", batch.get_sender(w)) for w, t in sends if t(args, kwargs) is not None]
         come = [(f"RECV_{w}", batch.get_receiver(w, told(args, kwargs))) for w, told in receives]
         moved = [(name, place) for name, place in (*sent, *come) if place is not None][-2:]

@@ -38,7 +38,7 @@ Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
 
 def record_file(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
-    """Return the recording of a profile, or the error; see :func:`record`."""
+    """Record a profile, and return its recording and steps, or the error."""
     try:
         return record(path, options, watch)
     except ProfileError as error:

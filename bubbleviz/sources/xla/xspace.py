@@ -520,7 +520,9 @@ def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
-    """Read a file: first the clocks and processes of all planes, then their events.
+    """Read an xplane file.
+
+    The clocks and processes of all planes are read first, then their events.
 
     Raises:
         ProfileError: The file cannot be read or decoded, or joins recordings of several hosts.
