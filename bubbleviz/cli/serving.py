@@ -44,6 +44,7 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self._answer(b"")
 
         def _answer(self, content: bytes) -> None:
+            """Send the content, or status 404 unless the token and the host header are correct."""
             host = f"{_HOST}:{port}"
             requested = self.path.partition("?")[0].encode("utf-8", "replace")
             has_token = secrets.compare_digest(requested, path.encode())

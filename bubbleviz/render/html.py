@@ -19,6 +19,7 @@ def render_html(blocks: Iterable[Block]) -> str:
 
 
 def _render_block(block: Block) -> Iterator[str]:
+    """Yield the HTML elements of a block; a table without rows has none."""
     if isinstance(block, Sentence):
         lead = f"<b>{_escape(block.lead)}</b>" if block.lead else ""
         text = _escape(block.text)
@@ -31,6 +32,7 @@ def _render_block(block: Block) -> Iterator[str]:
 
 
 def _render_table(table: Table) -> Iterator[str]:
+    """Yield the elements of a table; blank rows are left out."""
     heads = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"

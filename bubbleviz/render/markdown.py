@@ -30,6 +30,7 @@ def render_markdown(blocks: Iterable[Block], title: str = "") -> str:
 
 
 def _render_block(block: Block) -> str:
+    """Return a block as Markdown, or "" for a table without rows."""
     if isinstance(block, Sentence):
         lead = (
             f"**{escape_markdown(block.lead)}**{' ' * block.text.startswith(' ')}"

@@ -162,7 +162,7 @@ class RowPainter:
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Return the operations of compute without device time, by row."""
+        """Return the compute operations without device time, keyed by the row that draws them."""
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         is_spanless &= self._selection.is_selected(operations.iteration)

@@ -57,13 +57,13 @@ def write_events(trace: Trace) -> Iterator[str]:
 
 
 def _encode_json(value: object) -> str:
-    """Return a value as JSON that is safe inside a page, too."""
+    """Return a value as JSON that can also be embedded in an HTML page."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def _format_us(time_ns: int) -> str:
-    """Return a time (never negative) in microseconds, exactly."""
+    """Format a non-negative time as microseconds without rounding."""
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
@@ -96,7 +96,13 @@ def _format_metadata(name: str, where: str, arguments: Mapping[str, object]) -> 
 
 
 def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
-    """Yield slices, each followed by the ends of flows in it."""
+    """Yield the events of a track: each slice, followed by the flows that end or start in it.
+
+    Args:
+        track: The track.
+        process: Number of the process.
+        first: Thread id of the first lane of the track.
+    """
     colours = RESERVED.get(track.category, {})
     for slice_ in track.slices():
         start, length = _format_us(slice_.start_ns), slice_.end_ns - slice_.start_ns

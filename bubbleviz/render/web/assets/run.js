@@ -1,6 +1,6 @@
 // The run: its rows, the operation at a time on a rank, and the work and idle time of a window.
 
-// First place in a sorted column, between two rows, whose value is above a limit.
+// Binary search: index of the first value above a limit in a sorted column, from row low to before row high.
 function above(column, limit, low, high) {
   while (low < high) {
     const middle = (low + high) >>> 1;
@@ -10,7 +10,7 @@ function above(column, limit, low, high) {
   return low;
 }
 
-// Rows of each rank in a table that is in order of ranks: those of rank r from bounds[r] on.
+// Row bounds of each rank in a table sorted by rank: rank r has the rows from bounds[r] to before bounds[r + 1].
 function boundsOf(rank, ranks) {
   const bounds = new Int32Array(ranks + 1);
   for (let i = 0; i < rank.length; i += 1) bounds[rank[i] + 1] += 1;
@@ -18,7 +18,7 @@ function boundsOf(rank, ranks) {
   return bounds;
 }
 
-// Intervals of ranks, in order of (rank, start), with what is needed to find them by time.
+// Intervals of ranks in order of (rank, start), with an index to find them by time.
 class Lane {
   constructor(rank, startNs, lengthNs, ranks) {
     this.rows = startNs.length;
@@ -26,9 +26,9 @@ class Lane {
     this.endNs = new Float64Array(this.rows);
     for (let i = 0; i < this.rows; i += 1) this.endNs[i] = startNs[i] + lengthNs[i];
     this.bounds = boundsOf(rank, ranks);
-    // The latest end so far: it never falls, though intervals of several streams overlap.
+    // Running maximum of the ends within a rank, which is sorted even if intervals of several streams overlap.
     this.reachNs = new Float64Array(this.rows);
-    // One that runs beside an earlier one has the half that is free first: 1 upper, 2 lower.
+    // An interval that overlaps an earlier one is drawn in the half row that is free first: 1 upper, 2 lower.
     this.half = new Uint8Array(this.rows);
     for (let r = 0; r < ranks; r += 1) {
       let [reach, upper] = [-Infinity, -Infinity];
@@ -43,14 +43,14 @@ class Lane {
     }
   }
 
-  // The rows of a rank of which some lie between two times.
+  // Half-open range of the rows of a rank that overlap a time window.
   between(rank, fromNs, untilNs) {
     const low = this.bounds[rank];
     const high = this.bounds[rank + 1];
     return [above(this.reachNs, fromNs, low, high), above(this.startNs, untilNs, low, high)];
   }
 
-  // The row at a time, the shortest of several; -1 none.
+  // The shortest interval of a rank at a time, or -1 if there is none.
   at(rank, timeNs, slackNs = 0) {
     const [low, high] = this.between(rank, timeNs - slackNs, timeNs + slackNs);
     let best = -1;
@@ -68,7 +68,7 @@ function taken(column, rows) {
   return values;
 }
 
-// Ranks of a pipeline that are listed where no operations are held.
+// Maximum number of ranks of a pipeline that are listed if the page has no operations.
 const MOST_ALIKE = 128;
 
 class Run {
@@ -80,7 +80,7 @@ class Run {
     this.take(data.tables, 0, this.report.ranks.length);
   }
 
-  // Takes the timeline of the ranks from first to before last: all, or those of a shard.
+  // Sets the timeline: the tables of the ranks from first to before last, which are all ranks or the ranks of a shard.
   take(tables, first, last) {
     const { data } = this;
     [this.first, this.last] = [first, last];
@@ -105,7 +105,7 @@ class Run {
     this.optimizer = data.phases.indexOf("Optimizer");
   }
 
-  // The ranks around one that are of its pipeline, from first to before last, and not too many.
+  // Half-open range of ranks around a rank in its pipeline, limited to MOST_ALIKE ranks.
   alikeRange(rank) {
     const { ranks } = this.report;
     const alike = (at) => ranks[at]?.pipeline === ranks[rank]?.pipeline;
@@ -115,7 +115,7 @@ class Run {
     return [first, last];
   }
 
-  // Rows of bubbles by (rank, start): windows of successive iterations may overlap.
+  // Rows of bubbles in order of (rank, start). The windows of successive iterations can overlap.
   inOrder(bubbles) {
     const rows = Int32Array.from({ length: bubbles.rows }, (_, i) => i);
     for (let i = 1; i < bubbles.rows; i += 1) {
@@ -153,7 +153,7 @@ class Run {
     return this.marked;
   }
 
-  // The numbers of microbatches of an operation, as they stand in its box.
+  // The microbatch numbers of an operation, as shown in its box.
   microbatches(row) {
     const { microbatch, second_microbatch: second } = this.operations;
     return [microbatch[row], second[row]].filter((number) => number >= 0).join(";");
@@ -163,7 +163,7 @@ class Run {
     return `${this.phase(row)} ${this.microbatches(row)}`.trim() + this.chunkLabel(row);
   }
 
-  // The chunk of an operation, where ranks have several.
+  // The chunk of an operation, if ranks have several chunks.
   chunkLabel(row) {
     this.several ??= this.operations.chunk.some((chunk) => chunk > 0);
     if (!this.several || this.operations.chunk[row] < 0) return "";
@@ -175,7 +175,7 @@ class Run {
     return id < 0 ? "" : clean(this.data.names[id]);
   }
 
-  // Label of a rank's row: without its pipeline where all rows are of that.
+  // Label of a rank's row, without its pipeline if all rows are in the same pipeline.
   rowLabel(rank) {
     const { pipeline } = this.report.ranks[rank];
     const label = this.rankLabel(rank);
@@ -183,7 +183,7 @@ class Run {
     return one && label.startsWith(`p${pipeline} `) ? label.slice(`p${pipeline} `.length) : label;
   }
 
-  // Label of a rank: its pipeline where there are several, its stage, and its place.
+  // Label of a rank: its pipeline if there are several, its stage, and its location.
   rankLabel(rank) {
     const own = this.report.ranks[rank];
     const stage = own.stage === null ? "" : `stage ${own.stage} · `;
@@ -191,7 +191,7 @@ class Run {
     return `${pipeline}${stage}${clean(own.label)}`;
   }
 
-  // Rows: ranks; or stages, each drawn as its replica in the pipeline with the most marked ranks, or else as its first replica.
+  // The rows: ranks, or stages, each drawn as its replica in the pipeline with the most marked ranks, or else as its first replica.
   rows(by) {
     const ranks = this.report.ranks.slice(this.first, this.last);
     if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rowLabel(rank.index), replicas: [rank.index] }));
@@ -214,7 +214,7 @@ class Run {
     return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
-  // Whether the page has the ratios of each rank in an iteration: pages of many ranks have means alone.
+  // Whether the page has the ratio of each rank per iteration. Pages of very many ranks only have means.
   hasRankRatios(index) {
     return (this.report.iterations[index]?.ranks?.rank.length ?? 0) > 0;
   }
@@ -226,7 +226,7 @@ class Run {
     return this.rankRatios[index].get(rank) ?? null;
   }
 
-  // What the ratios next to the rows are: of an iteration, or means if the index is -1. The longest words come first.
+  // Title of the ratios next to the rows, from the longest wording to the shortest. Index -1 stands for means.
   ratioTitles(index) {
     const { idle } = this.data.measure;
     if (index < 0) {
@@ -237,7 +237,7 @@ class Run {
     return [`${idle} in iteration ${name}`, `${idle} in ${name}`, `in ${name}`];
   }
 
-  // From the first to the last window of an iteration; null where it has none.
+  // Time from the first to the last window of an iteration, or null if it has no window.
   iterationSpan(index) {
     const { iteration, start_ns: start, length_ns: length, ratio } = this.windows;
     const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
@@ -259,7 +259,7 @@ class Run {
     return low < high ? [low, high] : null;
   }
 
-  // From the first to the last work of an iteration, over all ranks: the extent of its ratios.
+  // Time from the first to the last work of an iteration over all ranks.
   workSpan(index) {
     this.workSpans ??= this.allWorkSpans();
     return this.workSpans.get(index) ?? this.iterationSpan(index);
@@ -278,7 +278,7 @@ class Run {
     return spans;
   }
 
-  // The iterations whose work lies whole between two times.
+  // The iterations whose work is entirely inside a time window.
   wholeIterations(fromNs, untilNs) {
     if (this.data.idle) return [];
     return this.report.iterations.map((own) => own.index).filter((index) => {
@@ -287,7 +287,7 @@ class Run {
     });
   }
 
-  // Length of the union of a rank's compute between two times, of what counts as work.
+  // Length of the union of a rank's intervals that count as work, inside a time window.
   work(rank, fromNs, untilNs, iteration, counted) {
     const [low, high] = this.compute.between(rank, fromNs, untilNs);
     let [sum, reach] = [0, fromNs];
@@ -305,9 +305,9 @@ class Run {
     return sum;
   }
 
-  // For each definition: its windows between two times, and the work in them. Where iterations lie
-  // whole in there, these are their windows as the report has them, and no others; else all
-  // windows as far as they lie in there.
+  // For each ratio: its windows inside a time window, and the work in them. If entire iterations are
+  // inside, only their windows count, as in the report. Otherwise all windows count, clipped to the
+  // time window.
   ratios(fromNs, untilNs) {
     const found = this.ratioDefinitions.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
     const { ratio, iteration, rank, start_ns: start, length_ns: length } = this.windows;
@@ -325,7 +325,7 @@ class Run {
     return found;
   }
 
-  // Idle time by cause in the primary ratio's windows that ratios() counts.
+  // Idle time by cause in the windows of the primary ratio that ratios() counts.
   idle(fromNs, untilNs) {
     const sums = this.data.causes.map(() => 0);
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
@@ -340,7 +340,7 @@ class Run {
     return sums;
   }
 
-  // The (iteration, rank) that have a window of the primary ratio.
+  // The (iteration, rank) pairs that have a window of the primary ratio.
   countedWindows() {
     const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
     const { ratio, iteration, rank } = this.windows;
@@ -358,8 +358,8 @@ class Run {
     return this.report.ranks.filter((rank) => rank.stage === own.stage).length === 1;
   }
 
-  // The operations of one microbatch in one iteration and pipeline, in order of time; of its rank
-  // alone where the pipeline is not known.
+  // The operations of a microbatch in an iteration and pipeline, in order of time. If the pipeline is
+  // unknown, only operations of the same rank.
   chain(row) {
     const { rank, iteration, microbatch, second_microbatch: second, phase, start_ns: start, length_ns: length } = this.operations;
     const wanted = [microbatch[row], second[row]].filter((number) => number >= 0);
@@ -376,7 +376,7 @@ class Run {
     return rows.sort((a, b) => start[a] - start[b] || a - b);
   }
 
-  // The compute operation before (-1) or after (1) one on its rank; -1 none.
+  // The compute operation before (-1) or after (1) an operation on its rank, or -1 if there is none.
   neighbour(row, step) {
     const computes = new Set(this.data.compute_phases);
     const { rank, phase, length_ns: length } = this.operations;
