@@ -94,45 +94,76 @@ def check_times(
         is_possible: Mask of the work with possible times, or None if all times are possible.
         notes: Limitations.
     """
-    start_ns, notes = activities.start_ns, list[Limitation]()
-    early = np.zeros(len(activities), bool)
-    skewed = skew_ns = 0
-    pieces = (slice(at, at + _PIECE) for at in range(0, len(call), _PIECE))
-    any_early = any(
-        bool(
-            (call[p][np.flatnonzero(start_ns[p] < launched_ns[p] - _CLOCK_GRAIN_NS)] != NONE).any()
-        )
-        for p in pieces
-    )
-    for rank in range(len(activities.ranks)) if any_early else ():
-        rows = np.flatnonzero((activities.rank == rank) & (call != NONE))
-        delay_ns = start_ns[rows] - launched_ns[rows]
-        left_out = delay_ns < -_compute_early_limit(delay_ns)
-        is_skewed = (delay_ns < -_CLOCK_GRAIN_NS) & ~left_out
-        if is_skewed.any():
-            skewed += int(is_skewed.sum())
-            skew_ns = max(skew_ns, int(-delay_ns[is_skewed].min()))
-        early[rows[left_out]] = True
+    notes = list[Limitation]()
+    is_early = np.zeros(len(activities), bool)
+    n_skewed = skew_ns = 0
+    if _starts_before_launch(activities.start_ns, call, launched_ns):
+        is_early, n_skewed, skew_ns = _find_early(activities, call, launched_ns)
     kind = LimitationKind.KERNELS_LEFT_OUT
-    count = int(early.sum()) if any_early else 0
-    if count:
+    n_early = int(is_early.sum())
+    if n_early:
         reason = f"{path}: they start before the call that launched them; left out"
         subject = "kernels and copies before their launching call"
-        times_ns = launched_ns[early].astype(np.int64)
-        notes.append(Limitation(subject, reason, count, kind, times_ns=times_ns))
-    is_outside = mask_outside_capture(start_ns, activities.end_ns, capture_ns)
-    if is_outside is not None and (n_outside := int((is_outside & ~early).sum())):
+        times_ns = launched_ns[is_early].astype(np.int64)
+        notes.append(Limitation(subject, reason, n_early, kind, times_ns=times_ns))
+    is_outside = mask_outside_capture(activities.start_ns, activities.end_ns, capture_ns)
+    if is_outside is not None and (n_outside := int((is_outside & ~is_early).sum())):
         notes.append(profile.report_outside_capture("kernels and copies", path, n_outside, kind))
-    if skewed:
+    if n_skewed:
         reason = (
             f"{path}: many start before their launching call, by up to {skew_ns / 1e6:,.3f} ms, so "
             "the clocks of GPU and host differ; they are kept, and host activity is uncertain by "
             "as much"
         )
-        notes.append(Limitation("the clock of the GPU", reason, skewed))
+        notes.append(Limitation("the clock of the GPU", reason, n_skewed))
     if is_outside is not None:
-        early |= is_outside
-    return (None if is_outside is None and not count else ~early), notes
+        return ~(is_early | is_outside), notes
+    return (~is_early if n_early else None), notes
+
+
+def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> bool:
+    """Return whether any work starts more than clock noise before its launching call.
+
+    Args:
+        start_ns: Start of each activity.
+        call: Launching call of each activity, or -1 if unknown.
+        launched_ns: Start time of these calls.
+    """
+    for first in range(0, len(call), _PIECE):
+        piece = slice(first, first + _PIECE)
+        is_early = start_ns[piece] < launched_ns[piece] - _CLOCK_GRAIN_NS
+        if (call[piece][np.flatnonzero(is_early)] != NONE).any():
+            return True
+    return False
+
+
+def _find_early(
+    activities: profile.Activities, call: Codes, launched_ns: Ints
+) -> tuple[Bools, int, int]:
+    """Find the work that starts too early before its launching call to be kept.
+
+    Args:
+        activities: Kernels, then copies.
+        call: Launching call of each activity, or -1 if unknown.
+        launched_ns: Start time of these calls.
+
+    Returns:
+        is_early: Mask of the work that is left out.
+        n_skewed: Number of activities that start before their call and are kept.
+        skew_ns: Longest time by which one of these starts before its call.
+    """
+    is_early = np.zeros(len(activities), bool)
+    n_skewed = skew_ns = 0
+    for rank in range(len(activities.ranks)):
+        rows = np.flatnonzero((activities.rank == rank) & (call != NONE))
+        delay_ns = activities.start_ns[rows] - launched_ns[rows]
+        is_left_out = delay_ns < -_compute_early_limit(delay_ns)
+        is_skewed = (delay_ns < -_CLOCK_GRAIN_NS) & ~is_left_out
+        if is_skewed.any():
+            n_skewed += int(is_skewed.sum())
+            skew_ns = max(skew_ns, int(-delay_ns[is_skewed].min()))
+        is_early[rows[is_left_out]] = True
+    return is_early, n_skewed, skew_ns
 
 
 def _compute_early_limit(delay_ns: Ints) -> int:

@@ -294,7 +294,7 @@ def _suggest_commands(file: OpenFile, path: str) -> str:
     # Without work, no command needs the names.
     names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
     commands = suggest_other_commands(work, path, names)
-    return commands or f"bubbleviz inspect {quote_for_shell(path)} shows what it holds"
+    return commands or f"bubbleviz inspect {quote_for_shell(path)} shows its contents"
 
 
 def get_work(file: OpenFile) -> Profile | None:

@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, match_any
 from bubbleviz.interpret.linking import NEVER, LinkedProfile
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import Ints, get_flags, to_slice
+from bubbleviz.model.columns import Bools, Codes, Ints, get_flags, to_slice
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
@@ -138,32 +138,44 @@ def find_recorded_devices(
     rows_of_rank = activities.make_rank_lookup()
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
         rows = rows_of_rank(rank)
-        if len(rows) == 0:
-            continue
-        # The rows of a rank mostly follow each other, so they need not be copied.
-        selection = to_slice(rows)
-        first_ns = utc_ns + int(activities.start_ns[selection].min())
-        last_ns = utc_ns + int(activities.end_ns[selection].max())
-        waits = rows[is_communication[selection]]
-        longest_ns, earliest_ns = _find_two_waits(
-            utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
-        )
-        processes.append(process)
-        devices.append(
-            RecordedDevice(
-                path=source.path,
-                has_common_clock=source.session_utc_ns is not None,
-                begin_ns=first_ns,
-                span_ns=(first_ns, last_ns),
-                wait_ns=longest_ns,
-                first_wait_ns=earliest_ns,
-            )
-        )
+        if len(rows):
+            processes.append(process)
+            devices.append(_measure_device(source, activities, rows, is_communication))
     work_ns = [device.begin_ns - utc_ns for device in devices]
     start_of_process = _find_starts(linked, processes, work_ns)
     return tuple(
         replace(device, begin_ns=utc_ns + start_of_process[process])
         for device, process in zip(devices, processes, strict=True)
+    )
+
+
+def _measure_device(
+    source: model.Source, activities: Activities, rows: Codes, is_communication: Bools
+) -> RecordedDevice:
+    """Measure the span of a device and its waits. ``begin_ns`` is the start of its first work.
+
+    Args:
+        source: Source of the profile.
+        activities: Kernels, then copies of the profile.
+        rows: Rows of the device, at least one.
+        is_communication: Mask of the communication kernels.
+    """
+    utc_ns = source.session_utc_ns or 0
+    # The rows of a rank mostly follow each other, so they need not be copied.
+    selection = to_slice(rows)
+    first_ns = utc_ns + int(activities.start_ns[selection].min())
+    last_ns = utc_ns + int(activities.end_ns[selection].max())
+    waits = rows[is_communication[selection]]
+    longest_ns, earliest_ns = _find_two_waits(
+        utc_ns + activities.start_ns[waits], utc_ns + activities.end_ns[waits]
+    )
+    return RecordedDevice(
+        path=source.path,
+        has_common_clock=source.session_utc_ns is not None,
+        begin_ns=first_ns,
+        span_ns=(first_ns, last_ns),
+        wait_ns=longest_ns,
+        first_wait_ns=earliest_ns,
     )
 
 

@@ -103,7 +103,9 @@ def find_steps(
     lookup: ActivityList,
     pattern: re.Pattern[str] | None = None,
 ) -> Steps:
-    """Find the steps of a process. There are none if no range marks them.
+    """Find the steps of a process by the rules at the top of this module.
+
+    There are no steps if no range marks them.
 
     Args:
         ranges: Long ranges of main threads and of threads that launch work.

@@ -610,7 +610,7 @@ def _select_clock(
     new_row = scatter(len(recordings.operations) + 1, rows, np.arange(len(rows)))
 
     def of_ranks(name: str) -> Any:
-        """Return the rows of the selected ranks in one table, with new numbers of ranks."""
+        """Return the rows of the selected ranks in one table, with their new rank numbers."""
         table = getattr(recordings, name)
         selected = table.take(new_rank[table.rank] != NONE)
         return replace(selected, rank=new_rank[selected.rank])
