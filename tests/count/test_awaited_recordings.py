@@ -37,7 +37,9 @@ def value(path: Path, query: str) -> int:
     return int(number)
 
 
-def plant_late(folder: Path, late: set[int], delay_ns: int, planting: Planting = PIPELINE) -> Path:
+def plant_late(
+    folder: Path, late_ranks: set[int], delay_ns: int, planting: Planting = PIPELINE
+) -> Path:
     """Plant a run in which profilers of some ranks begin late, and the other ranks wait.
 
     The late ranks pause from when the first of them could compute, and are recorded from the end of
@@ -45,7 +47,7 @@ def plant_late(folder: Path, late: set[int], delay_ns: int, planting: Planting =
 
     Args:
         folder: Folder to write to.
-        late: Numbers of the late ranks.
+        late_ranks: Numbers of the late ranks.
         delay_ns: Length of the pause.
         planting: The run, with one file per rank.
     """
@@ -54,13 +56,13 @@ def plant_late(folder: Path, late: set[int], delay_ns: int, planting: Planting =
     utc_ns = [
         value(path, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME") for path in files
     ]
-    pause_ns = min(utc_ns[rank] + value(files[rank], FIRST_COMPUTE) for rank in late) - 1000
+    pause_ns = min(utc_ns[rank] + value(files[rank], FIRST_COMPUTE) for rank in late_ranks) - 1000
     for rank, path in enumerate(files):
         at_ns = pause_ns - utc_ns[rank]
-        if rank not in late:
+        if rank not in late_ranks:
             at_ns = value(path, NEXT_WAIT.format(at_ns)) - 1
         for table in TABLES:
-            if rank in late:
+            if rank in late_ranks:
                 edit_database(
                     path,
                     f"UPDATE {table} SET start = {at_ns}, end = MAX(end, {at_ns} + 500) "
@@ -92,12 +94,12 @@ def averaged(report: Report) -> list[bool]:
     return [iteration.averaged for iteration in report.iterations]
 
 
-@pytest.mark.parametrize("late", [{1}, {3}, {1, 2, 3}])
+@pytest.mark.parametrize("late_ranks", [{1}, {3}, {1, 2, 3}])
 @pytest.mark.parametrize("delay_ns", [20 * MS, 2000 * MS])
 def test_an_iteration_that_waits_for_a_recording_is_not_averaged(
-    late: set[int], delay_ns: int, tmp_path: Path
+    late_ranks: set[int], delay_ns: int, tmp_path: Path
 ) -> None:
-    report = bubbleviz.analyze(plant_late(tmp_path / "late", late, delay_ns))
+    report = bubbleviz.analyze(plant_late(tmp_path / "late", late_ranks, delay_ns))
 
     assert ratio_of(report) == pytest.approx(planted_ratio(tmp_path / "right"), abs=1e-6)
     assert averaged(report) == [False, True, True, True]

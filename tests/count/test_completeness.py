@@ -87,8 +87,8 @@ SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 def since(first: int, folder: Path) -> Report:
     """Return a report on operations of the run out of order, without its first ones."""
     rows = write_csv(list_columns(analyze_planting(SWAPPED))).splitlines()
-    at = rows[0].split(",").index("host_start_ns")
-    later = sorted(rows[1:], key=lambda row: int(row.split(",")[at]))[first:]
+    start_column = rows[0].split(",").index("host_start_ns")
+    later = sorted(rows[1:], key=lambda row: int(row.split(",")[start_column]))[first:]
     path = folder / "operations.csv"
     path.write_text("\n".join((rows[0], *later)), encoding="utf-8")
     return bubbleviz.analyze(path)
@@ -135,8 +135,8 @@ def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
     planting = Planting(stages=stages, iterations=3, optimizer_ns=-1, barrier=True)
     report = recorded(tmp_path, planting, after_ns)
     true = plant(planting, tmp_path / "whole").iterations[1].bubble_ratio["schedule"]
-    known = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
-    assert known == [pytest.approx(true, abs=1e-6) if value else value for value in known]
+    ratios = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
+    assert ratios == [pytest.approx(true, abs=1e-6) if value else value for value in ratios]
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -147,9 +147,9 @@ def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
     planting = Planting(schedule="dualpipe", stages=stages, iterations=4, optimizer_ns=-1)
     report = recorded(tmp_path, replace(planting, communication=False), after_ns)
     true = plant(planting, tmp_path / "whole").iterations[-1].bubble_ratio["schedule"]
-    first, *others = report.iterations
+    first, *other_iterations = report.iterations
     assert not first.complete
-    assert [other.ratios["schedule"].value for other in others] == [
+    assert [other.ratios["schedule"].value for other in other_iterations] == [
         pytest.approx(true, abs=1e-6)
     ] * 3
 
@@ -167,9 +167,9 @@ def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
 def test_backwards_of_forwards_before_the_capture_are_no_whole_iteration(
     planting: Planting, after_ns: int, tmp_path: Path
 ) -> None:
-    first, *others = recorded(tmp_path, planting, after_ns).iterations
+    first, *other_iterations = recorded(tmp_path, planting, after_ns).iterations
     assert not first.complete
-    assert all(other.complete for other in others)
+    assert all(other.complete for other in other_iterations)
 
 
 def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_iterations_behind_one_that_a_capture_cuts_are_whole(
     planting = Planting(schedule=schedule, microbatches=8, iterations=4, optimizer_ns=-1)
     report = recorded(tmp_path, planting, after_ns)
     true = plant(planting, tmp_path / "whole").iterations[-1].bubble_ratio["schedule"]
-    known = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
-    assert len(known) >= 2
-    assert known == [pytest.approx(true, abs=1e-6)] * len(known)
+    ratios = [i.ratios["schedule"].value for i in report.iterations if i.averaged]
+    assert len(ratios) >= 2
+    assert ratios == [pytest.approx(true, abs=1e-6)] * len(ratios)
 
 
 @pytest.mark.parametrize("optimizer_ns", [-1, 0, 500_000])
@@ -197,9 +197,9 @@ def test_a_capture_that_begins_in_an_evaluation_cuts_it_alone(
     after_ns: int, optimizer_ns: int, tmp_path: Path
 ) -> None:
     planting = Planting(schedule="zb-h1", evaluation_at=0, iterations=3, optimizer_ns=optimizer_ns)
-    first, *others = recorded(tmp_path, planting, after_ns).iterations
+    first, *other_iterations = recorded(tmp_path, planting, after_ns).iterations
     assert (first.kind, first.complete) == ("evaluation", False)
-    assert [(other.kind, other.averaged) for other in others] == [("training", True)] * 2
+    assert [(other.kind, other.averaged) for other in other_iterations] == [("training", True)] * 2
 
 
 # The ranks of an iteration.
@@ -209,19 +209,22 @@ def run_of(folder: Path) -> Report:
     """Return a run of two ranks in two iterations; the second lacks the backward of rank 1."""
     rows = ["rank,phase,start_ns,end_ns,iteration,microbatch,stage"]
     for k in range(2):
-        at = 1_000 * k
-        rows += [f"0,F,{at},{at + 10},{k},0,0", f"1,F,{at + 20},{at + 40},{k},0,1"]
-        rows += [f"1,BW,{at + 50},{at + 70},{k},0,1"] if k == 0 else []
-        rows += [f"0,BW,{at + 80},{at + 100},{k},0,0"]
+        time_ns = 1_000 * k
+        rows += [
+            f"0,F,{time_ns},{time_ns + 10},{k},0,0",
+            f"1,F,{time_ns + 20},{time_ns + 40},{k},0,1",
+        ]
+        rows += [f"1,BW,{time_ns + 50},{time_ns + 70},{k},0,1"] if k == 0 else []
+        rows += [f"0,BW,{time_ns + 80},{time_ns + 100},{k},0,0"]
     path = folder / "operations.csv"
     path.write_text("\n".join(rows), encoding="utf-8")
     return bubbleviz.analyze(path)
 
 
 def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
-    whole, cut = run_of(tmp_path).iterations
+    complete, cut = run_of(tmp_path).iterations
 
-    assert list_missing(whole.ranks) == [None, None]
+    assert list_missing(complete.ranks) == [None, None]
     assert list_missing(cut.ranks) == [
         "the capture does not contain all of the iteration",
         "no backward with GPU work",

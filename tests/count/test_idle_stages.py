@@ -303,11 +303,11 @@ def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Pat
     path = tmp_path / "node0.sqlite"
     add_empty_ranges(path, is_named=True)
     thread = "(SELECT globalTid FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
-    inside = " AND ".join(
+    in_range = " AND ".join(
         f"start {sign} (SELECT {end} FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
         for sign, end in ((">=", "start"), ("<=", "end"))
     )
-    calls = f"FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid = {thread} AND {inside}"
+    calls = f"FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid = {thread} AND {in_range}"
     edit_database(
         path,
         f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {thread} >> 24 << 24 "
@@ -447,9 +447,9 @@ def slow_idle_parts(
     def is_proven(k: int, r: int) -> bool:
         if is_recorded[k][r]:
             return True
-        before = [j for j in range(k) if present[j][r]]
-        after = [j for j in range(k, n) if present[j][r]]
-        around = range(before[-1], after[0] + 1) if before and after else ()
+        previous_row = [j for j in range(k) if present[j][r]]
+        next_row = [j for j in range(k, n) if present[j][r]]
+        around = range(previous_row[-1], next_row[0] + 1) if previous_row and next_row else ()
         return bool(around) and all(is_complete(j) for j in around)
 
     changed = True
@@ -582,17 +582,17 @@ def test_pairs_agree_with_a_slow_reference(
 
     expected: list[list[int]] | None = []
     for spans in parts:
-        chosen = []
+        pair = []
         for start, length in spans:
             overlaps = [
                 min(start + length, first + other) - max(start, first) for first, other in reference
             ]
             longest = max(overlaps)
-            chosen.append(overlaps.index(longest) if longest > 0 else -1)
-        if expected is None or -1 in chosen or sorted(set(chosen)) != chosen:
+            pair.append(overlaps.index(longest) if longest > 0 else -1)
+        if expected is None or -1 in pair or sorted(set(pair)) != pair:
             expected = None
         else:
-            expected.append(chosen + chosen[-1:] * (len(reference) - len(chosen)))
+            expected.append(pair + pair[-1:] * (len(reference) - len(pair)))
     assert (None if numbers is None else numbers.tolist()) == expected
 
 

@@ -54,14 +54,15 @@ def test_several_batches_are_iterations_and_the_time_between_them_counts() -> No
 def test_batches_of_other_sizes_are_averaged_too(tmp_path: Path) -> None:
     path = tmp_path / "operations.csv"
     rows = ["rank,phase,iteration,microbatch,stage,start_ns,end_ns"]
-    at = 0
+    time_ns = 0
     for iteration, count in enumerate((2, 3, 4)):
         for number in range(count):
             rows += [
-                f"{s},F,{iteration},{number},{s},{at + s * 10},{at + 10 + s * 10}" for s in (0, 1)
+                f"{s},F,{iteration},{number},{s},{time_ns + s * 10},{time_ns + 10 + s * 10}"
+                for s in (0, 1)
             ]
-            at += 10
-        at += 10
+            time_ns += 10
+        time_ns += 10
     path.write_text("\n".join(rows) + "\n")
     report = bubbleviz.analyze(path)
 

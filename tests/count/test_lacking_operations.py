@@ -32,8 +32,8 @@ def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
     threads = f"({opened}{'' if rank is None else f' LIMIT 1 OFFSET {rank}'})"
     statements = [f"CREATE TEMP TABLE threads AS SELECT * FROM {threads}"]
     for name in names:
-        which = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
-        statements.append(f"DELETE FROM NVTX_EVENTS WHERE {which}")
+        condition = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
+        statements.append(f"DELETE FROM NVTX_EVENTS WHERE {condition}")
     return bubbleviz.analyze(edit_database(folder / "node0.sqlite", *statements, source=EXAMPLE))
 
 

@@ -37,7 +37,7 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 Work = tuple[str, int, int, int]
 
 
-def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
+def write_recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
     """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
     all_work = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
     path = write_profile(
@@ -49,7 +49,7 @@ def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordin
     return record(str(path), ReadOptions())[0]
 
 
-def shown(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
+def summarize(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
     """Return kind, start, end, iteration and order of each."""
     columns = (table.kind, table.start_ns, table.end_ns, table.iteration, table.order)
     return [
@@ -59,15 +59,15 @@ def shown(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
 
 
 def test_a_rank_without_collectives_has_none(tmp_path: Path) -> None:
-    assert len(recording(tmp_path).collectives) == 0
-    assert len(recording(tmp_path, (SENDRECV, 12, 500, 600)).collectives) == 0
+    assert len(write_recording(tmp_path).collectives) == 0
+    assert len(write_recording(tmp_path, (SENDRECV, 12, 500, 600)).collectives) == 0
 
 
 def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None:
     work = [(REDUCE, 43, 500, 650), (SCATTER, 42, 410, 500), (REDUCE, 48, 500, 660)]
-    table = recording(tmp_path, *work).collectives
+    table = write_recording(tmp_path, *work).collectives
 
-    assert shown(table) == [
+    assert summarize(table) == [
         ("ReduceScatter", 410, 500, 0, 0),
         ("AllReduce", 500, 650, 0, 0),
         ("AllReduce", 500, 660, 0, 1),
@@ -77,25 +77,25 @@ def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None
 
 
 def test_what_comes_before_the_first_operation_has_no_iteration(tmp_path: Path) -> None:
-    table = recording(tmp_path, (REDUCE, -5, 20, 90)).collectives
+    table = write_recording(tmp_path, (REDUCE, -5, 20, 90)).collectives
 
     assert table.iteration.tolist() == [-1]
 
 
 def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Path) -> None:
-    inside = [(REDUCE, 11, 110 + n, 111 + n) for n in range(65)]
+    in_operations = [(REDUCE, 11, 110 + n, 111 + n) for n in range(65)]
 
-    assert len(recording(tmp_path, *inside[:64]).collectives) == 64
-    assert len(recording(tmp_path, *inside).collectives) == 0
+    assert len(write_recording(tmp_path, *in_operations[:64]).collectives) == 64
+    assert len(write_recording(tmp_path, *in_operations).collectives) == 0
     # Unless a rank idles under it: places count those that are left out.
-    table = recording(tmp_path, *inside, (REDUCE, 12, 210, 290)).collectives
-    assert shown(table) == [("AllReduce", 210, 290, 0, 65)]
+    table = write_recording(tmp_path, *in_operations, (REDUCE, 12, 210, 290)).collectives
+    assert summarize(table) == [("AllReduce", 210, 290, 0, 65)]
 
 
 # Communicators of nsys exports
 
 
-def with_communicators(folder: Path) -> Recordings:
+def add_communicators(folder: Path) -> Recordings:
     all_work = (
         ("gemm", 10, 1_000, 1_100),
         ("gemm", 30, 1_200, 1_300),
@@ -132,7 +132,7 @@ def with_communicators(folder: Path) -> Recordings:
 
 
 def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> None:
-    table = with_communicators(tmp_path).collectives
+    table = add_communicators(tmp_path).collectives
 
     assert [table.groups[group].name[-2:] for group in table.group.tolist()] == ["ab", "cd", "ab"]
     assert [table.groups[group].size for group in table.group.tolist()] == [4, 0, 4]
@@ -142,29 +142,31 @@ def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> No
 # Process groups of PyTorch
 
 
-def event(cat: str, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
+def make_event(cat: str, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, **more}
 
 
-def work(number: int, launch: float, start: float, end: float, name: str, **args: Any) -> list[Any]:
-    own = {"correlation": number, "device": 0, "stream": 7, **args}
-    place = {"pid": 9, "tid": 9}
+def make_work(
+    number: int, launch: float, start: float, end: float, name: str, **args: Any
+) -> list[Any]:
+    named = {"correlation": number, "device": 0, "stream": 7, **args}
+    index = {"pid": 9, "tid": 9}
     return [
-        event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, **place, args=own),
-        event("kernel", name, start, end, pid=0, tid=7, args=own),
+        make_event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, **index, args=named),
+        make_event("kernel", name, start, end, pid=0, tid=7, args=named),
     ]
 
 
 def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, Any]]) -> Path:
     """Write a rank of one F and one B, with collectives after it."""
     events = [
-        _range("F0.0.0", 5, 45),
-        _range("B0.0.0", 46, 75),
-        *work(1, 10, 100, 200, "gemm"),
-        *work(2, 50, 210, 300, "gemm"),
+        _make_range("F0.0.0", 5, 45),
+        _make_range("B0.0.0", 46, 75),
+        *make_work(1, 10, 100, 200, "gemm"),
+        *make_work(2, 50, 210, 300, "gemm"),
     ]
     for number, (start, end, args) in enumerate(collectives):
-        events += work(10 + number, 80 + 2 * number, start, end, SCATTER, **args)
+        events += make_work(10 + number, 80 + 2 * number, start, end, SCATTER, **args)
     document = {
         "schemaVersion": 1,
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
@@ -176,7 +178,7 @@ def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, A
     return path
 
 
-def recorded(sequence: int, operator: int) -> dict[str, Any]:
+def make_record(sequence: int, operator: int) -> dict[str, Any]:
     """Return what PyTorch records of a kernel."""
     return {
         "Collective name": "_reduce_scatter_base",
@@ -192,9 +194,9 @@ def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
     path = trace(
         tmp_path,
         0,
-        (300, 350, recorded(4, 1)),
-        (360, 400, recorded(4, 1)),
-        (400, 450, recorded(5, 2)),
+        (300, 350, make_record(4, 1)),
+        (360, 400, make_record(4, 1)),
+        (400, 450, make_record(5, 2)),
     )
     table = record(str(path), ReadOptions())[0].collectives
 
@@ -248,49 +250,53 @@ def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
 Events = list[dict[str, Any]]
 
 
-def _work(number: int, start: float, end: float, name: str = "gemm", **args: Any) -> Events:
+def _make_work_event(
+    number: int, start: float, end: float, name: str = "gemm", **args: Any
+) -> Events:
     """Return a kernel and its launch, in microseconds."""
-    return work(number, number * 10, start, end, name, **{"External id": 100 + number, **args})
+    return make_work(number, number * 10, start, end, name, **{"External id": 100 + number, **args})
 
 
-def _range(name: str, start: float, end: float) -> dict[str, Any]:
-    return event("user_annotation", name, start, end, pid=9, tid=9)
+def _make_range(name: str, start: float, end: float) -> dict[str, Any]:
+    return make_event("user_annotation", name, start, end, pid=9, tid=9)
 
 
-def _step(communication: Events) -> Events:
+def _make_step(communication: Events) -> Events:
     """Return an iteration of F and BW, with communication (number 2) launched inside F."""
     return [
-        _range("F0.0.0", 5, 45),
-        _range("B0.0.0", 45, 75),
-        *_work(1, 100, 200),
+        _make_range("F0.0.0", 5, 45),
+        _make_range("B0.0.0", 45, 75),
+        *_make_work_event(1, 100, 200),
         *communication,
-        *_work(3, 600, 700),
-        *_work(5, 700, 900),
+        *_make_work_event(3, 600, 700),
+        *_make_work_event(5, 700, 900),
     ]
 
 
-def _analysed(folder: Path, events: Events) -> Report:
+def _analyze(folder: Path, events: Events) -> Report:
     file = folder / "trace.json"
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     return bubbleviz.analyze(file)
 
 
-def _exposed_ns(report: Report) -> int:
+def _measure_exposed(report: Report) -> int:
     return int(report.explanation.communication.exposed_ns[0, 0])
 
 
 def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
-    inside = _range("nccl:all_to_all", 19, 23)
-    plain = _analysed(tmp_path, _step(_work(2, 300, 600, SENDRECV)))
-    told = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, SENDRECV)]))
+    events = _make_range("nccl:all_to_all", 19, 23)
+    plain = _analyze(tmp_path, _make_step(_make_work_event(2, 300, 600, SENDRECV)))
+    recorded_events = _analyze(
+        tmp_path, _make_step([events, *_make_work_event(2, 300, 600, SENDRECV)])
+    )
 
     # A receive's spin is a bubble, and a collective inside an operation is none.
     assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
-    assert told.iteration(0).ranks[0].busy_ns["F"] == 600_000
-    assert _exposed_ns(told) == 300_000
+    assert recorded_events.iteration(0).ranks[0].busy_ns["F"] == 600_000
+    assert _measure_exposed(recorded_events) == 300_000
     # Of which nothing is known is no zero.
     assert "≥ 0.000" in text.render_text(plain, View())
-    assert "dependency" not in text.render_text(told, View())
+    assert "dependency" not in text.render_text(recorded_events, View())
 
 
 @pytest.mark.parametrize(
@@ -308,8 +314,10 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
     ],
 )
 def test_a_receive_is_left_one(name: str, recorded: dict[str, Any], tmp_path: Path) -> None:
-    inside = _range(name, 19, 23)
-    report = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, SENDRECV, **recorded)]))
+    events = _make_range(name, 19, 23)
+    report = _analyze(
+        tmp_path, _make_step([events, *_make_work_event(2, 300, 600, SENDRECV, **recorded)])
+    )
 
     assert report.iteration(0).ranks[0].busy_ns["F"] == 300_000
 
@@ -322,13 +330,15 @@ def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
     report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     assert report.iteration(0).ranks[0].busy_ns["F"] == 600
-    assert _exposed_ns(report) == 300
+    assert _measure_exposed(report) == 300
 
 
 def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    inside = _range("nccl:_all_gather_base", 19, 23)
-    events = _step([inside, *_work(2, 300, 600, SENDRECV), *_work(4, 610, 640, SENDRECV)])
+    inside = _make_range("nccl:_all_gather_base", 19, 23)
+    events = _make_step(
+        [inside, *_make_work_event(2, 300, 600, SENDRECV), *_make_work_event(4, 610, 640, SENDRECV)]
+    )
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
     report = measure_communication([str(file)])
@@ -362,9 +372,9 @@ def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str)
         rows &= (report.operations.phase <= 3) & (report.operations.has_span == 1)
         low = int(report.operations.start_ns[rows].min())
         high = int(report.operations.end_ns[rows].max())
-        inside = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
-        communication = unite([(a, b) for a, b, n in inside if n.startswith("nccl")])
-        compute = unite([(a, b) for a, b, n in inside if not n.startswith("nccl")])
-        counted = measure_union(subtract(communication, compute))
-        assert counted > 0
-        assert abs(int(times.exposed_ns[iteration.index, 0]) - counted) <= 2_000
+        in_operation = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
+        communication = unite([(a, b) for a, b, n in in_operation if n.startswith("nccl")])
+        compute = unite([(a, b) for a, b, n in in_operation if not n.startswith("nccl")])
+        expected_ns = measure_union(subtract(communication, compute))
+        assert expected_ns > 0
+        assert abs(int(times.exposed_ns[iteration.index, 0]) - expected_ns) <= 2_000

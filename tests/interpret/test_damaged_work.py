@@ -169,10 +169,10 @@ def without_rows(
 def test_damaged_kernels_are_left_out_and_counted(
     damage: str, without_rows: tuple[str, Report], tmp_path: Path
 ) -> None:
-    change, what = DAMAGES[damage]
+    change, subject = DAMAGES[damage]
     rows, true = without_rows
     report = analyze([_damaged(tmp_path, change, rows)])
-    assert count_limitations(report)[what] == len(rows.split(","))
+    assert count_limitations(report)[subject] == len(rows.split(","))
     assert min(_windows(report)) > 0
     assert _ratios(report) == _ratios(true)
 
@@ -192,9 +192,11 @@ def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: 
     assert not {EARLY, OUTSIDE} & set(reasons)
     assert (CLOCK in reasons) == (shift_ns < -100_000)
     with closing(sqlite3.connect(path)) as database:
-        joined = f"{KERNEL} AS k JOIN {CALL} AS r USING (correlationId) WHERE k.globalPid >> 24"
-        most = f"SELECT MAX(r.start - k.start) FROM {joined} = r.globalTid >> 24"
-        ((early_ns,),) = database.execute(most)
+        joined_tables = (
+            f"{KERNEL} AS k JOIN {CALL} AS r USING (correlationId) WHERE k.globalPid >> 24"
+        )
+        max_query = f"SELECT MAX(r.start - k.start) FROM {joined_tables} = r.globalTid >> 24"
+        ((early_ns,),) = database.execute(max_query)
     if CLOCK in reasons:
         assert f"by up to {early_ns / 1e6:,.3f} ms" in reasons[CLOCK]
 
@@ -239,12 +241,12 @@ def _moved(folder: Path, change: str) -> Path:
 
 @pytest.mark.parametrize("damage", ELSEWHERE)
 def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
-    change, place = ELSEWHERE[damage]
+    change, expected_place = ELSEWHERE[damage]
     path = _moved(tmp_path, change)
     report, idle_time = analyze(path), idle([path])
     note = find_limitation(report, NOWHERE)
     assert note.count == 1
-    assert place in note.reason
+    assert expected_place in note.reason
     assert len(report.ranks) == len(idle_time.ranks) == 4
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
@@ -315,10 +317,10 @@ def _lost_of(path: Path) -> tuple[int, bool]:
 
 @pytest.mark.parametrize("example", ["1f1b/node0.sqlite", "zb-h2/node0.sqlite"])
 def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path) -> None:
-    path, lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
+    path, n_lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
     report = analyze([path])
-    assert lost > 50
-    assert count_limitations(report)[LOST] == lost
+    assert n_lost > 50
+    assert count_limitations(report)[LOST] == n_lost
     assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
     marked = "incomplete: kernels that were launched are not in the profile"
     assert marked in describe_headline(report)[1]
@@ -330,20 +332,20 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     file.write_text(render(report, View()), encoding="utf-8")
     assert read_restrictions(read_saved(str(file)).restrictions) == report.restrictions
     assert "kernels that were launched are not in the profile" in write_methods(report)
-    assert count_limitations(idle([path]))[LOST] == lost
+    assert count_limitations(idle([path]))[LOST] == n_lost
 
 
 def test_a_few_lost_kernels_are_counted_and_mark_nothing(tmp_path: Path) -> None:
-    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 302)")
+    path, n_lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 302)")
     report = analyze([path])
-    assert count_limitations(report)[LOST] == lost == 2
+    assert count_limitations(report)[LOST] == n_lost == 2
     assert not report.restrictions
 
 
 def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
-    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
+    path, n_lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
     report = analyze(write_traces(path, tmp_path))
-    assert count_limitations(report)[LOST] == lost > 50
+    assert count_limitations(report)[LOST] == n_lost > 50
 
 
 #: The middle of an example.
@@ -361,9 +363,9 @@ def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) ->
 
 
 def test_kernels_that_are_missing_while_the_capture_went_on_are_lost(tmp_path: Path) -> None:
-    path, lost = _without("1f1b/node0.sqlite", tmp_path, f"start > {_MIDDLE}")
+    path, n_lost = _without("1f1b/node0.sqlite", tmp_path, f"start > {_MIDDLE}")
     report = analyze([path])
-    assert lost == 0
+    assert n_lost == 0
     assert count_limitations(report)[LOST] > 100
 
 
@@ -391,7 +393,7 @@ def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql:
 
 
 @pytest.mark.parametrize(
-    ("name", "lost"),
+    ("name", "n_lost"),
     [
         ("cudaLaunchKernel_v7000", 1),
         ("cuLaunchKernelEx", 1),
@@ -399,8 +401,8 @@ def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql:
         ("cudaMemsetAsync_v3020", 0),
     ],
 )
-def test_only_launches_of_kernels_lose_some(name: str, lost: int, tmp_path: Path) -> None:
-    assert _three_launches(tmp_path, name=name) == lost
+def test_only_launches_of_kernels_lose_some(name: str, n_lost: int, tmp_path: Path) -> None:
+    assert _three_launches(tmp_path, name=name) == n_lost
 
 
 def _begin(start: int, **more: int) -> C:
@@ -416,7 +418,7 @@ _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
 
 
 @pytest.mark.parametrize(
-    ("around", "lost"),
+    ("around", "n_lost"),
     [
         ((_begin(18), _end(24)), 0),
         # One that has ended captures nothing more; one that never ends, all.
@@ -429,9 +431,9 @@ _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
     ],
 )
 def test_a_launch_into_a_graph_makes_no_kernel(
-    around: tuple[C, ...], lost: int, tmp_path: Path
+    around: tuple[C, ...], n_lost: int, tmp_path: Path
 ) -> None:
-    assert _three_launches(tmp_path, *around) == lost
+    assert _three_launches(tmp_path, *around) == n_lost
 
 
 def test_what_fails_launches_and_captures_nothing(tmp_path: Path) -> None:
@@ -464,8 +466,8 @@ def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) 
     assert _lost_of(write_profile(tmp_path, kernels, calls)) == (2, False)
 
 
-def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Path:
-    """Write an export of ``count`` launches, of which each ``kept``-th has a kernel.
+def _periodic(folder: Path, order: tuple[str, ...], count: int, kernel_period: int) -> Path:
+    """Write an export of ``count`` launches, of which each ``kernel_period``-th has a kernel.
 
     Beside each of the others are some calls of other names. They are rows of one statement, for
     there are many.
@@ -481,7 +483,7 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Pa
             (i, place)
             for i in range(1, count + 1)
             for place, name in enumerate(order)
-            if i % kept or name == "cudaLaunchKernel"
+            if i % kernel_period or name == "cudaLaunchKernel"
         ]
         database.executemany(
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)",
@@ -496,7 +498,7 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Pa
             [
                 (100 * i + 50, 100 * i + 60, 10 * i + launch, process, kernel, kernel)
                 for i in range(1, count + 1)
-                if i % kept == 0
+                if i % kernel_period == 0
             ],
         )
     return path
@@ -510,9 +512,9 @@ def test_lost_kernels_of_periodic_calls_are_told(
     order: tuple[str, ...], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WorklessRows.__init__, "__defaults__", (limit,))
-    lost, sampled = _lost_of(_periodic(tmp_path, order, 12_000, 2))
+    n_lost, sampled = _lost_of(_periodic(tmp_path, order, 12_000, 2))
     assert sampled == (limit == 1 << 12)
-    assert lost == 6_000 if not sampled else 5_000 < lost < 7_000
+    assert n_lost == 6_000 if not sampled else 5_000 < n_lost < 7_000
 
 
 def _loss(*processes: ProcessLoss) -> Limitation:
@@ -525,8 +527,8 @@ def _loss(*processes: ProcessLoss) -> Limitation:
 def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
     loss = ProcessLoss(1, 20, 20, 980)
     assert _loss(loss).kind is LimitationKind.KERNELS_LOST
-    others = (ProcessLoss(number, 0, 0, 10_000) for number in range(2, 9))
-    together = _loss(loss, *others)
+    other_losses = (ProcessLoss(number, 0, 0, 10_000) for number in range(2, 9))
+    together = _loss(loss, *other_losses)
     assert together.kind is LimitationKind.KERNELS_LOST
     assert together.reason.startswith("a.sqlite: 0.03 % of the launched kernels")
     helper = ProcessLoss(9, 1, 1, 0)
@@ -597,7 +599,7 @@ def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path
 # Kernels that are linked to the wrong launch, or to none.
 
 
-def _pairs(folder: Path, lost: int = 0) -> Path:
+def _pairs(folder: Path, n_lost: int = 0) -> Path:
     """Return an export of pairs of launches whose two kernels share the id of the first one."""
     kernels, calls = [], []
     for i in range(20):
@@ -607,7 +609,7 @@ def _pairs(folder: Path, lost: int = 0) -> Path:
                 C(start - 90 * US, start - 88 * US, 2 * i + j + 1, name="cudaLaunchKernel")
             )
             kernels.append(K(start, start + 80 * US, 2 * i + 1, name=f"kernel{j}"))
-    return write_profile(folder, kernels[: 20 - lost] + kernels[20:], calls)
+    return write_profile(folder, kernels[: 20 - n_lost] + kernels[20:], calls)
 
 
 @pytest.mark.parametrize("form", WRITERS)
@@ -618,7 +620,7 @@ def test_kernels_that_share_the_id_of_a_launch_are_not_lost(form: str, tmp_path:
 
 
 def test_fewer_kernels_than_launches_are_lost_though_some_share_an_id(tmp_path: Path) -> None:
-    assert list_restriction_codes(idle(_pairs(tmp_path, lost=4))) == ["kernels-lost"]
+    assert list_restriction_codes(idle(_pairs(tmp_path, n_lost=4))) == ["kernels-lost"]
 
 
 def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
@@ -643,10 +645,10 @@ IMPOSSIBLE_MARK = "kernels-left-out"
 
 
 def test_a_kernel_that_ends_before_it_starts_is_marked(tmp_path: Path) -> None:
-    whole = FIXTURES / "1f1b" / "node0.sqlite"
+    intact = FIXTURES / "1f1b" / "node0.sqlite"
     assert IMPOSSIBLE_MARK not in (
-        *list_restriction_codes(analyze(whole)),
-        *list_restriction_codes(idle(whole)),
+        *list_restriction_codes(analyze(intact)),
+        *list_restriction_codes(idle(intact)),
     )
     path = _changed(tmp_path, f"UPDATE {KERNEL} SET end = start - 100 WHERE rowid = 700")
     for report in (analyze(path), idle(path)):

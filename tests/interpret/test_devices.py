@@ -31,34 +31,43 @@ class Rows:
     correlation: int = 0
 
     def launch(
-        self, at: int, pid: int, tid: int, device: int, *, length: int = 100, name: str = "gemm"
+        self,
+        time_ns: int,
+        pid: int,
+        tid: int,
+        device: int,
+        *,
+        length: int = 100,
+        name: str = "gemm",
     ) -> None:
         """Launch one kernel at ``at + 20``, which runs from ``at + 40`` on."""
         self.correlation += 1
-        self.calls.append(C(at + 20, at + 30, self.correlation, tid=tid, pid=pid))
+        self.calls.append(C(time_ns + 20, time_ns + 30, self.correlation, tid=tid, pid=pid))
         self.kernels.append(
-            K(at + 40, at + 40 + length, self.correlation, name, pid=pid, device=device)
+            K(time_ns + 40, time_ns + 40 + length, self.correlation, name, pid=pid, device=device)
         )
 
     def run(
         self,
         name: str,
-        at: int,
+        time_ns: int,
         *,
         pid: int = 1,
         tid: int = 1,
         device: int = 0,
         by: int | None = None,
     ) -> None:
-        """Run one operation from ``at`` to ``at + 200``, launched by its thread or another."""
-        self.ranges.append(R(at, at + 200, name, tid=tid, pid=pid))
-        self.launch(at, pid, tid if by is None else by, device)
+        """Run one operation from ``time_ns`` to ``at + 200``, launched by its thread or another."""
+        self.ranges.append(R(time_ns, time_ns + 200, name, tid=tid, pid=pid))
+        self.launch(time_ns, pid, tid if by is None else by, device)
 
-    def step(self, at: int, *, pid: int = 1, tid: int = 1, device: int = 0, chunk: int = 0) -> None:
+    def step(
+        self, time_ns: int, *, pid: int = 1, tid: int = 1, device: int = 0, chunk: int = 0
+    ) -> None:
         """Run a forward, a backward and an optimizer, of one microbatch."""
-        self.run(f"F0.{chunk}.0", at, pid=pid, tid=tid, device=device)
-        self.run(f"B0.{chunk}.0", at + 300, pid=pid, tid=tid, device=device)
-        self.run("Optimizer", at + 600, pid=pid, tid=tid, device=device)
+        self.run(f"F0.{chunk}.0", time_ns, pid=pid, tid=tid, device=device)
+        self.run(f"B0.{chunk}.0", time_ns + 300, pid=pid, tid=tid, device=device)
+        self.run("Optimizer", time_ns + 600, pid=pid, tid=tid, device=device)
 
     def write(self, folder: Path, threads: Sequence[T] = (), name: str = "profile.sqlite") -> Path:
         order = sorted(self.kernels, key=lambda k: k.start)
@@ -241,7 +250,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
 
 
 @pytest.mark.parametrize(
-    ("gpus", "seen", "uuids", "found"),
+    ("gpus", "visible", "uuids", "found"),
     [
         ((), None, (), (UNKNOWN, UNKNOWN)),
         (GPUS, [(0, 0, 11), (1, 0, 12)], (), (FIRST, SECOND)),
@@ -276,7 +285,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
 )
 def test_each_process_gets_the_gpu_that_it_sees(
     gpus: Sequence[tuple[int, int, str, str | None, str | None]],
-    seen: Sequence[tuple[int | None, int, int]] | None,
+    visible: Sequence[tuple[int | None, int, int]] | None,
     uuids: Sequence[str | None],
     found: tuple[object, object],
     tmp_path: Path,
@@ -285,8 +294,8 @@ def test_each_process_gets_the_gpu_that_it_sees(
     path = two_processes(tmp_path)
     if gpus:
         gpu(path, gpus)
-    if seen is not None:
-        seen_by(path, seen, uuids)
+    if visible is not None:
+        seen_by(path, visible, uuids)
     report_document = document(path, cli)
     assert (report_document[11, 0], report_document[12, 0]) == found
 

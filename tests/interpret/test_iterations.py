@@ -45,9 +45,9 @@ class Host:
         return self
 
     def marked(self, mark: str, *names: str) -> Host:
-        begin = self.now
+        start_ns = self.now
         self.run(*names)
-        self.rows.add_range(begin, self.now, mark)
+        self.rows.add_range(start_ns, self.now, mark)
         return self
 
     def write(self, folder: Path, name: str = "a.sqlite") -> Path:
@@ -104,7 +104,7 @@ def test_evaluations_pair_across_ranks_by_the_iteration_they_follow(tmp_path: Pa
 
 
 def test_the_name_of_an_operation_may_hold_its_iteration(tmp_path: Path) -> None:
-    own = naming(
+    operations = naming(
         tmp_path,
         "glob = 'it*'\nmatch = '^it(?P<iteration>\\d+) (?P<phase>F|B) (?P<microbatch>\\d+)$'",
     )
@@ -113,7 +113,7 @@ def test_the_name_of_an_operation_may_hold_its_iteration(tmp_path: Path) -> None
         first = 2 * (number - 7)
         host.run(*(f"it{number} {phase} {first + n}" for phase in "FB" for n in (0, 1)))
 
-    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=operations)
 
     assert [(i.name, i.microbatches) for i in report.iterations] == [("7", 2), ("8", 2), ("9", 2)]
 
@@ -231,7 +231,7 @@ def naming(folder: Path, *patterns: str) -> Path:
 def test_names_that_divide_no_iterations_are_told(
     names: tuple[str, ...], count: int, tmp_path: Path
 ) -> None:
-    own = naming(
+    operations = naming(
         tmp_path,
         *(
             f"glob = '{name}*'\nmatch = '^{name}( (?P<microbatch>[0-9]+))?$'\nphase = '{phase}'"
@@ -239,7 +239,7 @@ def test_names_that_divide_no_iterations_are_told(
         ),
     )
     host = Host().run(*names)
-    report = bubbleviz.analyze(host.write(tmp_path), convention=own)
+    report = bubbleviz.analyze(host.write(tmp_path), convention=operations)
 
     notes = {note.what: note for note in report.limitations}
     assert (notes[UNDIVIDED].count if UNDIVIDED in notes else 0) == count
@@ -273,8 +273,8 @@ def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
 ) -> None:
     planting = Planting(schedule="gpipe", names="constant", optimizer_ns=-1, files="rank")
     plant(planting, tmp_path / "profiles")
-    numbered = write_csv(list_columns(analyze_planting(replace(planting, names="numbered"))))
-    rows = list(csv.DictReader(numbered.splitlines()))
+    numbered_csv = write_csv(list_columns(analyze_planting(replace(planting, names="numbered"))))
+    rows = list(csv.DictReader(numbered_csv.splitlines()))
     of_names = [name for name in rows[0] if name not in {"iteration", "occurrence", "name"}]
     table = tmp_path / "operations.csv"
     with table.open("w", encoding="utf-8", newline="") as file:
@@ -288,11 +288,11 @@ def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
         assert {spread.mean for spread in report.summary.bubble_ratio.values()} == {None}
 
 
-@pytest.mark.parametrize(("microbatches", "named"), [(1, False), (8, True)])
+@pytest.mark.parametrize(("microbatches", "is_named"), [(1, False), (8, True)])
 def test_one_microbatch_and_named_iterations_are_told_apart(
-    microbatches: int, *, named: bool
+    microbatches: int, *, is_named: bool
 ) -> None:
-    planting = Planting(iterations=3, names="constant", optimizer_ns=-1, iteration_ranges=named)
+    planting = Planting(iterations=3, names="constant", optimizer_ns=-1, iteration_ranges=is_named)
     report = analyze_planting(replace(planting, microbatches=microbatches))
 
     assert ITERATIONS_UNMARKED not in report.restrictions
@@ -340,10 +340,10 @@ def measured(path: Path | list[Path], convention: str) -> bubbleviz.Report:
     assert [(i.kind, i.microbatches) for i in report.iterations] == [("inference", len(TOKENS))]
     assert [rank.stage for rank in report.ranks] == [0, 1]
     chunks = simulate_serving(RUN)
-    whole = max(c.end_ns for c in chunks) - min(c.start_ns for c in chunks)
+    complete = max(c.end_ns for c in chunks) - min(c.start_ns for c in chunks)
     busy = sum(c.end_ns - c.start_ns for c in chunks)
     ratio = report.summary.bubble_ratio["schedule"].mean
-    assert ratio == pytest.approx(1 - busy / (2 * whole), abs=1e-9)
+    assert ratio == pytest.approx(1 - busy / (2 * complete), abs=1e-9)
     return report
 
 

@@ -58,21 +58,23 @@ def _table(path: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
-def _event_list(path: Path, runs: Sequence[Sequence[Row]], *, whole: bool = False) -> Path:
+def _event_list(
+    path: Path, runs: Sequence[Sequence[Row]], *, complete_events: bool = False
+) -> Path:
     """Write runs as events of a tracer, with ranks as processes and runs as threads."""
     events: list[dict[str, Any]] = []
     for thread, rows in enumerate(runs):
         for row in rows:
             name = {"F": "forward", "B": "backward"}[row.phase]
-            place = {"name": name, "pid": row.rank, "tid": thread}
+            location = {"name": name, "pid": row.rank, "tid": thread}
             args = {"iteration": row.iteration, "microbatch": row.microbatch, "pp_rank": row.rank}
             start_us, end_us = row.start_ns / 1000, row.end_ns / 1000
-            if whole:
+            if complete_events:
                 span = {"ph": "X", "ts": start_us, "dur": end_us - start_us}
-                events.append({**place, **span, "args": args})
+                events.append({**location, **span, "args": args})
             else:
-                events.append({**place, "ph": "B", "ts": start_us, "args": {"iteration": 0}})
-                events.append({**place, "ph": "E", "ts": end_us, "args": args})
+                events.append({**location, "ph": "B", "ts": start_us, "args": {"iteration": 0}})
+                events.append({**location, "ph": "E", "ts": end_us, "args": args})
     events.sort(key=lambda event: (event["ts"], event["ph"] != "E"))
     path.write_text(json.dumps(events))
     return path
@@ -132,22 +134,24 @@ def test_an_iteration_may_run_its_microbatches_twice(steps: int, tmp_path: Path)
     assert "repeated operations" in list_limitation_subjects(report)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("complete_events", [False, True])
 @pytest.mark.parametrize("steps", [1, STEPS])
 @pytest.mark.parametrize("begin_ns", [400, 1_000_000], ids=["overlapping", "one after the other"])
 def test_event_lists_of_two_runs_are_refused(
-    begin_ns: int, steps: int, whole: bool, tmp_path: Path
+    begin_ns: int, steps: int, complete_events: bool, tmp_path: Path
 ) -> None:
     runs = [_run(0, 1000, steps=steps), _run(begin_ns, 1300, steps=steps)]
 
     with pytest.raises(ProfileError, match=r"several runs were merged; give each run a file"):
-        bubbleviz.analyze(_event_list(tmp_path / "a.json", runs, whole=whole))
+        bubbleviz.analyze(_event_list(tmp_path / "a.json", runs, complete_events=complete_events))
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("complete_events", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_an_event_list_does_not_matter(seed: int, whole: bool, tmp_path: Path) -> None:
-    path = _event_list(tmp_path / "a.json", [_run(0, 1000)], whole=whole)
+def test_the_order_of_an_event_list_does_not_matter(
+    seed: int, complete_events: bool, tmp_path: Path
+) -> None:
+    path = _event_list(tmp_path / "a.json", [_run(0, 1000)], complete_events=complete_events)
     written = bubbleviz.analyze(path)
     events = json.loads(path.read_text())
     path.write_text(json.dumps(random.Random(seed).sample(events, len(events))))

@@ -79,8 +79,8 @@ def corrected(
 ) -> tuple[list[int], dict[str, int]]:
     """Return the corrected ends in us, and the counts of the limitations, keyed by subject."""
     clipped = clip_overruns("file", activities, streams, are_queues=are_queues)
-    ends = (clipped.activities.end_ns // US).tolist()
-    return ends, count_limitations(clipped)
+    end_us = (clipped.activities.end_ns // US).tolist()
+    return end_us, count_limitations(clipped)
 
 
 def test_the_first_work_on_each_stream_is_known() -> None:
@@ -100,7 +100,7 @@ def test_no_work_has_no_overruns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "ends", "notes"),
+    ("rows", "expected_us", "notes"),
     [
         # The first kernel contains the next two, which take 10 us.
         ([(10, 1020), (500, 510), (1010, 1020)], [20, 510, 1020], {WHAT: 1}),
@@ -119,9 +119,9 @@ def test_no_work_has_no_overruns() -> None:
     ],
 )
 def test_ends_are_corrected(
-    rows: list[tuple[int, int]], ends: list[int], notes: dict[str, int]
+    rows: list[tuple[int, int]], expected_us: list[int], notes: dict[str, int]
 ) -> None:
-    assert corrected(*work(rows)) == (ends, notes)
+    assert corrected(*work(rows)) == (expected_us, notes)
 
 
 def test_work_without_others_of_its_name_ends_at_the_next_start() -> None:
@@ -150,20 +150,20 @@ def test_kernels_of_one_graph_launch_run_at_the_same_time() -> None:
 
 def test_kernels_that_all_start_early_are_sound() -> None:
     rows = [(100 * i, 100 * i + 120) for i in range(50)]
-    ends = [end for _, end in rows]
-    assert corrected(*work(rows)) == (ends, {})
+    end_us = [end for _, end in rows]
+    assert corrected(*work(rows)) == (end_us, {})
 
 
 def test_kernels_far_longer_than_others_of_their_name_do_not_start_the_next_early() -> None:
     # Kernels of 20 us start every 500 us. Some recorded ends are during the next kernel.
     times = [(500 * i, 500 * i + (512 if i % 12 == 5 else 20)) for i in range(200)]
-    ends = [start + 20 for start, _ in times]
-    assert corrected(*work(times)) == (ends, {WHAT: 17})
+    end_us = [start + 20 for start, _ in times]
+    assert corrected(*work(times)) == (end_us, {WHAT: 17})
     # Kernels of a name that all start before the previous one ends are correct.
     early = [(100_000 + 100 * i, 100_000 + 100 * i + 120) for i in range(50)]
     names = [0] * len(times) + [1] * len(early)
-    ends += [end for _, end in early]
-    assert corrected(*work(times + early, names=names)) == (ends, {WHAT: 17})
+    end_us += [end for _, end in early]
+    assert corrected(*work(times + early, names=names)) == (end_us, {WHAT: 17})
 
 
 @pytest.mark.parametrize("length", [50, 120])
@@ -177,9 +177,9 @@ def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -
     # All 51 kernels of a step end after the next one starts. The last kernel is long.
     times = []
     for step in range(20):
-        begin = 2000 * step
-        times += [(begin + 20 * i, begin + 20 * i + 22) for i in range(50)]
-        times.append((begin + 1000, begin + 2008))
+        start_us = 2000 * step
+        times += [(start_us + 20 * i, start_us + 20 * i + 22) for i in range(50)]
+        times.append((start_us + 1000, start_us + 2008))
     # The capture ends before the last step does.
     times.pop()
     assert corrected(*work(times)) == ([end for _, end in times], {})
@@ -192,10 +192,10 @@ def test_queues_that_are_not_serial_are_left_alone() -> None:
     rows = [
         row for i in range(20) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
     ]
-    ends = [end for _, end in rows]
+    end_us = [end for _, end in rows]
     names = [0, 1] * 20
     queues = work(rows, names=names)
-    assert corrected(*queues, are_queues=True) == (ends, {NOT_SERIAL: 20})
+    assert corrected(*queues, are_queues=True) == (end_us, {NOT_SERIAL: 20})
     # A CUDA stream is serial, however many ends are wrong.
     assert corrected(*queues)[1] == {WHAT: 20}
 
@@ -207,8 +207,8 @@ def test_a_queue_with_many_ends_far_later_than_others_of_their_name_is_serial(
     # Kernels of 20 us start every 100 us. Some recorded durations are much longer.
     is_damaged = [i < 2 * n_damaged and i % 2 == 0 for i in range(51)]
     times = [(100 * i, 100 * i + (450 if is_damaged[i] else 20)) for i in range(51)]
-    ends = [start + 20 for start, _ in times]
-    assert corrected(*work(times), are_queues=True)[0] == ends
+    end_us = [start + 20 for start, _ in times]
+    assert corrected(*work(times), are_queues=True)[0] == end_us
     assert corrected(*work(times), are_queues=True)[1] == {WHAT: n_damaged}
 
 
@@ -217,12 +217,12 @@ def test_damaged_ends_on_a_queue_that_is_not_serial_are_corrected() -> None:
         row for i in range(40) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
     ]
     names = [0, 1] * 40
-    ends = [end for _, end in rows]
+    end_us = [end for _, end in rows]
     for i in (11, 31, 51):
         rows[i] = rows[i][0], rows[i][0] + 800
     queues = work(rows, names=names)
     # Kernels that start before a damaged kernel do not contain it.
-    assert corrected(*queues, are_queues=True) == (ends, {WHAT: 3, NOT_SERIAL: 37})
+    assert corrected(*queues, are_queues=True) == (end_us, {WHAT: 3, NOT_SERIAL: 37})
 
 
 def test_a_queue_that_may_be_serial_is_marked() -> None:
@@ -262,18 +262,18 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
         ]
         if later and end > start and end > min(later)[0]:
             first = min(row[0] for row in later)
-            ends = {row[1] for row in later if row[0] == first}
-            overruns[i] = first, ends
+            end_ns = {row[1] for row in later if row[0] == first}
+            overruns[i] = first, end_ns
     # Which of several that start at once is the next is open.
-    if any(len(ends) > 1 for _, ends in overruns.values()):
+    if any(len(end_ns) > 1 for _, end_ns in overruns.values()):
         return
     expected = [end for _, end in times]
     for i, (first, (next_end,)) in overruns.items():
         start, end = times[i]
-        others = [
+        other_rows = [
             e - s for j, (s, e) in enumerate(times) if names[j] == names[i] and j not in overruns
         ]
-        longest = max(others, default=0)
+        longest = max(other_rows, default=0)
         damaged = end > next_end or end - start > longest
         expected[i] = start + min(first - start, longest if damaged and longest else first)
     assert corrected(activities, stream)[0] == expected

@@ -45,22 +45,22 @@ def write_replays(
     return write_profile(folder, kernels, calls, tuple(ranges))
 
 
-def keep_slices(kept: Mapping[int, slice]) -> Edit:
+def keep_slices(slice_of_launch: Mapping[int, slice]) -> Edit:
     """Return an edit that keeps slices of the kernels of some launches and all other kernels."""
-    return lambda i, rows: rows[kept[i]] if i in kept else rows
+    return lambda i, rows: rows[slice_of_launch[i]] if i in slice_of_launch else rows
 
 
 @pytest.mark.parametrize("form", WRITERS)
-@pytest.mark.parametrize("kept", [slice(3), slice(3, None)])
+@pytest.mark.parametrize("recorded_kernels", [slice(3), slice(3, None)])
 def test_partial_replays_are_counted_in_every_format(
-    tmp_path: Path, form: str, kept: slice
+    tmp_path: Path, form: str, recorded_kernels: slice
 ) -> None:
     report = bubbleviz.idle(
-        WRITERS[form](write_replays(tmp_path, keep_slices({4: kept})), tmp_path)
+        WRITERS[form](write_replays(tmp_path, keep_slices({4: recorded_kernels})), tmp_path)
     )
     assert list_restriction_texts(report) == [MARK]
     # From the launch to the first kernel of the next launch; the recorded ones take 100 us each.
-    assert list_times(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[kept])
+    assert list_times(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[recorded_kernels])
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert "idle time around these launches is unknown" in note.reason
 
@@ -79,8 +79,8 @@ def test_replays_of_equal_kernels_may_be_partial(tmp_path: Path) -> None:
 
 
 def test_a_loss_begins_and_ends_inside_launches(tmp_path: Path) -> None:
-    kept = {3: slice(5), 4: slice(0), 5: slice(0), 6: slice(6, None)}
-    report = bubbleviz.idle(write_replays(tmp_path, keep_slices(kept)))
+    slice_of_launch = {3: slice(5), 4: slice(0), 5: slice(0), 6: slice(6, None)}
+    report = bubbleviz.idle(write_replays(tmp_path, keep_slices(slice_of_launch)))
     assert list_restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
@@ -105,16 +105,16 @@ def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
 def skip_kernels(i: int, rows: list[K]) -> list[K]:
     """Return the kernels of a launch of a run whose fifth launch skips its last five kernels."""
     ahead_ns = 500 * US * (i > 4)
-    kept = rows[:3] if i == 4 else rows
-    return [K(k.start - ahead_ns, k.end - ahead_ns, k.correlation, k.name) for k in kept]
+    kept_rows = rows[:3] if i == 4 else rows
+    return [K(k.start - ahead_ns, k.end - ahead_ns, k.correlation, k.name) for k in kept_rows]
 
 
 def test_kernels_that_a_graph_did_not_run_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "lost").mkdir()
     (tmp_path / "skipped").mkdir()
-    lost = bubbleviz.idle(write_queued(tmp_path / "lost", keep_slices({4: slice(3)})))
-    assert list_restriction_texts(lost) == [MARK]
-    assert list_times(lost.ranks[0])[UNRECORDED] == 500
+    n_lost = bubbleviz.idle(write_queued(tmp_path / "lost", keep_slices({4: slice(3)})))
+    assert list_restriction_texts(n_lost) == [MARK]
+    assert list_times(n_lost.ranks[0])[UNRECORDED] == 500
     assert not list_restriction_texts(
         bubbleviz.idle(write_queued(tmp_path / "skipped", skip_kernels))
     )

@@ -36,15 +36,15 @@ MARK = "incomplete: 3 of 10 graph launches have no recorded kernels"
 UNRECORDED = "work not recorded"
 
 
-def graphs(folder: Path, lost: Sequence[int] = (), *, launch: str = LAUNCH) -> Path:
+def graphs(folder: Path, lost_launches: Sequence[int] = (), *, launch: str = LAUNCH) -> Path:
     """Return an export of graph launches, without the kernels of some."""
     kernels, calls = [], []
     for i in range(COUNT):
         start = 1_000 * US * (i + 1)
         calls.append(C(start, start + 5 * US, 10 + i, name=launch))
-        for node in () if i in lost else (1, 2):
-            at = start + (100 + 200 * (node - 1)) * US
-            kernels.append(K(at, at + 200 * US, 10 + i, graph_node=node))
+        for node in () if i in lost_launches else (1, 2):
+            time_ns = start + (100 + 200 * (node - 1)) * US
+            kernels.append(K(time_ns, time_ns + 200 * US, 10 + i, graph_node=node))
     return write_profile(folder, kernels, calls)
 
 
@@ -69,8 +69,8 @@ def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
     # The driver's call has another id than the runtime's, which the kernels have.
     kernels = [K(1_000 * US * i, 1_000 * US * i + 500 * US, i) for i in range(1, 9)]
     calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
-    inside = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
-    nested = [replace(call, name="cuGraphLaunch") for call in inside]
+    inner_calls = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
+    nested = [replace(call, name="cuGraphLaunch") for call in inner_calls]
     assert not list_restriction_texts(
         bubbleviz.idle(write_profile(tmp_path, kernels, [*calls, *nested]))
     )
@@ -128,8 +128,10 @@ def without_graphs(
         kernels.append(K(start + 900 * US, start + 950 * US, 50 + i))
     kernels += [K(1_200 * US + i * US, 1_201 * US + i * US, 900 + i) for i in range(n_unlinked)]
     path = write_profile(folder, kernels, calls)
-    whole = [(k.start - 890 * US, k.start - 90 * US, 10 + i) for i, k in enumerate(kernels[:COUNT])]
-    return traced_graphs(path, [whole[i] for i in traced]) if traced else path
+    graph_traces = [
+        (k.start - 890 * US, k.start - 90 * US, 10 + i) for i, k in enumerate(kernels[:COUNT])
+    ]
+    return traced_graphs(path, [graph_traces[i] for i in traced]) if traced else path
 
 
 NONE_RECORDED = "incomplete: 10 of 10 graph launches have no recorded kernels"
@@ -401,9 +403,9 @@ def test_first_work_may_wait_as_long_as_later_work(
     tmp_path: Path, gap_ms: int, expected: list[str]
 ) -> None:
     """Something that is not recorded pauses the queue again and again, not only at the start."""
-    ends = [i * 30 * MS + i * gap_ms * MS + 30 * MS for i in range(10)]
-    rows = [K(end - 30 * MS, end, i) for i, end in enumerate(ends, 1)]
-    rows += [K(ends[-1] + 20 * MS, ends[-1] + 21 * MS, 11, stream=9)]
+    end_ns = [i * 30 * MS + i * gap_ms * MS + 30 * MS for i in range(10)]
+    rows = [K(end - 30 * MS, end, i) for i, end in enumerate(end_ns, 1)]
+    rows += [K(end_ns[-1] + 20 * MS, end_ns[-1] + 21 * MS, 11, stream=9)]
     calls = [C(-20 + i, -19 + i, i) for i in range(1, 12)]
     assert list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, rows, calls))) == expected
 
@@ -424,12 +426,12 @@ def test_the_launching_call_may_take_long(tmp_path: Path) -> None:
 def test_a_pipeline_is_marked_if_operations_were_delayed(tmp_path: Path, is_delayed: bool) -> None:
     kernels, calls, ranges = [], [], []
     for device, tid in ((0, 11), (1, 12)):
-        begin = 150 * US if is_delayed and device == 0 else 463 * MS
+        first_ns = 150 * US if is_delayed and device == 0 else 463 * MS
         kernels.append(K(140 * US, 145 * US, 100 * tid, device=device, stream=20))
         calls.append(C(110 * US, 111 * US, 100 * tid, tid=tid))
         for i, name in enumerate(("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0")):
             opened = (120 + 5 * i) * US if device == 1 or not is_delayed else (140 + 5 * i) * US
-            start, number = begin + i * MS, 100 * tid + 1 + i
+            start, number = first_ns + i * MS, 100 * tid + 1 + i
             kernels.append(K(start, start + MS - 10 * US, number, device=device))
             calls.append(C(opened + US, opened + 2 * US, number, tid=tid))
             ranges.append(R(opened, opened + 3 * US, name, tid=tid))
@@ -448,7 +450,7 @@ TIMES = st.lists(
 
 @given(TIMES, st.lists(st.integers(-2, 25), max_size=4))
 def test_unknown_times_agree_with_a_slow_reference(
-    rows: list[tuple[int, int, int]], lost: list[int]
+    rows: list[tuple[int, int, int]], lost_calls: list[int]
 ) -> None:
     launched = [launch for launch, _, _ in rows]
     start = [launch + wait for launch, wait, _ in rows]
@@ -465,14 +467,14 @@ def test_unknown_times_agree_with_a_slow_reference(
         np.zeros((1, 2), np.int64),
     )
     expected = []
-    for launch in lost:
-        ends = [e for e, at in zip(end, launched, strict=True) if at < launch]
+    for launch in lost_calls:
+        end_ns = [e for e, at in zip(end, launched, strict=True) if at < launch]
         starts = [s for s, at in zip(start, launched, strict=True) if at > launch]
-        until = min(starts, default=max(lost))
-        if until > max([launch, *ends]):
-            expected.append((max([launch, *ends]), until))
+        until_ns = min(starts, default=max(lost_calls))
+        if until_ns > max([launch, *end_ns]):
+            expected.append((max([launch, *end_ns]), until_ns))
     open_times = _find_open_times(
-        np.array(lost, np.int64), np.array(launched), activities, np.arange(len(rows))
+        np.array(lost_calls, np.int64), np.array(launched), activities, np.arange(len(rows))
     )
     assert list(zip(*(column.tolist() for column in open_times), strict=True)) == expected
 
