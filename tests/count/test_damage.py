@@ -45,8 +45,8 @@ def damaged(folder: Path, *iterations: int) -> Path:
     return path
 
 
-def reason_of(report: Report, what: str) -> str:
-    return find_limitation(report, what).reason
+def reason_of(report: Report, subject: str) -> str:
+    return find_limitation(report, subject).reason
 
 
 def test_lost_kernels_of_averaged_iterations_mark_the_ratio(tmp_path: Path) -> None:
@@ -67,29 +67,29 @@ def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, del
             f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE globalPid = {PROCESS} AND rowid % 9 = 0",
         )
     saved, page = tmp_path / "saved.json", tmp_path / "page.html"
-    _, shown, _ = cli("analyze", str(path), "-v", "-o", str(saved), "-o", str(page))
+    _, text, _ = cli("analyze", str(path), "-v", "-o", str(saved), "-o", str(page))
     document = json.loads(saved.read_text())
 
     assert document["what_to_do_first"].startswith("Profile again" if deleted else "Move layers")
     assert (document["advice"] == []) is deleted
-    assert ("Move layers off stage 2" not in shown + page.read_text()) is deleted
+    assert ("Move layers off stage 2" not in text + page.read_text()) is deleted
     assert ("kernels-lost" in list_restriction_codes(bubbleviz.analyze(path))) is deleted
 
 
 def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
-    good, lost = tmp_path / "good.json", tmp_path / "lost.json"
+    good, lost_path = tmp_path / "good.json", tmp_path / "lost.json"
     plant(SIX, tmp_path / "good")
     bubbleviz.analyze(tmp_path / "good").save(good)
-    bubbleviz.analyze(damaged(tmp_path / "lost", 1)).save(lost)
+    bubbleviz.analyze(damaged(tmp_path / "lost", 1)).save(lost_path)
 
     assert cli("gate", str(good), "--promised-by", str(good))[0] == 0
     for option in ("--promised-by", "--baseline"):
         assert "incomplete: kernels that were launched" in cli.refused(
-            "gate", str(good), option, str(lost), code=1
+            "gate", str(good), option, str(lost_path), code=1
         )
-    code, shown, _ = cli("gate", str(lost), "--promised-by", str(good))
+    code, text, _ = cli("gate", str(lost_path), "--promised-by", str(good))
     assert code == 3
-    assert "but the report to check is incomplete: kernels" in " ".join(shown.split())
+    assert "but the report to check is incomplete: kernels" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("text", ["iteration:2-5", "iteration:0", "iteration:0-0"])
@@ -131,12 +131,12 @@ def test_a_window_without_lost_graphs_has_no_mark(tmp_path: Path) -> None:
     assert list_restriction_codes(bubbleviz.analyze(path, skip=2)) == []
 
 
-@pytest.mark.parametrize("lost", ["graphs", "kernels"])
-def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost_work", ["graphs", "kernels"])
+def test_few_losses_of_one_iteration_mark_the_ratio(lost_work: str, tmp_path: Path) -> None:
     planting = replace(SIX, iterations=30, kernels=1)
     plant(planting, tmp_path)
     path = tmp_path / "node0.sqlite"
-    if lost == "graphs":
+    if lost_work == "graphs":
         to_graph = "UPDATE StringIds SET value = 'cudaGraphLaunch'"
         edit_database(path, f"{to_graph} WHERE value LIKE '%LaunchKernel%'")
     full_report = bubbleviz.analyze(path)
@@ -151,9 +151,9 @@ def test_few_losses_of_one_iteration_mark_the_ratio(lost: str, tmp_path: Path) -
 
     (note,) = [note for note in report.limitations if "recorded" in note.what]
     assert note.count == 1
-    assert f"{lost}-lost" in list_restriction_codes(report)
+    assert f"{lost_work}-lost" in list_restriction_codes(report)
     assert note.window == "iteration:2-29"
-    assert f"{lost}-lost" not in list_restriction_codes(
+    assert f"{lost_work}-lost" not in list_restriction_codes(
         bubbleviz.analyze(path, window=parse_window("iteration:2-29"))
     )
 
@@ -234,22 +234,22 @@ def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: P
         f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = {end} WHERE globalPid = {PROCESS} "
         "AND rowid % 11 = 3",
     )
-    (first, *others) = advice(bubbleviz.idle(path))
+    (first, *other_advice) = advice(bubbleviz.idle(path))
 
     assert first.startswith(sentence)
     assert "-v coverage" not in first
-    assert others == []
+    assert other_advice == []
     assert (describe_first_steps(bubbleviz.analyze(path)) or "").startswith(sentence)
 
 
 def test_damage_outside_a_window_of_idle_marks_nothing(tmp_path: Path) -> None:
     path = damaged(tmp_path, 1)
     full_report = bubbleviz.idle(path)
-    inside = bubbleviz.idle(path, window="iteration:1-2")
-    outside = bubbleviz.idle(path, window="iteration:3-5")
+    in_window = bubbleviz.idle(path, window="iteration:1-2")
+    out_of_window = bubbleviz.idle(path, window="iteration:3-5")
 
     assert list_restriction_codes(full_report) == ["kernels-lost"]
-    assert list_restriction_codes(inside) == ["kernels-lost"]
-    assert outside.restrictions == ()
-    reason = find_limitation(outside, LOST).reason
+    assert list_restriction_codes(in_window) == ["kernels-lost"]
+    assert out_of_window.restrictions == ()
+    reason = find_limitation(out_of_window, LOST).reason
     assert "none of it lies in the window" in reason

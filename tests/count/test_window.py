@@ -116,9 +116,9 @@ def test_a_window_of_time_holds_what_begins_and_ends_in_it(
 ) -> None:
     times = [(start, start + own) for start, own in zip(starts, lengths, strict=False)]
     window = parse_window(f"time:{since}ns-{since + length}ns")
-    inside = set(range(since, since + length))
-    expected = [bool(set(range(a, b))) and set(range(a, b)) <= inside for a, b in times]
-    touched = [bool(set(range(a, b)) & inside) for a, b in times]
+    in_window = set(range(since, since + length))
+    expected = [bool(set(range(a, b))) and set(range(a, b)) <= in_window for a, b in times]
+    touched = [bool(set(range(a, b)) & in_window) for a, b in times]
     start_ns, end_ns = np.array(times, np.int64).T
     names = [str(number) for number in range(len(times))]
 
@@ -156,19 +156,19 @@ def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -
     assert [i.index for i in part.iterations] == list(range(len(averaged_indices)))
     for iteration, index in zip(part.iterations, averaged_indices, strict=True):
         # A part may have another primary ratio.
-        same = replace(
+        same_iteration = replace(
             iteration, index=index, bubble_ratio=full_report.iterations[index].bubble_ratio
         )
-        assert same == full_report.iterations[index]
+        assert same_iteration == full_report.iterations[index]
     averaged = [
         full_report.iterations[k] for k in averaged_indices if full_report.iterations[k].averaged
     ]
     assert part.summary.iterations == len(averaged)
     for name, spread in part.summary.bubble_ratio.items():
         values = [i.ratios[name].value for i in averaged]
-        known = [value for value in values if value is not None]
-        assert spread.n == len(known)
-        assert spread.mean == (pytest.approx(np.mean(known)) if known else None)
+        known_values = [value for value in values if value is not None]
+        assert spread.n == len(known_values)
+        assert spread.mean == (pytest.approx(np.mean(known_values)) if known_values else None)
     explanation, of_whole = part.explanation, full_report.explanation
     for name, idle_ns in explanation.causes.idle_ns.items():
         assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][averaged_indices])
@@ -254,8 +254,8 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
 
     short = analysed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
     assert "9" not in [i.name for i in short.iterations]
-    said = next(note.reason for note in short.limitations if note.what == OUTSIDE)
-    assert "lie partly in it" in said
+    text = next(note.reason for note in short.limitations if note.what == OUTSIDE)
+    assert "lie partly in it" in text
 
 
 def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
