@@ -179,7 +179,7 @@ def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, A
 
 
 def make_record(sequence: int, operator: int) -> dict[str, Any]:
-    """Return what PyTorch records of a kernel."""
+    """Return the arguments that PyTorch records for the kernel of a collective."""
     return {
         "Collective name": "_reduce_scatter_base",
         "Group size": 2,
@@ -244,7 +244,7 @@ def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
     assert ("" if number < 0 else kinds[number][0]) == kind
 
 
-# What kernels of NCCL carry out, told by records and ranges where their names do not tell.
+# Operations of NCCL kernels whose names do not determine them, by records and ranges.
 
 
 Events = list[dict[str, Any]]
@@ -290,11 +290,11 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
         tmp_path, _make_step([events, *_make_work_event(2, 300, 600, SENDRECV)])
     )
 
-    # A receive's spin is a bubble, and a collective inside an operation is none.
+    # The spin of a receive counts as bubble, but a collective inside an operation does not.
     assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
     assert recorded_events.iteration(0).ranks[0].busy_ns["F"] == 600_000
     assert _measure_exposed(recorded_events) == 300_000
-    # Of which nothing is known is no zero.
+    # An unknown time is not printed as zero.
     assert "≥ 0.000" in text.render_text(plain, View())
     assert "dependency" not in text.render_text(recorded_events, View())
 

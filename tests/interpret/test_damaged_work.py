@@ -377,13 +377,13 @@ def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> Non
 
 
 def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql: str = "") -> int:
-    """Return how many kernels are lost of three launches, the second of which has none.
+    """Return the number of lost kernels of three launches; the second one has no kernel.
 
     Args:
-        folder: for the export.
-        more: calls around the second.
-        name: of the second.
-        sql: what is run on the export.
+        folder: Folder for the export.
+        more: Calls before and after the second launch.
+        name: Name of the second launch.
+        sql: Statement that is run on the export.
     """
     calls = [C(10, 12, 1), C(20, 22, 2, name=name), *more, C(30, 32, 3)]
     path = write_profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
@@ -462,7 +462,7 @@ def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) 
         C(9, 9, 5, pid=2),
     ]
     kernels = [K(13, 15, 1), K(33, 35, 3)]
-    # Of a process without any, every launch is one whose kernel is lost.
+    # If a process has no kernels, each of its launches lost a kernel.
     assert _lost_of(write_profile(tmp_path, kernels, calls)) == (2, False)
 
 
@@ -672,7 +672,7 @@ def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bo
 
 
 US = 1_000
-#: One in so many kernels has invalid times.
+#: Every ``DAMAGED_EVERY``-th kernel has invalid times.
 DAMAGED_EVERY = 10
 #: How times of a kernel are damaged: the factor of its start, what is added to that, its duration.
 INVALID_TIMES = {

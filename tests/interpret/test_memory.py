@@ -54,7 +54,7 @@ class NoLayers:
 
 
 def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
-    """Return operations of one rank, one behind the other."""
+    """Return consecutive operations of one rank."""
     count = len(names)
     none = np.full(count, -1)
     start = np.arange(count) * length

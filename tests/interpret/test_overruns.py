@@ -283,7 +283,7 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
 
 
 def run(folder: Path, *, damaged: bool) -> Path:
-    """Write an export of kernels of 10 us every 100 us, one of which may have a wrong end."""
+    """Write an export with a kernel of 10 us every 100 us; one of them may have a wrong end."""
     rows = ExportRows()
     for i in range(12):
         start = 1_000_000 + 100 * US * i

@@ -28,7 +28,7 @@ EVERYTHING = {
 
 
 def columns(value: object) -> object:
-    """Return what a value holds, tables as lists."""
+    """Return a value as plain Python objects, with arrays and tables as lists."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Table):

@@ -52,7 +52,7 @@ def graphs(folder: Path, lost_launches: Sequence[int] = (), *, launch: str = LAU
 def test_lost_graphs_are_counted_in_every_format(tmp_path: Path, form: str) -> None:
     report = bubbleviz.idle(WRITERS[form](graphs(tmp_path, (3, 4, 7)), tmp_path))
     assert list_restriction_texts(report) == [MARK]
-    # From the lost launch to the next recorded kernel; the device is idle before the launch, too.
+    # From the lost launch to the next recorded kernel. The device is also idle before the launch.
     assert list_times(report.ranks[0])[UNRECORDED] == 2_100 + 1_100
     assert "larger buffers" in advice(report)[0]
     assert not any("--cuda-graph-trace" in note.reason for note in report.limitations)
