@@ -261,20 +261,22 @@ def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
 
 
 def lookup_numbers(
-    values: _Ints, known: _Ints, number: npt.NDArray[np.int32]
+    values: _Ints, known_values: _Ints, number: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32] | None:
     """Return the number of each value, or None if a value is unknown.
 
     Args:
         values: Values to look up.
-        known: Known values, ascending.
+        known_values: Known values, ascending.
         number: Number of each known value.
     """
     native = get_library()
     if native is None:
         return None
     numbers = np.empty(len(values), np.int32)
-    is_known = native.call("numbers", (known, number, len(known)), values, len(values), numbers)
+    is_known = native.call(
+        "numbers", (known_values, number, len(known_values)), values, len(values), numbers
+    )
     return numbers if is_known else None
 
 
@@ -303,11 +305,11 @@ def link_calls(
     if native is None:
         return None
     size = len(calls[0])
-    place, lost_thread = np.empty(size, np.int32), np.empty(size, np.int32)
+    first_row, lost_thread = np.empty(size, np.int32), np.empty(size, np.int32)
     lost_ns = _make_column(size)
-    found = place, lost_ns, lost_thread
-    losses = native.call("link", index, (*calls, size), threads, ranges, links, found)
-    return place != -1, lost_ns[:losses], lost_thread[:losses]
+    results = first_row, lost_ns, lost_thread
+    losses = native.call("link", index, (*calls, size), threads, ranges, links, results)
+    return first_row != -1, lost_ns[:losses], lost_thread[:losses]
 
 
 class MeasuredWork(NamedTuple):

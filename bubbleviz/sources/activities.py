@@ -77,45 +77,45 @@ class ActivitiesBuilder:
         """
         self._add(block, "copies")
 
-    def _add(self, block: Ints, what: str) -> None:
-        block = self._drop_invalid_times(block, what)
+    def _add(self, block: Ints, kind: str) -> None:
+        block = self._drop_invalid_times(block, kind)
         start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
         unknown = make_constant(NONE, len(start_ns))
         name, stream, *_ = (*optional, unknown, unknown)
         process = model.process_of(global_id)
         if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
             raise ValueError("a device number is below 0 or above 4,194,303")
-        at, self._count = self._count, self._count + len(start_ns)
+        start, self._count = self._count, self._count + len(start_ns)
         if self._count > len(self._start_ns):
             raise ValueError("a table has more rows than its row numbers allow")
-        rows = slice(at, self._count)
+        rows = slice(start, self._count)
         self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
-        place = self._places.numbers(process << _DEVICE_BITS | device_id)
-        name_id = self._number_names(name, what)
+        device_code = self._places.numbers(process << _DEVICE_BITS | device_id)
+        name_id = self._number_names(name, kind)
         self._rank = widen(self._rank, len(self._places) - 1)
         self._name_id = widen(self._name_id, len(self._names) - 1)
         self._stream = widen(self._stream, int(stream.max(initial=NONE)))
-        self._rank[rows], self._name_id[rows], self._stream[rows] = place, name_id, stream
+        self._rank[rows], self._name_id[rows], self._stream[rows] = device_code, name_id, stream
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
-    def _number_names(self, name: Ints, what: str) -> Ints:
+    def _number_names(self, name: Ints, kind: str) -> Ints:
         """Return the number of each name, or -1 for copies without a name."""
-        if what == model.KERNELS:
+        if kind == model.KERNELS:
             return self._names.numbers(name)
         numbers = np.full(len(name), NONE, np.int64)
-        named = np.flatnonzero(name != NONE)
-        numbers[named] = self._names.numbers(name[named])
+        named_rows = np.flatnonzero(name != NONE)
+        numbers[named_rows] = self._names.numbers(name[named_rows])
         return numbers
 
-    def _drop_invalid_times(self, block: Ints, what: str) -> Ints:
+    def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
         """Return the rows of a block with possible times, and count the others."""
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
-            self.untimed[what] += int((~timed).sum())
+            self.untimed[kind] += int((~timed).sum())
             block = block[:, timed]
         keep = model.mask_possible(block[0], block[1])
         if keep is not None:
-            self.impossible[what] += int((~keep).sum())
+            self.impossible[kind] += int((~keep).sum())
             block = block[:, keep]
         return block
 
@@ -173,6 +173,6 @@ def _translate(codes: Codes, to: Ints) -> None:
     codes_to = to[:-1] if len(to) and to[-1] == NONE else to
     if np.array_equal(codes_to, np.arange(len(codes_to))):
         return
-    for at in range(0, len(codes), 1 << 16):
-        piece = slice(at, at + (1 << 16))
+    for start in range(0, len(codes), 1 << 16):
+        piece = slice(start, start + (1 << 16))
         codes[piece] = to[codes[piece]]

@@ -297,9 +297,9 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     folders = [entry for entry in entries if entry.is_dir()]
     files = [str(entry) for entry in entries if entry.is_file()]
     companions = [file for file in files if also is not None and also[1](file)]
-    others = [file for file in files if file not in companions]
+    profile_files = [file for file in files if file not in companions]
     directories = [str(folder) for folder in folders if nsys_files.is_columnar(str(folder))]
-    if selected := [*select_profiles(others, directories), *companions]:
+    if selected := [*select_profiles(profile_files, directories), *companions]:
         return sorted(selected, key=make_natural_key)
 
     runs = _list_run_folders(path)

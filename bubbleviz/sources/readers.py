@@ -490,14 +490,14 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
         if reader.recognises_tables and reader.recognises_tables(relations)
     )
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
-    found = next(by_tables, None)
-    if found is None and relations:
+    by_relations = next(by_tables, None)
+    if by_relations is None and relations:
         raise ProfileError(
             f"{path}: is an SQLite database, but neither an nsys export nor a ROCm profile: it has "
             f"none of their tables ({', '.join(TABLES)}; rocpd_region; rocpd_api); "
             f"{suggest_next_step(path)}"
         )
-    return found or next(by_ending, kinds[0])
+    return by_relations or next(by_ending, kinds[0])
 
 
 def describe_empty_file(path: str) -> str:

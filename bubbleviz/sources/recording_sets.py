@@ -76,12 +76,12 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 def _limit_to_one_clock(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
     """Return the limitation that all recordings of the file are taken to share one clock."""
     known_labels = [label for label in labels if label]
-    shown = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
-    listed = f" ({shown})" if shown else ""
+    shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
+    label_list = f" ({shown_labels})" if shown_labels else ""
     reason = (
-        f"{path}: {n_parts} recordings{listed} were merged into this file and are told apart by "
-        "their processes; they count as one host with one clock, so give the original files if "
-        "they ran on several hosts"
+        f"{path}: {n_parts} recordings{label_list} were merged into this file and are "
+        "distinguished by their processes; they count as one host with one clock, so give the "
+        "original files if they ran on several hosts"
     )
     return Limitation("the hosts of merged recordings", reason, n_parts)
 

@@ -543,8 +543,8 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("the values next to the events", reason)
         if self._unpacked.damaged:
             reason = f"{self.path}: gzip data is damaged; copy the file again"
-            what = "the trace from its damaged part on"
-            yield Limitation(what, reason, kind=LimitationKind.FILE_DAMAGED)
+            subject = "the trace from its damaged part on"
+            yield Limitation(subject, reason, kind=LimitationKind.FILE_DAMAGED)
         elif self.cut:
             reason = f"{self.path}: the file's end is missing, as when a job was killed"
             yield Limitation("the end of the trace", reason, kind=LimitationKind.FILE_DAMAGED)
@@ -623,9 +623,9 @@ class TraceFile(Generic[ArgsT]):
             )
         raise self._make_no_trace_error("traceEvents")
 
-    def _make_no_trace_error(self, what: str) -> ProfileError:
+    def _make_no_trace_error(self, content: str) -> ProfileError:
         return ProfileError(
-            f"{self.path}: is JSON without {what}, so it is not a trace of PyTorch or XLA; give "
+            f"{self.path}: is JSON without {content}, so it is not a trace of PyTorch or XLA; give "
             "the file that the profiler wrote"
         )
 

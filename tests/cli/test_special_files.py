@@ -37,7 +37,7 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_PATIENCE_S", 0.2)
-    monkeypatch.setattr(outputs, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(outputs, "_MAX_WAIT_S", 0.2)
 
 
 def refused(command: str, path: str, cli: CommandLine) -> str:

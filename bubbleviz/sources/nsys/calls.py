@@ -1,4 +1,4 @@
-"""CUDA API calls of an nsys export, read block by block."""
+"""CUDA API calls of an nsys export, read in blocks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING
 from bubbleviz.timing import time_step
 
-#: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
+#: Matches the version in the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: More calls than any export has. DuckDB knows no negative number of rows, which is all in SQLite.
+#: Upper bound of the number of calls. DuckDB does not support -1, which means no limit in SQLite.
 _MAX_CALLS = 1 << 60
-#: A call that lasts longer from 0 on began later: CUPTI writes 0 for a time that it lacks.
+#: Maximum duration of a call that starts at 0. If the call is longer, its start is missing: CUPTI
+#: writes 0 for a missing time.
 _MAX_LENGTH_FROM_0_NS = 1_000_000_000
 
 
@@ -29,41 +30,44 @@ def find_calls(
     export: Export,
     call_names: Mapping[int, str],
     beginnings: tuple[str, ...],
-    most: int = _MAX_CALLS,
+    max_calls: int = _MAX_CALLS,
 ) -> Ints:
-    """Return row, thread and correlation id of calls whose names begin in some ways, in order.
+    """Find the calls whose names have one of some prefixes, in the order of rows.
 
     Args:
-        export: the open export.
-        call_names: names of calls, by their ids.
-        beginnings: of names.
-        most: Maximum number of calls.
+        export: The open export.
+        call_names: Names of calls, keyed by id.
+        beginnings: Prefixes of names.
+        max_calls: Maximum number of calls.
+
+    Returns:
+        Row number, thread and correlation id of each call, shape (3, calls).
     """
     ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
     if not ids:
         return np.empty((3, 0), np.int64)
-    return export.query_columns("calls/named", {"name_ids": json.dumps(ids), "most": most})
+    return export.query_columns("calls/named", {"name_ids": json.dumps(ids), "most": max_calls})
 
 
 @dataclass(frozen=True)
 class ExportedCalls:
-    """A :class:`~bubbleviz.model.profile.CallLog`; it can be read while the export is open.
+    """A :class:`~bubbleviz.model.profile.CallLog` that can be read as long as the export is open.
 
     Attributes:
-        export: the open export.
-        call_names: names of calls that have work on a device, by their string ids.
+        export: The open export.
+        call_names: Names of calls that launch work on a device, keyed by id in ``StringIds``.
     """
 
     export: Export
     call_names: Mapping[int, str]
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield all that can have launched something, in the order of the export.
+        """Yield the calls that may have launched work, in the order of the export.
 
         Raises:
-            ProfileError: the export is damaged.
+            ProfileError: The export is damaged.
         """
-        blocks = self.export.stream_converted("calls/all", self._convert_block)
+        blocks = self.export.stream_converted("calls/all", self.convert_block)
         while True:
             with time_step("read calls") as rows:
                 numbers, calls = next(blocks, (range(0), None))
@@ -72,49 +76,60 @@ class ExportedCalls:
                 return
             yield calls
 
-    def _convert_block(self, numbers: range, columns: Ints) -> Calls:
-        """Return the calls of some columns of calls/all.sql, and of the numbers of their rows."""
+    def convert_block(self, numbers: range, columns: Ints) -> Calls:
+        """Convert a part of calls/all.sql to calls.
+
+        Args:
+            numbers: Range of row numbers of the part.
+            columns: Columns of the query.
+        """
         if columns.shape[1] == len(numbers):
             return _make_calls(np.arange(numbers.start, numbers.stop), columns)
-        # Where numbers are left out there may be very many of them.
+        # Row numbers are missing in this part, so they must be read.
         binds = {"first": numbers[0], "last": numbers[-1]}
         return _make_calls(self.export.query_columns("calls/row_numbers", binds)[0], columns)
 
     def _iter_timed(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield thread and end of calls that can have launched something, with any time."""
+        """Yield thread and end of the calls that may have launched work and have possible times.
+
+        The threads are those of all calls, including calls with impossible times.
+        """
         for _, block in self.export.stream("calls/all"):
             start_ns, end_ns, thread, _ = block[:, block[3] != NOTHING]
-            inside = profile.mask_possible(start_ns, end_ns)
-            yield thread, end_ns if inside is None else end_ns[inside]
+            is_possible = profile.mask_possible(start_ns, end_ns)
+            yield thread, end_ns if is_possible is None else end_ns[is_possible]
 
     def find_latest_end_ns(self) -> int:
-        """Return when the last call that can have launched something returned; at least 0."""
+        """Return the latest end of the calls that may have launched work, or 0 without calls."""
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
     def find_processes(self) -> Sequence[int]:
-        """Return the processes that made calls, in order."""
+        """Return the processes that made calls, ascending."""
         return sorted(
             {p for t, _ in self._iter_timed() for p in find_distinct(process_of(t)).tolist()}
         )
 
     def at(self, rows: Ints) -> Calls:
-        """Return the calls of some rows (distinct, ascending).
+        """Return the calls in the given rows (distinct, ascending).
 
         Raises:
-            ProfileError: the export is damaged.
+            ProfileError: The export is damaged.
         """
         return _make_calls(rows, self._read_columns(rows)[:4])
 
     def _read_columns(self, rows: Ints) -> Ints:
-        """Return the columns of calls/at.sql, in which a name may be -1 and no error is 0."""
+        """Return the columns of calls/at.sql in the given rows (distinct, ascending).
+
+        The name is -1 if unknown, and the error is 0 if there was none.
+        """
         if len(rows) == 0:
             return np.empty((6, 0), np.int64)
         return self.export.read_rows("calls/at", rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the names of the calls of some rows (distinct, ascending), "" where unknown.
+        """Return the name of the call in each row (distinct, ascending), or "" if unknown.
 
-        The version of the API behind a name is left out.
+        The version of the API is removed from the names.
         """
         name_id = self._read_columns(rows)[NAME_OF_CALL]
         texts = self.export.query_texts(find_distinct(name_id))
@@ -122,14 +137,14 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of some rows (distinct, ascending) whose call's name begins in some way."""
+        """Return the given rows (distinct, ascending) whose call's name has one of the prefixes."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         return rows[np.isin(self._read_columns(rows)[NAME_OF_CALL], ids)]
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose names begin in some way, ascending."""
+        """Return the rows of the calls whose name has one of the prefixes, ascending."""
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        # Exports register names that no call has, and to find none takes a look at all calls.
+        # Exports contain names that no call has. Searching for them would read all calls.
         called = {*self.export.filter_called_names(ids)} if ids else set()
         names = {i: self.call_names[i] for i in ids if i in called}
         row, _, correlation_id = find_calls(self.export, names, beginnings)
@@ -137,27 +152,33 @@ class ExportedCalls:
         return launching
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains some letters, ascending."""
+        """Return the rows of the calls whose name contains a text, ascending."""
         names = self.export.find_strings((f"*{letters}*",))
         row, _, correlation_id = find_calls(self.export, names, ("",))
-        found: Ints = row[correlation_id != NOTHING]
-        return found
+        launching: Ints = row[correlation_id != NOTHING]
+        return launching
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Tell which calls of some rows (distinct, ascending) returned an error."""
+        """Return a mask of the rows (distinct, ascending) whose call returned an error."""
         return np.asarray(self._read_columns(rows)[5] != 0, bool)
 
 
 def _make_calls(row: Ints, columns: Ints) -> Calls:
+    """Return the calls that may have launched work, without those with impossible or no times.
+
+    Args:
+        row: Row number of each call.
+        columns: Start, end, thread and correlation id of each call, shape (4, calls).
+    """
     start_ns, end_ns, thread, correlation_id = columns
     keep = correlation_id != NOTHING
-    inside = profile.mask_possible(start_ns, end_ns)
+    is_possible = profile.mask_possible(start_ns, end_ns)
     if not start_ns.all():
         untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _MAX_LENGTH_FROM_0_NS))
-        inside = ~untimed if inside is None else inside & ~untimed
-    impossible = 0 if inside is None else int((keep & ~inside).sum())
-    if inside is not None:
-        keep &= inside
+        is_possible = ~untimed if is_possible is None else is_possible & ~untimed
+    impossible = 0 if is_possible is None else int((keep & ~is_possible).sum())
+    if is_possible is not None:
+        keep &= is_possible
     ids = profile.to_correlation_ids(correlation_id)
     calls = Calls(row, start_ns, end_ns, thread, ids, impossible)
     return calls if keep.all() else calls.take(keep)

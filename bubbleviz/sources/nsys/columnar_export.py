@@ -1,9 +1,9 @@
 """Columnar exports: the directories of ``nsys export --type parquetdir`` and ``arrowdir``.
 
 Each file of such a directory is a table of the SQLite export, with the same columns. DuckDB runs
-the queries of ``sql/`` on them: every file is behind a view with the name of its table, in which
-whole numbers have 64 bits, as in SQLite, and rows have numbers. DuckDB reads Parquet files itself;
-Arrow files are read into memory by pyarrow.
+the queries of ``sql/`` on them: every file is read through a view with the name of its table, in
+which whole numbers have 64 bits, as in SQLite, and rows have numbers. DuckDB reads Parquet files
+itself; Arrow files are read into memory by pyarrow.
 
 Newer versions of nsys write names in place of the ids of ``StringIds``. The views replace them by
 ids that no string has, and the view of ``StringIds`` contains these ids as well.
@@ -83,7 +83,8 @@ _ID_COLUMNS = ("nameId", "demangledName", "textId")
 _BYTES_COLUMN = "binaryData"
 #: The first id of names that stand in place of ids.
 _FIRST_NAME_ID = 1 << 40
-#: The type that numbers names, and their ids and texts as rows of ``StringIds``.
+#: Name of the ENUM type that numbers names, and a query for their ids and texts as rows of
+#: ``StringIds``.
 _NAMES_TYPE = "names_in_place_of_ids"
 _NAMES = (
     f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
@@ -155,7 +156,7 @@ class ColumnarExport(export.Export):
         schema: Names of columns by table.
         arrow: Arrow tables by the name under which views read them.
         jobs: Number of threads that read.
-        watch: Receives the fraction that has been read.
+        watch: Called with the fraction that has been read.
     """
 
     def __init__(
@@ -189,41 +190,41 @@ class ColumnarExport(export.Export):
         return opened
 
     def describe_readers(self) -> str:
-        """Return what reads the export."""
+        """Describe what reads the export."""
         suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
         return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
 
     def count_max_rows(self) -> int:
-        """Return a number of rows that no table exceeds."""
+        """Return an upper bound of the number of rows of every table."""
         return 1 + max(map(self.count_rows, self.schema), default=0)
 
     def count_rows(self, table: str) -> int:
         """Return the number of rows of a table."""
         try:
-            counted = self._cursor.execute(
+            rows = self._cursor.execute(
                 f"SELECT COUNT(*) FROM {_quote_identifier(table)}"
             ).fetchall()
         except duckdb.Error as error:
             file = self._files[table].file.name
             raise _make_read_error(self.path, file, error) from error
-        return int(counted[0][0])
+        return int(rows[0][0])
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that returns few, or any text."""
+        """Return the rows of a query with few rows, or with text columns."""
         with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
         with self._report_errors(name):
-            found = self._execute(name, binds).fetchnumpy()
-            return _stack_integers([found[column] for column in query(name).columns])
+            arrays = self._execute(name, binds).fetchnumpy()
+            return _stack_integers([arrays[column] for column in query(name).columns])
 
     def _execute(self, name: str, binds: Binds) -> duckdb.DuckDBPyConnection:
         """Run a query, whose result the connection of this thread returns."""
-        asked = query(name)
-        values = {parameter: binds[parameter] for parameter in asked.parameters}
-        return self._cursor.execute(PATTERN_TEST.sub(_LIST_TEST, asked.text), values)
+        query_ = query(name)
+        values = {parameter: binds[parameter] for parameter in query_.parameters}
+        return self._cursor.execute(PATTERN_TEST.sub(_LIST_TEST, query_.text), values)
 
     def _iter_parts(
         self, name: str, selection: export.Selection | None
@@ -232,8 +233,8 @@ class ColumnarExport(export.Export):
         first, last = self.find_bounds(export.BOUNDS[name])
         n_rows = last - first + 1
         length = max(_PART_ROWS, math.ceil(n_rows / _MAX_PARTS))
-        for at in range(first, last + 1, length):
-            part = range(at, min(at + length, last + 1))
+        for start in range(first, last + 1, length):
+            part = range(start, min(start + length, last + 1))
             yield partial(self._read_part, name, selection, part)
 
     def _read_part(
@@ -249,7 +250,7 @@ class ColumnarExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return the selected rows of a query, in stretches from a row to a row or of all."""
+        """Return the selected rows of a query with their texts; see :meth:`Export.read_named`."""
         return export.concatenate_named(
             [self._read_named(name, selection, *rows) for rows in stretches]
         )
@@ -260,8 +261,8 @@ class ColumnarExport(export.Export):
         binds = _loosen_patterns(export.make_binds(selection, first, last))
         *columns, text = query(name).columns
         with self._report_errors(name):
-            found = self._execute(name, binds).fetchnumpy()
-            numbers = [found[column] for column in columns]
+            arrays = self._execute(name, binds).fetchnumpy()
+            numbers = [arrays[column] for column in columns]
             has_null = any(map(_has_null, numbers))
             if has_null and name == "ranges/named":
                 raise self._make_null_error()
@@ -269,13 +270,13 @@ class ColumnarExport(export.Export):
                 # The other queries of ranges only collect hints, so damaged rows give none.
                 return export.combine_named(np.empty((len(columns), 0), np.int64), ())
             values = _stack_integers(numbers)
-        texts = np.ma.MaskedArray(found[text]).tolist()
+        texts = np.ma.MaskedArray(arrays[text]).tolist()
         rows = export.combine_named(values, texts)
         return _filter_by_patterns(rows, selection.globs) if name in _BY_PATTERNS else rows
 
     @contextmanager
     def _report_errors(self, name: str) -> Iterator[None]:
-        """Turn what DuckDB raises in a query into an error for users.
+        """Convert errors of DuckDB in a query to errors for users.
 
         Raises:
             ProfileError: A file is damaged or contains values of another type.
@@ -312,7 +313,7 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
         return MemoryError()
     lines = str(error).splitlines() or [type(error).__name__]
-    # Without the kind of error in front, and without the path, which the sentence begins with.
+    # Remove the kind of error, and the path, which the message begins with.
     reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
     return ProfileError(
         f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}); the file is damaged "
@@ -355,8 +356,8 @@ def _filter_by_patterns(rows: export.Named, globs: Sequence[str]) -> export.Name
     values, number, texts = rows
     fits = np.array([*match_any_glob(globs, texts), True], bool)
     # Rows without a text have the index -1, which selects the appended True.
-    kept = fits[number]
-    return values.compress(kept, axis=1), number[kept], texts
+    is_selected = fits[number]
+    return values.compress(is_selected, axis=1), number[is_selected], texts
 
 
 def _quote_identifier(name: str) -> str:
@@ -413,19 +414,19 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
         file: Path of the file.
 
     Raises:
-        ProfileError: It cannot be read, or has two columns of one name.
+        ProfileError: The file cannot be read, or has two columns with the same name.
     """
-    # DuckDB takes a path for a pattern.
-    place = _quote_literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
+    # DuckDB interprets a path as a pattern.
+    escaped_path = _quote_literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
     options = "file_row_number = true, hive_partitioning = false"
-    source = f"read_parquet({place}, {options})"
-    statement = f"SELECT name, num_children FROM parquet_schema({place})"
+    source = f"read_parquet({escaped_path}, {options})"
+    statement = f"SELECT name, num_children FROM parquet_schema({escaped_path})"
     try:
         (_, n_columns), *elements = connection.execute(statement).fetchall()
         types = _describe(connection, source)
     except duckdb.Error as error:
         raise _make_read_error(path, file.name, error) from error
-    if n_columns == len(elements):  # no column has parts
+    if n_columns == len(elements):  # no column is nested
         _refuse_repeated(path, file, [name for name, _ in elements])
     types.pop("file_row_number")
     return TableFile(file, source, "file_row_number + 1", types)
@@ -449,7 +450,8 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
         read: Names of the columns that queries read.
 
     Raises:
-        ProfileError: It cannot be read, has two columns of one name, or pyarrow is missing.
+        ProfileError: The file cannot be read, has two columns with the same name, or pyarrow is
+            missing.
     """
     check_installed(path, "an export of Arrow tables", otherwise="export it as parquetdir")
     import pyarrow as pa
@@ -458,7 +460,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
         with pa.OSFile(str(file), "rb") as opened:
             names = open_ipc(opened).schema.names
             _refuse_repeated(path, file, names)
-            fields = [place for place, name in enumerate(names) if name in read]
+            fields = [index for index, name in enumerate(names) if name in read]
             opened.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
             table = open_ipc(opened, options).read_all()
@@ -471,10 +473,10 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
 
 
 def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
-    """Refuse a table with two columns of one name, of which SQL would read the first.
+    """Refuse a table with two columns with the same name, because SQL would read only the first.
 
     Raises:
-        ProfileError: There are such columns.
+        ProfileError: Two columns have the same name, ignoring case.
     """
     if len({name.lower() for name in names}) < len(names):
         raise ProfileError(
@@ -489,7 +491,7 @@ def _create_views(
     """Create a view for each table, and return the names of its columns.
 
     Raises:
-        ProfileError: Names that stand in place of ids cannot be read.
+        ProfileError: Names in place of ids cannot be read.
     """
     schema = {table: frozenset(file.types) for table, file in files.items()}
     selects = {
@@ -497,8 +499,8 @@ def _create_views(
         for table, file in files.items()
     }
     if _create_names(connection, path, files):
-        whole = {"id", "value"} <= schema.get(export.STRINGS, frozenset())
-        stored = selects[export.STRINGS] if whole else []
+        has_strings = {"id", "value"} <= schema.get(export.STRINGS, frozenset())
+        stored = selects[export.STRINGS] if has_strings else []
         selects[export.STRINGS] = [*stored, _NAMES]
         schema[export.STRINGS] = frozenset(("id", "value"))
     for table, statements in selects.items():
@@ -516,7 +518,7 @@ def _create_names(
     Names are numbered in the order in which they occur first.
 
     Raises:
-        ProfileError: They cannot be read.
+        ProfileError: The names cannot be read.
     """
     with_names = [
         (table, column)
@@ -550,10 +552,11 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
     Args:
         path: Path of the directory.
         jobs: Number of threads that read.
-        watch: Receives the fraction that has been read.
+        watch: Called with the fraction that has been read.
 
     Raises:
-        ProfileError: It is damaged or no export, or pyarrow is missing for Arrow files.
+        ProfileError: The directory is damaged or not an nsys export, or pyarrow is missing for
+            Arrow files.
     """
     with duckdb.connect(":memory:") as connection:
         for setting in _SETTINGS:

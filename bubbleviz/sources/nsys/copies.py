@@ -1,4 +1,4 @@
-"""Copies of an nsys export: how much each moved, in which direction, and between which memory."""
+"""Copies of an nsys export: their sizes, directions and kinds of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.model.profile import Activities
 from bubbleviz.sources.activities import has_times
 from bubbleviz.sources.nsys.export import Export
 
-#: Kinds of copies by which the driver moves pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
+#: Kinds of copies with which the driver migrates pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
 KINDS_OF_MIGRATION = (11, 12, 13)
 #: Directions by their ids in ENUM_CUDA_MEMCPY_OPER.
 _DIRECTIONS = {
@@ -38,18 +38,18 @@ _MAX_ID = 15
 
 
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Return what the copies of an export moved.
+    """Read the sizes, directions and kinds of memory of the copies of an export.
 
     Args:
         export: The open export.
-        activities: Its activities.
-        group: Groups by which these were put in order, or None if they were not.
+        activities: Activities of the export.
+        group: Group of each activity that they were sorted by, or None if they were not sorted.
 
     Raises:
         ProfileError: The export is damaged.
     """
-    whole = export.query_columns("gpu_work/copies")
-    n_copies = int(has_times(whole[0], whole[1]).sum())
+    start_ns, end_ns, *_ = export.query_columns("gpu_work/copies")
+    n_copies = int(has_times(start_ns, end_ns).sum())
     # Copies come after all kernels, and before all memsets.
     copies = Copies.unknown(activities.kernels + np.arange(n_copies))
     if export.has("gpu_work/copy_memory"):
@@ -61,7 +61,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
         start_ns, end_ns, size, kind = export.query_columns("gpu_work/copy_sizes")
         timed = has_times(start_ns, end_ns)
         size, kind = size[timed], kind[timed]
-        # The driver moves pages of managed memory alone, of which the kind may be unknown.
+        # Only pages of managed memory are migrated, even if the kind of memory is unknown.
         is_managed = np.isin(kind, KINDS_OF_MIGRATION)
         source, target = (
             np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
@@ -80,6 +80,6 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
 
 
 def _translate_ids(ids: Ints, codes: Mapping[int, int]) -> Ints:
-    """Return the code of each id, 0 for ids that have none."""
+    """Return the code of each id, or 0 for ids without a code."""
     by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
     return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)

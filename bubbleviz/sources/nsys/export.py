@@ -118,12 +118,13 @@ def concatenate_named(parts: Sequence[Named]) -> Named:
     """Concatenate one or more parts."""
     if len(parts) == 1:
         return parts[0]
-    every = [text for _, _, texts in parts for text in texts]
-    before = np.cumsum([0, *(len(texts) for _, _, texts in parts)])
-    number = [
-        np.where(own < 0, own, own + at) for (_, own, _), at in zip(parts, before, strict=False)
+    all_texts = [text for _, _, texts in parts for text in texts]
+    offsets = np.cumsum([0, *(len(texts) for _, _, texts in parts)])
+    numbers = [
+        np.where(number < 0, number, number + offset)
+        for (_, number, _), offset in zip(parts, offsets, strict=False)
     ]
-    return np.concatenate([part[0] for part in parts], axis=1), np.concatenate(number), every
+    return np.concatenate([part[0] for part in parts], axis=1), np.concatenate(numbers), all_texts
 
 
 def combine_named(values: Ints, texts: Iterable[object]) -> Named:
@@ -158,10 +159,10 @@ class Export(ABC):
     #: Whether the parts of a table may be read in any order.
     any_order = False
 
-    def __init__(self, path: str, schema: Schema, what: str, jobs: int, watch: Watch) -> None:
+    def __init__(self, path: str, schema: Schema, noun: str, jobs: int, watch: Watch) -> None:
         if not {STRINGS, KERNEL, RUNTIME, NVTX} & set(schema):
             raise ProfileError(
-                f"{path}: is {what}, but not an nsys export: it has none of the tables "
+                f"{path}: is {noun}, but not an nsys export: it has none of the tables "
                 f"{STRINGS}, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
             )
         self.path, self.schema, self.views = path, schema, QUERIES.select_views(schema)
@@ -252,8 +253,8 @@ class Export(ABC):
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return the given name ids, or () if no call has any of them."""
-        asked: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
-        return numbers if self.query_columns("calls/named", asked).size else ()
+        binds: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
+        return numbers if self.query_columns("calls/named", binds).size else ()
 
     def has(self, name: str) -> bool:
         """Return whether the export has the tables and columns that a query needs."""
@@ -299,7 +300,7 @@ class Export(ABC):
         if not globs:
             return {}
         (ids,), number, texts = self.read_named("strings/matching", Selection(globs=globs))
-        return {i: texts[own] for i, own in zip(ids.tolist(), number.tolist(), strict=True)}
+        return {i: texts[index] for i, index in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def find_bounds(self, name: str) -> tuple[int, int]:
         """Return the first and last row number of a table, or (0, -1) if it has no rows.
@@ -327,9 +328,11 @@ class Export(ABC):
             )
         return value
 
-    def _make_value_error(self, what: str) -> ProfileError:
+    def _make_value_error(self, problem: str) -> ProfileError:
         """Return the error for a value that is not the expected number."""
-        return ProfileError(f"{self.path}: {what}, so it is damaged or was edited; {EXPORT_AGAIN}")
+        return ProfileError(
+            f"{self.path}: {problem}, so it is damaged or was edited; {EXPORT_AGAIN}"
+        )
 
     def _make_null_error(self) -> ProfileError:
         return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
@@ -371,8 +374,8 @@ class Export(ABC):
     def _stream(self, name: str, make: _Make | None) -> Iterator[tuple[range, Any]]:
         if not self.has(name):
             return iter(())
-        begun = self._begun.pop((name, make), None) or (deque(), self._make_parts(name, make))
-        return self._read_in_order(name, *begun, self.jobs + _MAX_PARTS_AHEAD)
+        started = self._begun.pop((name, make), None) or (deque(), self._make_parts(name, make))
+        return self._read_in_order(name, *started, self.jobs + _MAX_PARTS_AHEAD)
 
     def _make_parts(self, name: str, make: _Make | None) -> Iterator[Part[Any]]:
         parts = self._iter_parts(name, None)
@@ -389,8 +392,8 @@ class Export(ABC):
     ) -> Iterator[tuple[range, Any]]:
         try:
             while True:
-                more = islice(parts, window - len(ahead))
-                ahead.extend((self._submit(name, part), part) for part in more)
+                next_parts = islice(parts, window - len(ahead))
+                ahead.extend((self._submit(name, part), part) for part in next_parts)
                 self._read_unstarted_parts(ahead)
                 part = ahead.popleft()[0].result() if ahead else None
                 if part is None:
@@ -405,11 +408,11 @@ class Export(ABC):
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
         """Read parts that no thread has started, until the first part is available."""
         while self.any_order and ahead and not ahead[0][0].done():
-            waiting = (place for place, (future, _) in enumerate(ahead) if future.cancel())
-            place = next(waiting, None)
-            if place is None:
+            unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())
+            index = next(unstarted, None)
+            if index is None:
                 return
-            ahead[place] = _read_now(ahead[place][1]), ahead[place][1]
+            ahead[index] = _read_now(ahead[index][1]), ahead[index][1]
 
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
         """Submit a part to the pool, or read it now if the table is short or no thread starts."""

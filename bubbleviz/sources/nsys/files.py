@@ -1,4 +1,4 @@
-"""Files of nsys: reports (``.nsys-rep``), exported by the user's nsys, and directories of tables.
+"""Files of nsys: directories of tables, and reports (``.nsys-rep``), which the user's nsys exports.
 
 ``nsys export --type parquetdir`` writes ``REPORT_pqtdir`` with a ``TABLE.parquet`` for each table,
 ``arrowdir`` writes ``REPORT_arwdir`` with a ``TABLE.arrow``; ``--output`` gives another name.
@@ -21,67 +21,69 @@ from bubbleviz.model.texts import escape_leading_dash, quote_for_shell, to_one_l
 from bubbleviz.signals import handle_signals
 from bubbleviz.sources.sqlite.queries import SQLITE
 
-#: Endings of the directories, as nsys names them.
+#: Suffixes of the names that nsys gives to directories of tables.
 ENDINGS = ("_pqtdir", "_arwdir")
-#: Endings of their files; where a table has several files, the first of these is read.
+#: Suffixes of the files in such a directory. If a table has several files, the first suffix wins.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
-#: Tables of which every export has one.
+#: Tables, at least one of which is in every export.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
-#: Tables that other directories of Parquet files have none of.
+#: Names of tables that distinguish an export from other directories of Parquet files.
 _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
 
 
 def is_columnar(path: str) -> bool:
-    """Tell whether a path leads to a directory of an export's tables, whole or not."""
-    place = Path(path)
-    if not place.is_dir():
+    """Return whether a path is a directory of tables of an export, complete or not."""
+    directory = Path(path)
+    if not directory.is_dir():
         return False
-    # A name may be ".", or lead through links.
-    return place.resolve().name.endswith(ENDINGS) or has_tables(path)
+    # The path may be "." or a symbolic link.
+    return directory.resolve().name.endswith(ENDINGS) or has_tables(path)
 
 
 def has_tables(path: str) -> bool:
-    """Tell whether a directory holds tables of an export."""
-    place = Path(path)
+    """Return whether a directory contains tables of an export."""
     names = (f"{table}{suffix}" for table in _DISTINCTIVE_TABLES for suffix in TABLE_SUFFIXES)
-    return any((place / name).is_file() for name in names)
+    return any((Path(path) / name).is_file() for name in names)
 
 
 def find_report_stem(path: str) -> str:
-    """Return the path of a directory's report without its ending, as far as the name tells."""
+    """Return the path of the report that a directory was exported from, without its suffix.
+
+    Returns the path of the directory unchanged if its name has no known suffix.
+    """
     return next((path.removesuffix(e) for e in ENDINGS if path.endswith(e)), path)
 
 
 def is_table_of_export(path: str) -> bool:
-    """Tell whether a file is a table in a directory of an export."""
-    place = Path(path)
-    return place.suffix in TABLE_SUFFIXES and place.is_file() and is_columnar(str(place.parent))
+    """Return whether a file is a table in a directory of tables of an export."""
+    file = Path(path)
+    return file.suffix in TABLE_SUFFIXES and file.is_file() and is_columnar(str(file.parent))
 
 
 def measure_bytes(path: str) -> int:
-    """Return the bytes of a profile: of a file, or of the files of a directory.
+    """Return the size of a profile in bytes: of a file, or of all files in a directory.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: The file or directory cannot be read.
     """
-    place = Path(path)
-    return sum(file.stat().st_size for file in (list_files(path) if place.is_dir() else [place]))
+    files = list_files(path) if Path(path).is_dir() else [Path(path)]
+    return sum(file.stat().st_size for file in files)
 
 
 def list_files(path: str) -> list[Path]:
-    """Return the files of a directory, in order.
+    """Return the files in a directory, sorted by name.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: The directory cannot be read.
     """
     return sorted(entry for entry in Path(path).iterdir() if entry.is_file())
 
 
 def find_table_files(path: str) -> Mapping[str, Path]:
-    """Return the file of each table in a directory, by the table's name, in order.
+    """Return the file of each table in a directory, keyed and sorted by the name of the table.
 
     Raises:
-        OSError: the directory cannot be read.
+        OSError: The directory cannot be read.
     """
     files: dict[str, Path] = {}
     entries = list_files(path)
@@ -92,17 +94,17 @@ def find_table_files(path: str) -> Mapping[str, Path]:
     return dict(sorted(files.items()))
 
 
-#: Of a reason that nsys gives, characters.
+#: Maximum number of characters of nsys' own message in an error.
 _MAX_REASON = 200
 
-#: Endings of reports of Nsight Systems; ``.qdrep`` was used until 2021.
+#: Suffixes of reports of Nsight Systems; ``.qdrep`` was used until 2021.
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
 def is_report(path: str) -> bool:
     """Return whether a file is a report of Nsight Systems.
 
-    An export that was given the name of a report is none: its content is SQLite's.
+    An SQLite export with the name of a report is not a report.
     """
     if not path.endswith(REPORT_SUFFIXES):
         return False
@@ -115,54 +117,63 @@ def is_report(path: str) -> bool:
 
 @contextmanager
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield an export of a report, or the path itself where it is no such report.
+    """Export a report with nsys, and yield the path of the export, which is removed on exit.
 
-    It is a directory of Parquet tables if nsys can write one and DuckDB is installed to read it,
-    else an SQLite file.
+    The export is a directory of Parquet tables if nsys can write one and DuckDB is installed to
+    read it. Otherwise it is an SQLite file.
 
     Args:
-        path: any profile.
-        keep: leave an SQLite export beside the report, under the name nsys gives it, instead of
-            removing it afterwards.
+        path: Path of any profile. If it is not a report, the path itself is yielded.
+        keep: Whether to keep an SQLite export next to the report, under the name nsys gives it.
 
     Raises:
-        ProfileError: there is no nsys to export with, or it fails.
-        OutputError: the export is to be kept, and a file of that name exists.
+        ProfileError: nsys is not installed, or it fails.
+        OutputError: The export should be kept, but a file of its name exists.
     """
     if not is_report(path):
         yield path
         return
-    beside = Path(path).with_suffix(".sqlite")
-    if keep and beside.exists():
+    kept_export = Path(path).with_suffix(".sqlite")
+    if keep and kept_export.exists():
         raise OutputError(
-            f"{beside}: exists already; analyze it instead of {Path(path).name}",
-            paths=[str(beside)],
+            f"{kept_export}: exists already; analyze it instead of {Path(path).name}",
+            paths=[str(kept_export)],
         )
     temporary = tempfile.TemporaryDirectory(prefix="bubbleviz-", ignore_cleanup_errors=True)
     with handle_signals([signal.SIGTERM]), temporary as folder:
         refuse_pointer(path)
         if not keep and find_spec("duckdb") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
-            # Some versions write the directory of that name, others add the ending to any name.
-            places = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
+            # Some versions of nsys add the suffix to any name.
+            candidates = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
             process = _run_export(path, "parquetdir", target)
             if isinstance(process, subprocess.CompletedProcess) and process.returncode == 0:
-                for place in places:
-                    if place.is_dir() and has_tables(str(place)):
-                        yield str(place)
+                for candidate in candidates:
+                    if candidate.is_dir() and has_tables(str(candidate)):
+                        yield str(candidate)
                         return
-        target = Path(folder) / beside.name
+        target = Path(folder) / kept_export.name
         process = _run_export(path, "sqlite", target)
         if isinstance(process, str) or process.returncode or not target.exists():
             raise ProfileError(f"{path}: {_describe_failure(path, target.name, process)}")
         if keep:
-            shutil.move(target, beside)
-            target = beside
+            shutil.move(target, kept_export)
+            target = kept_export
         yield str(target)
 
 
 def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[bytes] | str:
-    """Have nsys export a report; the reason where there is none, or it cannot be started."""
+    """Run ``nsys export``.
+
+    Args:
+        path: Path of the report.
+        kind: Type of the export.
+        target: Path of the export.
+
+    Returns:
+        The finished process; or the reason why nsys could not be started, which is "" if it is not
+        installed.
+    """
     nsys = shutil.which("nsys")
     if nsys is None:
         return ""
@@ -176,12 +187,18 @@ def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProce
 def _describe_failure(
     path: str, name: str, process: subprocess.CompletedProcess[bytes] | str
 ) -> str:
-    """Return why there is no export, and the command by which the user makes it."""
+    """Describe why a report could not be exported, with the command to export it by hand.
+
+    Args:
+        path: Path of the report.
+        name: Name of the export.
+        process: Result of :func:`_run_export`.
+    """
     by_hand = f"nsys export --type sqlite --output {quote_for_shell(name)} {quote_for_shell(path)}"
     if process == "":
         return (
-            "a report of nsys, and no nsys is on the PATH to export it; export it where "
-            f"nsys is with: {by_hand}"
+            "is a report of nsys, but nsys is not on the PATH; export it on a machine with nsys: "
+            f"{by_hand}"
         )
     if isinstance(process, str):
         return f"nsys cannot be started ({process}); export by hand with: {by_hand}"
@@ -191,7 +208,7 @@ def _describe_failure(
 
 
 def _find_last_line(output: bytes) -> str:
-    """Return the last line that says something, where nsys gives its reason."""
+    """Return the last line that contains letters, in which nsys gives its reason, or ""."""
     lines = [
         to_one_line(line, _MAX_REASON) for line in output.decode("utf-8", "replace").splitlines()
     ]

@@ -21,12 +21,16 @@ from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
-#: The name ids of a CUDA graph, which has no name, and of pages of managed memory that move.
+#: Name ids of CUDA graphs, which have no name, and of migrations of managed memory.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 
 
 def _read_graphs(export: Export) -> Ints:
-    """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
+    """Read the CUDA graphs that were traced as a whole.
+
+    Returns:
+        The columns of kernels, one row per graph launch, shape (6, graphs).
+    """
     graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
 
@@ -37,9 +41,9 @@ class GpuWork:
 
     Attributes:
         activities: The work.
-        group: Groups by which the rows of the export were put in order, or None if they were not.
+        group: Group of each row of the export that they were sorted by, or None if not sorted.
         streams: Stream of each activity, -1 if unknown, or the error if streams are damaged.
-        limitations: What is not known of the work.
+        limitations: Limitations of the work.
     """
 
     activities: Activities
@@ -77,37 +81,21 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
 
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
-    graphs = _read_graphs(export)
-    copies = export.query_columns("gpu_work/copies")
-    is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
-    copies[5] = np.where(is_migration, _MIGRATION, NONE)
-    # No call launches a migration; its correlation id is 0, which may be that of a call.
-    copies[4, is_migration] = NONE
-    memsets = export.query_columns("gpu_work/memsets")
-    memsets = np.vstack((memsets, np.full(memsets.shape[1], NONE)))
-    copies_and_memsets = {"copies": copies, "memsets": memsets}
-    query = "gpu_work/kernels_and_streams" if has_streams else "gpu_work/kernels"
+    """Read the work of the GPUs, with or without streams; see :func:`read_gpu_work`."""
+    graphs, copies, memsets = _read_graphs(export), _read_copies(export), _read_memsets(export)
     first, last = export.find_bounds("gpu_work/kernel_bounds")
-    most = last - first + 1 if export.has("gpu_work/kernels") else 0
-    room = min(most, export.count_max_rows()) + graphs.shape[1]
-    builder = ActivitiesBuilder(room + sum(table.shape[1] for table in copies_and_memsets.values()))
-    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in copies_and_memsets.items()}}
+    max_kernels = last - first + 1 if export.has("gpu_work/kernels") else 0
+    n_others = graphs.shape[1] + copies.shape[1] + memsets.shape[1]
+    builder = ActivitiesBuilder(min(max_kernels, export.count_max_rows()) + n_others)
+    recorded = {
+        "kernels": max_kernels > 0,
+        "copies": copies.size > 0,
+        "memsets": memsets.size > 0,
+    }
     doubtful = _find_doubtful_names(call_names, recorded)
     called = export.start_filter_called_names(doubtful) if doubtful else None
     try:
-        kernels = 0
-        for _, block in export.stream(query):
-            kernels += block.shape[1]
-            builder.add_kernels(block)
-        # SQLite ends a part of the rows without a word at a page whose row numbers are damaged;
-        # tables that were edited leave out some.
-        if kernels < most and kernels < sum(
-            export.to_integer(row[1]) for row in export.query_rows("gpu_work/kernel_count")
-        ):
-            raise ProfileError(
-                f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
-                f"{EXPORT_AGAIN}"
-            )
+        _add_all_kernels(export, builder, max_kernels, has_streams=has_streams)
         if has_streams:
             graphs = _add_streams(export, "gpu_work/graph_streams", graphs)
             copies = _add_streams(export, "gpu_work/copy_streams", copies)
@@ -122,12 +110,12 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     orphans = builder.count_without_process()
     processes = ExportedCalls(export, {}).find_processes() if orphans else ()
 
-    def names(ids: Ints) -> tuple[str, ...]:
-        known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
-        known |= {_MIGRATION: profile.PAGE_MIGRATION} | export.query_texts(ids)
-        return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
+    def get_names(ids: Ints) -> tuple[str, ...]:
+        texts = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
+        texts |= {_MIGRATION: profile.PAGE_MIGRATION} | export.query_texts(ids)
+        return tuple(texts.get(i, f"<string {i}>") for i in ids.tolist())
 
-    activities = builder.build(names, processes)
+    activities = builder.build(get_names, processes)
     if called is not None:
         absent = {*doubtful} - {*called.result()}
         call_names = {i: name for i, name in call_names.items() if i not in absent}
@@ -146,12 +134,63 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     )
 
 
-def _add_streams(export: Export, query: str, work: Ints) -> Ints:
-    """Return columns of work with the stream as the last column.
+def _read_copies(export: Export) -> Ints:
+    """Read the copies, with the columns of kernels, shape (6, copies).
+
+    The name id is that of a migration of managed memory, or -1.
+    """
+    copies = export.query_columns("gpu_work/copies")
+    is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
+    copies[5] = np.where(is_migration, _MIGRATION, NONE)
+    # No call launches a migration. Its correlation id is 0, which a call may also have.
+    copies[4, is_migration] = NONE
+    return copies
+
+
+def _read_memsets(export: Export) -> Ints:
+    """Read the memsets, with the columns of kernels and the name id -1, shape (6, memsets)."""
+    memsets = export.query_columns("gpu_work/memsets")
+    return np.vstack((memsets, np.full(memsets.shape[1], NONE)))
+
+
+def _add_all_kernels(
+    export: Export, builder: ActivitiesBuilder, max_kernels: int, *, has_streams: bool
+) -> None:
+    """Add the kernels of an export.
 
     Args:
         export: The open export.
-        query: Name of the query for the start, end and stream of the work, in the same order.
+        builder: Builder that the kernels are added to.
+        max_kernels: Number of row numbers between the first and the last kernel.
+        has_streams: Whether to read the streams of kernels.
+
+    Raises:
+        ProfileError: Some kernels cannot be read.
+        ValueError: A device number is out of range.
+    """
+    n_kernels = 0
+    query = "gpu_work/kernels_and_streams" if has_streams else "gpu_work/kernels"
+    for _, block in export.stream(query):
+        n_kernels += block.shape[1]
+        builder.add_kernels(block)
+    if n_kernels == max_kernels:
+        return
+    # SQLite silently stops at a page whose row numbers are damaged. In an edited table, rows may
+    # really be missing, so the number of rows decides.
+    counts = export.query_rows("gpu_work/kernel_count")
+    if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
+        raise ProfileError(
+            f"{export.path}: only {n_kernels:,} of its kernels can be read, so it is damaged; "
+            f"{EXPORT_AGAIN}"
+        )
+
+
+def _add_streams(export: Export, query: str, work: Ints) -> Ints:
+    """Append the stream to the columns of work, unless the export has no streams.
+
+    Args:
+        export: The open export.
+        query: Name of the query that returns start, end and stream of the same rows.
         work: The columns, shape (columns, rows).
 
     Raises:
@@ -163,15 +202,18 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
 
 
 def find_processes(export: Export) -> tuple[int, ...]:
-    """Return the processes that ran kernels or graphs."""
+    """Return the processes that ran kernels or graphs, ascending."""
     kernels = (block for _, block in export.stream("gpu_work/kernels"))
-    found = (
+    processes_of_blocks = (
         find_distinct(process_of(block[3])) for block in chain(kernels, [_read_graphs(export)])
     )
-    return tuple(sorted({p for processes in found for p in processes.tolist()} - {NONE}))
+    return tuple(
+        sorted({p for processes in processes_of_blocks for p in processes.tolist()} - {NONE})
+    )
 
 
-#: By query: what the work is, how the names of calls begin that it comes from, how these make it.
+#: For each query: noun of the work, prefixes of the names of calls that launch it, and the verb for
+#: these calls.
 _WORK_KINDS = {
     "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
     "graphs": ("CUDA graphs traced as a whole", (), ""),
@@ -181,9 +223,14 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return which names are of calls whose work was not recorded, or is that of graphs.
+    """Return the ids of names of calls that launch graphs, or work that was not recorded.
 
-    Exports register names that no call has. To find none of them takes a look at all calls.
+    It must be checked whether any call has such a name, because exports contain names that no call
+    has. The check may read all calls.
+
+    Args:
+        call_names: Names of calls that launch work, keyed by id.
+        recorded: Whether any work was recorded, keyed by kind of work.
     """
     beginnings = [
         start for what in recorded if not recorded[what] for start in _WORK_KINDS[what][1]
@@ -198,42 +245,55 @@ def _iter_lost_work(
     recorded: Mapping[str, bool],
     kinds: Sequence[str],
 ) -> Iterator[Limitation]:
-    """Yield limitations where work cannot be read, or calls had some that was not recorded."""
+    """Yield limitations for work that cannot be read, and for calls whose work was not recorded.
+
+    Args:
+        export: The open export.
+        call_names: Names of calls that launch work, keyed by id.
+        recorded: Whether any work was recorded, keyed by kind of work.
+        kinds: Kinds of work to check.
+    """
     for kind in kinds:
-        what, beginnings, make = _WORK_KINDS[kind]
+        noun, beginnings, make = _WORK_KINDS[kind]
         table, query = table_of(f"gpu_work/{kind}"), f"gpu_work/{kind}"
         costs = LimitationKind.COSTS if kind in ("kernels", "graphs") else LimitationKind.OTHER
         if table in export.schema and not export.has(query):
-            lacking = ", ".join(export.find_missing(query))
-            yield Limitation(what, f"{export.path} lacks {lacking}", kind=costs)
+            missing = ", ".join(export.find_missing(query))
+            yield Limitation(noun, f"{export.path} lacks {missing}", kind=costs)
         elif not recorded.get(kind, not beginnings) and (
             find_calls(export, call_names, beginnings, 1).size
         ):
             reason = f"{export.path} contains calls that {make} some, but none in {table}"
-            yield Limitation(what, reason, kind=costs)
+            yield Limitation(noun, reason, kind=costs)
 
 
 def _report_lost_process(
     export: Export, count: int, processes: Sequence[int]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation where kernels do not say of which process they are.
+    """Return a limitation for kernels without a process.
 
-    Correlation ids are unique within a process only, so with several nothing can be linked.
+    Correlation ids are unique only within a process, so these kernels cannot be linked to calls if
+    there are several processes.
+
+    Args:
+        export: The open export.
+        count: Number of kernels without a process.
+        processes: Processes that made calls.
     """
     if not count:
         return ()
     outcome = "they stay unlinked"
     if len(processes) == 1:
         outcome = "they are assigned to the only process with CUDA calls"
-    lacking = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some"
-    reason = f"{export.path} lacks {lacking}; {outcome}"
+    missing = ", ".join(export.find_missing("gpu_work/kernels")) or "it for some"
+    reason = f"{export.path} lacks {missing}; {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
 
 
 def _report_lost_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation if processes launched CUDA graphs, but no kernel was recorded of them.
+    """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
     Graph launches of a process that has kernels are counted as lost work when calls are linked.
     """
@@ -242,7 +302,7 @@ def _report_lost_graphs(
     if len(process) == 0:
         return ()
     has_kernels = make_mask(len(activities.ranks), activities.rank[: activities.kernels])
-    lost = int((~np.isin(process, activities.ranks[has_kernels, 0])).sum())
+    n_lost = int((~np.isin(process, activities.ranks[has_kernels, 0])).sum())
     reason = f"{export.path}: record graphs' work with nsys profile --cuda-graph-trace=node"
-    what = "CUDA graph launches without recorded work"
-    return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
+    subject = "CUDA graph launches without recorded work"
+    return (Limitation(subject, reason, n_lost, LimitationKind.COSTS),) if n_lost else ()

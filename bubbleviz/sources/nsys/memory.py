@@ -8,18 +8,19 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.nsys.export import Export
 
-#: Kinds of the host's own memory: pageable, and pinned.
+#: Kinds of memory that are on the host: pageable and pinned.
 _ON_HOST = (0, 1)
 _FREED = 1
 
 
 def read_memory(export: Export) -> MemoryEvents | None:
-    """Return the memory events of an export; None where it holds none.
+    """Return the allocations and frees of device memory in an export, or None if there are none.
 
-    The table names a process and no thread, which then stands for all of its threads.
+    The table contains processes but no threads, so each event counts for all threads of its
+    process.
 
     Raises:
-        ProfileError: the export is damaged.
+        ProfileError: The export is damaged.
     """
     table = export.query_columns("memory/usage")
     table = table[:, ~np.isin(table[5], _ON_HOST)]

@@ -1,8 +1,9 @@
 """Payloads of NCCL's ranges: communicator, bytes, peer, root and rank of each operation.
 
-NCCL registers a layout for each function (``src/include/nvtx_payload_schemas.h``), by names of
-fields; nsys exports the layouts, and each range's bytes behind a head of 32: domain, layout, size,
-and where they begin (or what head and bytes take together), each in 8 bytes, little endian.
+NCCL registers a layout for each function (``src/include/nvtx_payload_schemas.h``), which names its
+fields. nsys exports the layouts, and the payload of each range after a header of 32 bytes: domain,
+layout, size, and offset of the payload (or the size of header and payload together), each a
+little-endian 64-bit integer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.sources.nsys.export import Export
 
-#: Names of fields, and their columns here.
+#: Columns of :class:`Payloads`, keyed by the name of the field in the layouts.
 FIELDS = {
     "NCCL communicator ID": "communicator",
     "Message size [bytes]": "bytes",
@@ -41,7 +42,7 @@ _HEAD = 32
 _ROWS = 1 << 18
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
-#: Rows of a table of payloads before those of its fields.
+#: First rows of a table of payloads, which are followed by the rows of ``_COLUMNS``.
 _READ, _START, _THREAD, _HASH = range(4)
 
 Bytes = npt.NDArray[np.uint8]
@@ -49,7 +50,7 @@ _Key = tuple[int, int]
 
 
 class _Field(NamedTuple):
-    """A field of a layout: its name, its numpy type, and where it begins and ends."""
+    """A field of a layout: its name, its numpy type or "", and its first and last offset."""
 
     name: str
     type: str
@@ -58,10 +59,14 @@ class _Field(NamedTuple):
 
 
 def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
-    """Return the payloads of NCCL's ranges in an export of nsys, and what could not be read.
+    """Read the payloads of NCCL's ranges in an nsys export.
+
+    Returns:
+        payloads: The payloads.
+        limitations: A limitation if there are no payloads, or if some cannot be read.
 
     Raises:
-        ProfileError: the export cannot be read.
+        ProfileError: The export cannot be read.
     """
     path = export.path
     layouts = _read_layouts(export)
@@ -82,23 +87,28 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
     if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
     first, last = export.find_bounds("ranges/bounds")
-    for at in range(first, last + 1, max(_ROWS, (last - first) // 1024)):
-        end = min(at + max(_ROWS, (last - first) // 1024) - 1, last)
-        yield export.query_rows("ranges/payloads", {"first": at, "last": end})
+    for start in range(first, last + 1, max(_ROWS, (last - first) // 1024)):
+        end = min(start + max(_ROWS, (last - first) // 1024) - 1, last)
+        yield export.query_rows("ranges/payloads", {"first": start, "last": end})
 
 
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
-    """Return the layouts of NCCL's functions, but for numbers that stand for two."""
+    """Return the layouts of NCCL's functions, keyed by domain and layout id.
+
+    Ids with two different layouts are left out.
+    """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
     if export.has("ranges/payload_entries"):
-        for domain, schema, place, kind, name, at in export.query_rows("ranges/payload_entries"):
+        for domain, schema, index, kind, name, offset in export.query_rows(
+            "ranges/payload_entries"
+        ):
             if not (isinstance(domain, int) and isinstance(schema, int)):
                 continue
             key = domain, schema
             layout = fields.setdefault(key, {})
-            number = place if isinstance(place, int) else len(layout)
-            entry = _make_field(layout, number, kind, str(name), at)
+            number = index if isinstance(index, int) else len(layout)
+            entry = _make_field(layout, number, kind, str(name), offset)
             if layout.get(number, entry) != entry:
                 ambiguous.add(key)
             layout[number] = entry
@@ -110,44 +120,67 @@ def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
 
 
 def _make_field(
-    layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object
+    layout: Mapping[int, _Field], index: int, kind: object, name: str, offset: object
 ) -> _Field:
-    """Return a field; one without an offset follows the one before, aligned."""
+    """Return a field of a layout.
+
+    A field without an offset follows the previous field, aligned to its own size.
+
+    Args:
+        layout: Fields of the layout so far, by index.
+        index: Index of the field.
+        kind: Code of its type.
+        name: Name of the field.
+        offset: Offset of the field, or another value if unknown.
+    """
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
-    if not (isinstance(at, int) and at >= 0):
-        before = layout.get(place - 1)
-        end = before.end if before is not None and before.type else 0
-        at = -(-end // size) * size
-    return _Field(name, numpy_type, at, at + size)
+    if not (isinstance(offset, int) and offset >= 0):
+        previous = layout.get(index - 1)
+        end = previous.end if previous is not None and previous.type else 0
+        offset = -(-end // size) * size
+    return _Field(name, numpy_type, offset, offset + size)
 
 
 def _decode_payloads(
     rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
 ) -> Ints:
-    """Return some payloads, decoded at once for each layout and length.
+    """Decode payloads, all payloads with the same layout and length at once.
 
-    Shape (4 + fields, rows): whether the payload holds a communicator, its range's start and
-    thread, the communicator's hash, and the fields in the order of ``_COLUMNS``, -1 unknown.
+    Args:
+        rows: Start, thread and hexadecimal payload of each range.
+        layouts: Layouts, keyed by domain and layout id.
+
+    Returns:
+        A table, shape (4 + fields, rows): whether the payload contains a communicator, start and
+        thread of its range, the hash of the communicator, and the fields in the order of
+        ``_COLUMNS``, or -1 if unknown.
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
-    known = _is_type(start_ns, int) & _is_type(thread, int) & _is_type(texts, str)
-    table[_START, known], table[_THREAD, known] = start_ns[known], thread[known]
-    length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
-    whole = (length >= 2 * _HEAD) & (length % 2 == 0)
-    for digits in find_distinct(length[whole]).tolist():
-        at, raw = _decode_hex(texts, np.flatnonzero(length == digits), digits // 2)
+    has_types = _is_type(start_ns, int) & _is_type(thread, int) & _is_type(texts, str)
+    table[_START, has_types], table[_THREAD, has_types] = start_ns[has_types], thread[has_types]
+    length = np.fromiter(map(len, np.where(has_types, texts, "")), np.int64, len(rows))
+    has_header = (length >= 2 * _HEAD) & (length % 2 == 0)
+    for digits in find_distinct(length[has_header]).tolist():
+        decoded_rows, raw = _decode_hex(texts, np.flatnonzero(length == digits), digits // 2)
         head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
-        # The upper half of the first two is reserved.
+        # The upper halves of domain and layout are reserved.
         head[:, :2] &= 0xFFFFFFFF
         groups = group_rows(*head.T)
         for number, first in enumerate(groups.first.tolist()):
-            domain, schema, size, begin = head[first].tolist()
+            domain, schema, size, payload_offset = head[first].tolist()
             members = groups.of_row == number
-            offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
+            offset = (
+                payload_offset
+                if payload_offset >= _HEAD and payload_offset + size <= raw.shape[1]
+                else _HEAD
+            )
             _fill_fields(
-                table, at[members], raw[members, offset:], layouts.get((domain, schema), ())
+                table,
+                decoded_rows[members],
+                raw[members, offset:],
+                layouts.get((domain, schema), ()),
             )
     return table
 
@@ -157,12 +190,22 @@ def _is_type(values: npt.NDArray[np.object_], kind: type) -> Bools:
 
 
 def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[Ints, Bytes]:
-    """Return which texts of so many bytes are hexadecimal, and their bytes, one row per text."""
+    """Decode hexadecimal texts of equal length.
+
+    Args:
+        texts: All texts.
+        rows: Rows of the texts to decode.
+        size: Number of bytes of each text.
+
+    Returns:
+        rows: Rows of the texts that are hexadecimal.
+        content: Their bytes, shape (rows, size).
+    """
     try:
         content = bytes.fromhex("".join(texts[rows]))
     except ValueError:
         content = b""
-    # fromhex skips white space between digits, which makes the bytes fewer.
+    # fromhex skips white space between digits, which results in fewer bytes.
     if len(content) != len(rows) * size:
         rows = rows[[_HEX.fullmatch(text) is not None for text in texts[rows]]]
         content = bytes.fromhex("".join(texts[rows]))
@@ -170,25 +213,34 @@ def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[
 
 
 def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
-    """Fill in the fields of payloads of one layout and length, without their heads."""
+    """Decode the fields of payloads with one layout and length.
+
+    Args:
+        table: Table of payloads, changed in place.
+        rows: Rows of the payloads in the table.
+        raw: Bytes of the payloads without their headers, shape (rows, bytes).
+        layout: Fields of the layout.
+    """
     for entry in layout:
         if entry.name not in FIELDS or entry.end > raw.shape[1]:
             continue
         column = raw[:, entry.at : entry.end].copy().view(entry.type)[:, 0]
         if entry.name != _COMMUNICATOR:
-            # A number out of all bounds is none.
+            # A value that is out of range counts as missing.
             wide = column
             if column.dtype.kind != "f" and column.itemsize < 8:
                 wide = column.astype(int)
-            known = (wide >= 0) & (wide < 1 << 62)
-            place = 4 + _COLUMNS.index(FIELDS[entry.name])
-            table[place, rows] = np.where(known, np.where(known, wide, 0).astype(int), NONE)
+            is_valid = (wide >= 0) & (wide < 1 << 62)
+            table_row = 4 + _COLUMNS.index(FIELDS[entry.name])
+            table[table_row, rows] = np.where(
+                is_valid, np.where(is_valid, wide, 0).astype(int), NONE
+            )
         elif column.dtype.kind != "f":
             table[_HASH, rows], table[_READ, rows] = column.astype(np.uint64).view(np.int64), 1
 
 
 def _build_payloads(table: Ints) -> Payloads:
-    """Return the payloads that were read, in the export's order."""
+    """Build payloads from a table of payloads, in the same order."""
     groups = group_rows(table[_HASH]).order_by_appearance()
     return Payloads(
         start_ns=table[_START],

@@ -1,4 +1,4 @@
-"""An open export of Nsight Systems: what an analysis needs of it, and its profile."""
+"""Builds the profile of an nsys export, and checks that the export can be analyzed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.sources.operations.arrow import check_installed
 from bubbleviz.timing import record_file, time_step
 
-#: The remedy where a table is absent or empty.
+#: Message for a table that is missing or empty.
 _RECORD_AGAIN = {
     KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx (with "
     "CUDA graphs, --cuda-graph-trace=node)",
@@ -37,13 +38,13 @@ _RECORD_AGAIN = {
     NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, with "
     "ranges on in the framework",
 }
-#: Words of warnings of nsys: plain ones, numbers of versions, CUPTI's error codes.
+#: Matches a word in warnings of nsys: a plain word, a version number, or an error code of CUPTI.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
-#: Longer texts are no warning of nsys about CUDA.
+#: Maximum number of characters of a warning of nsys about CUDA.
 _MAX_WARNING = 300
-#: The queries without which there is no analysis.
+#: Queries that an analysis requires.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
-#: What the tables that are counted hold.
+#: Tables whose rows are counted, keyed by the kind of their rows.
 _TABLE_OF_KIND = {
     "kernels": KERNEL,
     "CUDA API calls": RUNTIME,
@@ -55,19 +56,20 @@ _TABLE_OF_KIND = {
 
 
 def _explain_missing(export: Export, table: str) -> str:
-    """Return what is wrong where a table of kernels, calls or ranges is empty, and what to do."""
+    """Return the message for a missing or empty table of kernels, calls or ranges."""
     reason = "" if table == NVTX else _explain_missing_kernels(export)
     return reason or _RECORD_AGAIN[table]
 
 
 def _make_missing_error(export: Export, table: str) -> NothingToAnalyseError:
+    """Return the error for a missing or empty table of kernels, calls or ranges."""
     return NothingToAnalyseError(f"{export.path}: {_explain_missing(export, table)}")
 
 
 def _explain_missing_kernels(export: Export) -> str:
-    """Return why no kernels were recorded although CUDA was traced.
+    """Return the reason why no kernels were recorded although CUDA was traced, with advice.
 
-    The reason is empty if kernels were recorded, or if CUDA was not traced.
+    The result is "" if kernels were recorded, or if CUDA was not traced.
     """
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
@@ -76,37 +78,44 @@ def _explain_missing_kernels(export: Export) -> str:
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_cuda_warning(str(text))))[:3]
     if not calls and not warnings:
         return ""
-    called = f", but {format_count(calls, 'CUDA API call')}" if calls else ""
+    recorded_calls = f", but {format_count(calls, 'CUDA API call')}" if calls else ""
     reported = f" (nsys reported: {' '.join(warnings)})" if warnings else ""
     version = ", of a version that supports the driver" if "driver" in reported else ""
     return (
-        f"no CUDA kernels were recorded{called}{reported}; profile a part of the run that launches "
-        "some with: nsys profile -t cuda,nvtx (and --cuda-graph-trace=node where CUDA graphs are "
-        f"used){version}"
+        f"no CUDA kernels were recorded{recorded_calls}{reported}; profile a part of the run that "
+        "launches some with: nsys profile -t cuda,nvtx (and --cuda-graph-trace=node if CUDA graphs "
+        f"are used){version}"
     )
 
 
 def _is_cuda_warning(text: str) -> bool:
-    """Tell whether a text is a warning about CUDA in nsys' own words.
+    """Return whether a text is a warning about CUDA that nsys itself wrote.
 
-    Others may repeat what the recorded program printed.
+    Other texts may contain output of the recorded program.
     """
     words = text.split() if len(text) <= _MAX_WARNING else []
-    named = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
-    return named and all(_PLAIN_WORD.fullmatch(word) for word in words)
+    is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
+    return is_about_cuda and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
 def _list_required_queries(export: Export) -> list[str]:
-    """Return the queries that this export must answer.
+    """Return the queries that must be able to run on this export.
 
-    Where there are CUDA graphs traced as a whole, there need not be a table of kernels.
+    An export of CUDA graphs that were traced as a whole needs no table of kernels.
     """
-    graphs_alone = KERNEL not in export.schema and GRAPH in export.schema
-    return [name for name in _REQUIRED_QUERIES if not (graphs_alone and name == "gpu_work/kernels")]
+    has_only_graphs = KERNEL not in export.schema and GRAPH in export.schema
+    return [
+        name for name in _REQUIRED_QUERIES if not (has_only_graphs and name == "gpu_work/kernels")
+    ]
 
 
 def _check_recorded(export: Export) -> None:
-    """Raise an error where a table or a column is absent that an analysis needs."""
+    """Check that the export has the tables and columns that an analysis needs.
+
+    Raises:
+        NothingToAnalyseError: A table of kernels, calls or ranges is missing.
+        SchemaError: A column is missing.
+    """
     for table in _RECORD_AGAIN:
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
             raise _make_missing_error(export, table)
@@ -115,21 +124,21 @@ def _check_recorded(export: Export) -> None:
 
 
 def _check_ranges(export: Export) -> None:
-    """Check that there are ranges, and that they can be read by name.
+    """Check that there are ranges and that their names can be read.
 
     Raises:
-        NothingToAnalyseError: there is no range of any name.
-        SchemaError: a table or a column that names ranges is missing.
+        NothingToAnalyseError: There are no ranges.
+        SchemaError: A table or column with names of ranges is missing.
     """
     export.require("ranges/any")
     if not export.query_rows(
         "ranges/any", dict(zip(KINDS, nvtx.read_event_types(export), strict=True))
     ):
         raise _make_missing_error(export, NVTX)
-    lacking = export.find_missing("ranges/named")
-    if lacking:
+    missing = export.find_missing("ranges/named")
+    if missing:
         raise SchemaError(
-            f"{export.path}: the export lacks {', '.join(lacking)}, so ranges have no names; "
+            f"{export.path}: the export lacks {', '.join(missing)}, so ranges have no names; "
             f"{EXPORT_AGAIN}"
         )
 
@@ -137,47 +146,66 @@ def _check_ranges(export: Export) -> None:
 def _find_name_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> tuple[list[Limitation], list[Limitation]]:
-    """Return the losses of ranges where a column is absent, and of names not in ``StringIds``."""
-    lost = LimitationKind.RANGE_NAMES_LOST
-    lacking = export.find_missing("ranges/named")
-    names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
+    """Find what is missing from the names of ranges and kernels.
+
+    Args:
+        export: The open export.
+        ranges: Ranges of the profile.
+        kernel_names: Names of kernels.
+
+    Returns:
+        notes: Limitations for missing columns of ranges.
+        unnamed: Limitation for names that ``StringIds`` does not contain.
+    """
+    lost_names = LimitationKind.RANGE_NAMES_LOST
+    missing = export.find_missing("ranges/named")
+    names = [name for name in missing if not name.endswith(".endGlobalTid")]
     notes, unnamed = [], []
     if names:
         reason = f"{export.path} lacks {', '.join(names)}"
-        notes.append(Limitation("names of ranges", reason, kind=lost))
-    if len(names) < len(lacking) and bool(ranges.start_end.any()):
+        notes.append(Limitation("names of ranges", reason, kind=lost_names))
+    if len(names) < len(missing) and bool(ranges.start_end.any()):
         reason = f"{export.path} lacks {NVTX}.endGlobalTid, so they count on their starting thread"
         notes.append(Limitation("ranges that ended on another thread", reason))
     if any(name.startswith("<string ") for name in kernel_names):
         reason = f"{export.path} has none for them in StringIds"
-        unnamed.append(Limitation("names of kernels, and maybe of ranges", reason, kind=lost))
+        unnamed.append(Limitation("names of kernels, and maybe of ranges", reason, kind=lost_names))
     return notes, unnamed
 
 
 def _describe_missing(
     export: Export, counts: Mapping[str, int | None]
 ) -> tuple[tuple[str, ...], bool]:
-    """Return what an export lacks, a sentence each, and whether it can be analysed all the same.
+    """Describe what is missing from an export.
 
     Args:
-        export: the open export.
-        counts: rows of its tables; None where it lacks one.
+        export: The open export.
+        counts: Number of rows of each table, or None if the table is missing.
+
+    Returns:
+        missing: One sentence for each thing that is missing.
+        is_readable: Whether the export can be analyzed nevertheless.
     """
-    lacks = [lack for name in _REQUIRED_QUERIES for lack in export.find_missing(name)]
+    missing = [name for query in _REQUIRED_QUERIES for name in export.find_missing(query)]
     if GRAPH in export.schema:
-        lacks.extend(export.find_missing("gpu_work/graphs"))
+        missing.extend(export.find_missing("gpu_work/graphs"))
     rows = {table: count or 0 for table, count in counts.items()}
-    graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
+    graphs_readable = not any(name.split(".")[0] == GRAPH for name in missing)
     kernels = rows[KERNEL] or (rows[GRAPH] and graphs_readable)
     empty = [] if kernels else [KERNEL]
     empty += [table for table in (RUNTIME, NVTX) if not rows[table]]
     losses = list(dict.fromkeys(_explain_missing(export, table) for table in empty))
     readable = all(map(export.has, _list_required_queries(export))) and not losses
-    columns = [lack for lack in dict.fromkeys(lacks) if "." in lack]
+    columns = [name for name in dict.fromkeys(missing) if "." in name]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
     if columns:
-        losses.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
+        losses.append(f"the export lacks {', '.join(columns)}, which an analysis needs or can use")
     return tuple(losses), readable
+
+
+#: The name filter of an inspection, the ranges that it read, and the number of ranges that it left
+#: out because of impossible times.
+_Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
 @dataclass(frozen=True)
@@ -185,40 +213,38 @@ class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     export: Export
-    # Ranges that an inspection has read, for an analysis, with those left out for their times.
-    _inspected: list[tuple[nvtx.NameFilter, profile.Ranges, int]] = field(default_factory=list)
+    # Results of inspections, which an analysis reuses.
+    _inspected: list[_Inspected] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLE_ROWS, /) -> Mapping[str, int]:
-        """Return how often names occur in a sample of the ranges, spread over the capture."""
+        """Count the names that match in a sample of ranges, spread over the capture."""
         return nvtx.sample_names(self.export, globs, rows)
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
         """Return the profile.
 
         Args:
-            globs: prefilters of the names of ranges.
-            partial: read it all the same where it holds no calls, no ranges, or copies alone.
+            globs: GLOB patterns of range names.
+            partial: Whether to read the export even if it has no calls, no ranges, or no kernels
+                but copies.
 
         Raises:
-            ProfileError: it cannot be read.
-            SchemaError: it lacks a column that is needed.
-            NothingToAnalyseError: kernels, calls or ranges were not recorded.
+            ProfileError: The export cannot be read.
+            SchemaError: A required column is missing.
+            NothingToAnalyseError: Kernels, calls or ranges were not recorded.
         """
         export = self.export
         if not partial:
             _check_recorded(export)
-        # They serve where these names are among them, with ends that no other table tells.
-        earlier = next(
-            (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
-        )
+        inspected = self._find_inspected(globs)
         with time_step("look up strings"):
-            names = earlier[0] if earlier else nvtx.make_name_filter(export, globs)
-        # Calls matter where some can have launched something.
-        called = export.has("calls/all") and export.query_rows("calls/any")
-        calls = ExportedCalls(export, names.call_names) if called else None
+            names = inspected[0] if inspected else nvtx.make_name_filter(export, globs)
+        # Calls are read only if any of them may have launched work.
+        has_calls = export.has("calls/all") and export.query_rows("calls/any")
+        calls = ExportedCalls(export, names.call_names) if has_calls else None
         if not partial and calls is not None:
-            # Threads that have read the kernels go on with these.
-            export.begin("calls/all", calls._convert_block)
+            # Threads that have finished reading kernels continue with calls.
+            export.begin("calls/all", calls.convert_block)
         with time_step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
             activities, notes = work.activities, work.limitations
@@ -232,11 +258,12 @@ class NsysFile:
             latest_ns = 0 if partial or calls is None else calls.find_latest_end_ns()
             return max(int(activities.end_ns.max(initial=0)), latest_ns)
 
-        ranges, impossible = earlier[1:] if earlier else self._read_ranges(names, last_ns)
-        if earlier:
-            ranges = ranges.take(
-                np.array(match_any_glob(globs, ranges.names), bool)[ranges.name_id]
-            )
+        if inspected:
+            _, ranges, n_impossible = inspected
+            matches = np.array(match_any_glob(globs, ranges.names), bool)
+            ranges = ranges.take(matches[ranges.name_id])
+        else:
+            ranges, n_impossible = self._read_ranges(names, last_ns)
         if not partial:
             if not len(ranges):
                 _check_ranges(export)
@@ -255,7 +282,7 @@ class NsysFile:
             limitations=(
                 *notes,
                 *left_out,
-                *profile.report_impossible_times(export.path, {"ranges": impossible}),
+                *profile.report_impossible_times(export.path, {"ranges": n_impossible}),
             ),
             system_calls=nvtx.LongRanges(export, of_system=True)
             if export.has("calls/system")
@@ -268,9 +295,21 @@ class NsysFile:
             copies=lambda: read_copies(export, activities, work.group),
         )
 
+    def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
+        """Return the result of an inspection that contains all ranges that match, or None.
+
+        Results with open ranges are not used, because their ends depend on other tables.
+        """
+        for inspected in self._inspected:
+            names, ranges, _ = inspected
+            if set(globs) <= {*names.globs} and not ranges.cut.any():
+                return inspected
+        return None
+
     def _read_ranges(
         self, names: nvtx.NameFilter, last_ns: Callable[[], int]
     ) -> tuple[profile.Ranges, int]:
+        """Read the ranges of some names; see :func:`bubbleviz.sources.nsys.ranges.read_ranges`."""
         if not names.globs or not self.export.has("ranges/named"):
             return make_no_ranges(), 0
         with time_step("read ranges") as rows:
@@ -279,10 +318,10 @@ class NsysFile:
         return ranges, impossible
 
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
-        """Return the contents of the export, ranges of these names among them.
+        """Return a summary of the contents of the export. ``globs`` select the ranges it counts.
 
         Raises:
-            ProfileError: the file is damaged.
+            ProfileError: The file is damaged.
         """
         export = self.export
         candidates: dict[str, int] = {}
@@ -311,7 +350,7 @@ class NsysFile:
 
 
 def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
-    """Return the error of an export without kernels, or of which each was left out."""
+    """Return the error for an export without kernels, or whose kernels were all left out."""
     left_out = describe_invalid_times(notes)
     if not left_out:
         return _make_missing_error(export, KERNEL)
@@ -322,6 +361,7 @@ def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> Nothi
 
 @contextmanager
 def _open_threads(export: Export) -> Iterator[NsysFile]:
+    """Start the threads that read an export, and stop them on exit."""
     pool = export.open_pool()
     try:
         yield NsysFile(export)
@@ -332,10 +372,15 @@ def _open_threads(export: Export) -> Iterator[NsysFile]:
 
 @contextmanager
 def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an SQLite export, to be read by so many threads.
+    """Open an SQLite export.
+
+    Args:
+        path: Path of the file.
+        jobs: Number of threads that read it.
+        watch: Called with the fraction that has been read.
 
     Raises:
-        ProfileError: it is being written, damaged, or no export.
+        ProfileError: The file is being written, damaged, or not an nsys export.
     """
     with open_export(path, jobs, watch) as export, _open_threads(export) as file:
         yield file
@@ -343,14 +388,19 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
 
 @contextmanager
 def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open a columnar export.
+    """Open a columnar export, a directory of Parquet or Arrow tables.
+
+    Args:
+        path: Path of the directory.
+        jobs: Number of threads that read it.
+        watch: Called with the fraction that has been read.
 
     Raises:
-        ProfileError: it is damaged, or no export.
+        ProfileError: The directory is damaged, or not an nsys export.
     """
-    what = "an export of Parquet or Arrow tables"
-    check_installed(path, what, "duckdb", otherwise="export it as SQLite")
-    # It imports duckdb, which is an optional extra and takes 100 ms to load.
+    noun = "an export of Parquet or Arrow tables"
+    check_installed(path, noun, "duckdb", otherwise="export it as SQLite")
+    # This module imports duckdb, which is an optional dependency and takes 100 ms to load.
     from bubbleviz.sources.nsys.columnar_export import open_directory
 
     with open_directory(path, jobs, watch) as export, _open_threads(export) as file:

@@ -1,4 +1,4 @@
-"""NVTX ranges of an nsys export: of names that conventions may understand, and long ones."""
+"""NVTX ranges of an nsys export: ranges with meaningful names, and long ranges."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
-#: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE, as in ``KINDS``.
+#: Codes of NVTX_EVENTS.eventType, in the order of ``KINDS``, for exports without
+#: ENUM_NSYS_EVENT_TYPE.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
     "NvtxStartEndRange": 60,
     "NvtxtPushPopRange": 70,
     "NvtxtStartEndRange": 71,
 }
-#: How the names of calls begin that have work on a device; nsys records none of HIP.
+#: Prefixes of the names of CUDA calls that launch work. nsys does not record HIP.
 _WORK_CALL_PREFIXES = tuple(start for start in WORK_CALLS if start.startswith("cu"))
-#: A sample is about so many rows, in about so many pieces.
+#: Approximate number of rows in a sample of ranges, and number of pieces it consists of.
 SAMPLE_ROWS = 1 << 14
 _SAMPLE_PIECES = 64
 
@@ -41,22 +42,22 @@ def read_event_types(export: Export) -> tuple[int, ...]:
 
 
 def sample_names(
-    export: Export, globs: Sequence[str], most: int = SAMPLE_ROWS
+    export: Export, globs: Sequence[str], max_rows: int = SAMPLE_ROWS
 ) -> Mapping[str, int]:
-    """Return how often names occur in a sample of the ranges, spread over the capture.
+    """Count the names in a sample of the ranges, in pieces that are spread over the capture.
 
     Args:
-        export: the file.
-        globs: prefilters of the names.
-        most: about so many rows are read.
+        export: The open export.
+        globs: GLOB patterns. Names that match none are left out.
+        max_rows: Approximate number of rows to read.
     """
     if not export.has("ranges/sample"):
         return {}
     first, last = export.find_bounds("ranges/bounds")
-    whole = last - first < most
-    of_piece = most if whole else most // _SAMPLE_PIECES
-    step = most if whole else (last - first) // _SAMPLE_PIECES
-    pieces = [(at, min(at + of_piece - 1, last)) for at in range(first, last + 1, step)]
+    reads_all = last - first < max_rows
+    piece_rows = max_rows if reads_all else max_rows // _SAMPLE_PIECES
+    step = max_rows if reads_all else (last - first) // _SAMPLE_PIECES
+    pieces = [(start, min(start + piece_rows - 1, last)) for start in range(first, last + 1, step)]
     blocks = []
     if pieces:
         selection = Selection(read_event_types(export), tuple(globs))
@@ -65,18 +66,22 @@ def sample_names(
     name_id, names = _number_names(blocks, export.query_texts)
     counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()
     fits = match_any_glob(globs, names)
-    return {name: own for name, own, fit in zip(names, counts, fits, strict=True) if fit}
+    return {name: count for name, count, fit in zip(names, counts, fits, strict=True) if fit}
 
 
 def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Return the number of the name of each row, -1 for none, and the names, each once.
+    """Number the names of rows. A row without a text is named by its registered string.
 
     Args:
-        blocks: of some rows the number of the registered string, of the text, and texts; the string
-            names a row without a text.
-        strings: gives registered strings by number.
+        blocks: For each block of rows, the id of each row's registered string, the index of its
+            text, or -1 for none, and the texts.
+        strings: Function that returns the registered strings of some ids, keyed by id.
+
+    Returns:
+        name_id: Index of each row's name, or -1 if it has none.
+        names: Distinct names.
     """
     numbering = Numbering[str]()
     parts, text_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -87,20 +92,20 @@ def _number_names(
     rest = np.flatnonzero(name_id == NONE)
     text_id = np.concatenate(text_ids)[rest]
     ids = find_distinct(text_id)
-    known = strings(ids[ids != ABSENT])
-    of_ids = [numbering.number(known[i]) if i in known else NONE for i in ids.tolist()]
-    name_id[rest] = np.array(of_ids, np.int64)[find_positions(ids, text_id)]
+    text_of_id = strings(ids[ids != ABSENT])
+    numbers = [numbering.number(text_of_id[i]) if i in text_of_id else NONE for i in ids.tolist()]
+    name_id[rest] = np.array(numbers, np.int64)[find_positions(ids, text_id)]
     return name_id, numbering.values
 
 
 @dataclass(frozen=True)
 class NameFilter:
-    """Names to read: by patterns, and as registered strings, by id.
+    """Names of the ranges and calls to read.
 
     Attributes:
-        globs: prefilters of the names of ranges.
-        strings: registered strings that pass one.
-        call_names: registered names of ``WORK_CALLS``.
+        globs: GLOB patterns of range names.
+        strings: Registered strings that match one of the patterns, keyed by id.
+        call_names: Registered names of calls that launch work (``WORK_CALLS``), keyed by id.
     """
 
     globs: tuple[str, ...]
@@ -109,41 +114,51 @@ class NameFilter:
 
 
 def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
-    """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
+    """Look up the registered strings of names in one pass over ``StringIds``, which may be long.
+
+    Args:
+        export: The open export.
+        globs: GLOB patterns of range names.
+    """
     texts = export.find_strings((*globs, *(f"{start}*" for start in _WORK_CALL_PREFIXES)))
     calls = {i: text for i, text in texts.items() if text.startswith(_WORK_CALL_PREFIXES)}
     fits = match_any_glob(globs, calls.values())
-    others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
-    strings = {i: text for i, text in texts.items() if i not in others}
+    other_calls = {i for i, fit in zip(calls, fits, strict=True) if not fit}
+    strings = {i: text for i, text in texts.items() if i not in other_calls}
     return NameFilter(tuple(globs), strings, calls)
 
 
 def read_ranges(
     export: Export, names: NameFilter, last_ns: Callable[[], int]
 ) -> tuple[Ranges, int]:
-    """Return the ranges of some names, and the number of those with impossible times.
+    """Read the ranges of some names.
 
     Args:
-        export: the open export.
-        names: of the ranges to read.
-        last_ns: gives the latest time elsewhere in the capture; called if a range is open then.
+        export: The open export.
+        names: Names of the ranges to read.
+        last_ns: Function that returns the latest time in other tables. It is called only if ranges
+            were open at the end of the capture; they end at that time.
+
+    Returns:
+        ranges: The ranges with possible times.
+        n_impossible: Number of ranges that were left out because of impossible times.
 
     Raises:
-        ProfileError: the file is damaged, or holds text where a number belongs.
+        ProfileError: The file is damaged, or contains text in place of a number.
     """
     kinds = read_event_types(export)
     selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
     blocks = [*export.stream_named("ranges/named", selection)]
     # Only rows that passed the patterns come here.
     texts = [(values[5], *of_rows) for values, *of_rows in blocks]
-    name_id, own_names = _number_names(texts, lambda _: names.strings)
+    name_id, range_names = _number_names(texts, lambda _: names.strings)
     columns = [np.empty((6, 0), np.int64), *(block[0] for block in blocks)]
     start_ns, end_ns, kind, thread, end_thread, _ = np.concatenate(columns, axis=1)
     cut = end_ns == ABSENT
     keep = mask_possible(start_ns, np.where(cut, start_ns, end_ns))
     if cut.any():
-        sane = slice(None) if keep is None else keep
-        times = np.concatenate((start_ns[sane], end_ns[sane]))
+        valid = slice(None) if keep is None else keep
+        times = np.concatenate((start_ns[valid], end_ns[valid]))
         end_ns[cut] = int(times.max(initial=last_ns()))
     ranges = Ranges(
         start_ns=start_ns,
@@ -153,18 +168,18 @@ def read_ranges(
         start_end=np.isin(kind, (kinds[1], kinds[3])),
         cut=cut,
         name_id=name_id,
-        names=own_names,
+        names=range_names,
     )
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
 
 @dataclass(frozen=True)
 class LongRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog`; it can be read while the export is open.
+    """A :class:`~bubbleviz.model.profile.RangeLog` that can be read as long as the export is open.
 
     Attributes:
-        export: the open export.
-        of_system: whether these are calls of the operating system instead of ranges.
+        export: The open export.
+        of_system: Whether to read calls of the operating system instead of ranges.
     """
 
     export: Export
@@ -173,45 +188,75 @@ class LongRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return what lasts so long on some threads and touches any of some times.
+        """Return the ranges of some threads that are long enough and overlap one of some intervals.
 
-        Only start, end, thread and name are known.
+        Only their start, end, thread and name are read.
+
+        Args:
+            shortest_ns: Minimum duration.
+            threads: Threads of the ranges.
+            since_ns: Starts of the intervals.
+            until_ns: Ends of the intervals.
+            of: Thread of each interval, or None if all intervals count for all threads. It only
+                limits what is read: a range that overlaps another thread's interval may be
+                returned.
         """
         times = intervals.union(since_ns, until_ns)
         blocks: Iterable[Named] = ()
         name = "calls/system" if self.of_system else "ranges/lasting"
         if len(times[0]) and self.export.has(name):
             threads = find_distinct(threads)
-            whose = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
-            groups = 1 if of is None else len(threads)
-            owner, *sought = intervals.group_union(whose, groups, since_ns, until_ns)
-            ends = np.searchsorted(owner, np.arange(groups + 1))
-            # Times that are of no thread are those of all.
-            bounds = np.resize(np.column_stack((ends[:-1], ends[1:])), 2 * len(threads))
-            selection = Selection(
-                read_event_types(self.export),
-                threads=tuple(threads.tolist()),
-                shortest_ns=shortest_ns,
-                since_ns=tuple(sought[0].tolist()),
-                until_ns=tuple(sought[1].tolist()),
-                bounds=tuple(bounds.tolist()),
-            )
+            selection = self._select(shortest_ns, threads, since_ns, until_ns, of)
             if self.of_system:
                 blocks = [self.export.read_named(name, selection)]
             else:
                 blocks = self.export.stream_named(name, selection)
-        parts, named = [np.empty((3, 0), np.int64)], []
+        columns, named_blocks = [np.empty((3, 0), np.int64)], []
         for values, number, texts in blocks:
-            before = np.searchsorted(times[1], values[0], side="right")
-            inside = np.flatnonzero(before < np.searchsorted(times[0], values[1]))
-            parts.append(values[[0, 1, 3]][:, inside])
-            named.append((values[5, inside], number[inside], texts))
-        start_ns, end_ns, thread = np.concatenate(parts, axis=1)
-        name_id, names = _number_names(named, self.export.query_texts)
-        # Readers give more or fewer texts of other rows: names come by their first row.
-        known, first = np.unique(name_id, return_index=True)
-        known, used = known[np.argsort(first)], Numbering[str]()
-        # Of none, whose number is -1, the name is the last one.
-        number = np.empty(len(names) + 1, np.int64)
-        number[known] = used.numbers(map((*names, "").__getitem__, known.tolist()))
-        return make_ranges(start_ns, end_ns, thread, number[name_id], used.values)
+            first_interval = np.searchsorted(times[1], values[0], side="right")
+            rows = np.flatnonzero(first_interval < np.searchsorted(times[0], values[1]))
+            columns.append(values[[0, 1, 3]][:, rows])
+            named_blocks.append((values[5, rows], number[rows], texts))
+        start_ns, end_ns, thread = np.concatenate(columns, axis=1)
+        name_id, names = _number_names(named_blocks, self.export.query_texts)
+        return make_ranges(start_ns, end_ns, thread, *_order_names(name_id, names))
+
+    def _select(
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
+    ) -> Selection:
+        """Return the rows to read; see :meth:`lasting`. ``threads`` are distinct and ascending."""
+        group = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
+        n_groups = 1 if of is None else len(threads)
+        owner, starts, ends = intervals.group_union(group, n_groups, since_ns, until_ns)
+        offsets = np.searchsorted(owner, np.arange(n_groups + 1))
+        # Intervals without a thread apply to all threads, so their bounds are repeated.
+        bounds = np.resize(np.column_stack((offsets[:-1], offsets[1:])), 2 * len(threads))
+        return Selection(
+            read_event_types(self.export),
+            threads=tuple(threads.tolist()),
+            shortest_ns=shortest_ns,
+            since_ns=tuple(starts.tolist()),
+            until_ns=tuple(ends.tolist()),
+            bounds=tuple(bounds.tolist()),
+        )
+
+
+def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Number names in the order of their first rows, without unused names.
+
+    The result does not depend on the rows that a reader read in addition.
+
+    Args:
+        name_id: Index of each row's name, or -1 for none, which becomes the name "".
+        names: Names.
+
+    Returns:
+        name_id: New index of each row's name.
+        names: Names of the rows.
+    """
+    used_ids, first_row = np.unique(name_id, return_index=True)
+    used_ids, ordered = used_ids[np.argsort(first_row)], Numbering[str]()
+    # The last entry is for rows without a name (-1).
+    new_id = np.empty(len(names) + 1, np.int64)
+    new_id[used_ids] = ordered.numbers(map((*names, "").__getitem__, used_ids.tolist()))
+    return new_id[name_id], ordered.values

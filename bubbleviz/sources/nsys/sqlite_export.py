@@ -175,28 +175,31 @@ class DirectReader:
     def read_named(
         self, name: str, selection: export.Selection, stretches: Iterable[tuple[int, int]]
     ) -> export.Named | None:
-        """Return the selected rows of a query; see :meth:`Export.named`."""
+        """Return the selected rows of a query; see :meth:`Export.read_named`."""
         by_time, sampled = name == "ranges/lasting", name == "ranges/sample"
         name = "ranges/named" if by_time or sampled else name
         if self._unusual_table or name not in self._tables:
             return None
-        table, place = self._tables[name], self._tables[name].places
+        table, column_index = self._tables[name], self._tables[name].places
         options: dict[str, Any] = {}
         if name == "strings/matching":
             stretches = table.iter_pieces(_STRING_PAGES)
         else:
-            options = {"kind": place["eventType"], "kinds": selection.kinds}
-            options |= {"id": place["textId"], "ids": None if sampled else selection.text_ids}
+            options = {"kind": column_index["eventType"], "kinds": selection.kinds}
+            options |= {
+                "id": column_index["textId"],
+                "ids": None if sampled else selection.text_ids,
+            }
             if not sampled:
-                options |= {"start": place["start"], "end": place["end"]}
+                options |= {"start": column_index["start"], "end": column_index["end"]}
         if by_time:
-            options |= {"thread": place["globalTid"]}
+            options |= {"thread": column_index["globalTid"]}
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
             options |= {"times": (selection.since_ns, selection.until_ns, selection.bounds)}
         if sampled:
             # Only the kind and the id of the text are read: other columns may be damaged.
             table = replace(table, integers=table.integers[[2, 5]])
-        text = place["text" if "text" in place else "value"]
+        text = column_index["text" if "text" in column_index else "value"]
         globs = selection.globs
         if by_time or (sampled and not globs):
             globs = ("*",)
@@ -208,13 +211,13 @@ class DirectReader:
 
 
 class SqliteExport(export.Export):
-    """An SQLite file; each thread opens it for itself.
+    """An SQLite file. Each thread opens its own connection.
 
     Args:
-        database: the file as this thread has opened it.
-        stored: how it stores the columns of tables that queries read, rows of schema.sql.
-        jobs: how many threads read.
-        watch: takes the share that has been read.
+        database: The file as opened by this thread.
+        stored: Columns of the tables that queries read, rows of schema.sql.
+        jobs: Number of threads that read.
+        watch: Called with the fraction that has been read.
     """
 
     any_order = True
@@ -227,7 +230,7 @@ class SqliteExport(export.Export):
         database.create_views(
             {name: f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items()}
         )
-        # Reads the largest tables faster; or the reason why nothing does.
+        # Reader of the largest tables, or the reason why their pages cannot be read directly.
         self.direct: DirectReader | str = ""
         self.opened_files = ExitStack()
         self._of_thread = local()
@@ -235,7 +238,7 @@ class SqliteExport(export.Export):
 
     @property
     def database(self) -> sqlite.Database:
-        """The file as this thread has opened it."""
+        """The file as opened by this thread."""
         if not hasattr(self._of_thread, "database"):
             self._of_thread.database = sqlite.Database(self.path, QUERIES, self._first.views)
             self.opened_files.callback(self._of_thread.database.close)
@@ -243,12 +246,12 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
+        """Describe what has read the large tables so far, with the reason if that is SQLite."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 
     def count_max_rows(self) -> int:
-        """Return a number of rows that no table exceeds."""
+        """Return an upper bound of the number of rows of every table."""
         return self._first.max_rows
 
     def count_rows(self, table: str) -> int:
@@ -256,7 +259,7 @@ class SqliteExport(export.Export):
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query that gives few, or any text."""
+        """Return the rows of a query with few rows, or with text columns."""
         return self.database.query_rows(query(name), binds)
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
@@ -268,23 +271,26 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return those of some numbers of names that calls may have."""
+        """Return the given name ids that any call may have."""
         direct = self.direct
-        found = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
-        return super().filter_called_names(numbers) if found is None else found
+        called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
+        return super().filter_called_names(numbers) if called is None else called
 
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield what reads each stretch of rows.
+        """Yield a function for each part of a table, which reads its rows.
 
-        A table with so few rows for its numbers that most would be empty is one.
+        A table whose row numbers are sparse is a single part, because most parts would be empty.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
-        sparse = last - first >= self.count_max_rows()
-        length = last - first + 1 if sparse else _NAMED_ROWS if selection else ROWS
-        for at in range(first, last + 1, max(length, 1)):
-            yield partial(self._read_part, name, selection, range(at, min(at + length, last + 1)))
+        is_sparse = last - first >= self.count_max_rows()
+        length = _NAMED_ROWS if selection else ROWS
+        if is_sparse:
+            length = last - first + 1
+        for start in range(first, last + 1, max(length, 1)):
+            part = range(start, min(start + length, last + 1))
+            yield partial(self._read_part, name, selection, part)
 
     def _read_part(
         self, name: str, selection: export.Selection | None, part: range
@@ -294,7 +300,7 @@ class SqliteExport(export.Export):
         return part, self.read_range(name, part[0], part[-1])
 
     def read_range(self, name: str, first: int, last: int) -> Ints:
-        """Return the columns of a query in the rows of some numbers."""
+        """Return the columns of a query in rows ``first`` to ``last``, shape (columns, rows)."""
         columns = None
         if isinstance(self.direct, DirectReader):
             columns = self.direct.read_columns(name, first, last)
@@ -307,7 +313,7 @@ class SqliteExport(export.Export):
         selection: export.Selection,
         stretches: Sequence[tuple[int, int]] = (EVERY_ROW,),
     ) -> export.Named:
-        """Return the selected rows of a query, in stretches from a row to a row or of all."""
+        """Return the selected rows of a query with their texts; see :meth:`Export.read_named`."""
         if isinstance(self.direct, DirectReader):
             rows = self.direct.read_named(name, selection, stretches)
             if rows is not None:
@@ -319,29 +325,34 @@ class SqliteExport(export.Export):
     def _read_named(
         self, name: str, selection: export.Selection, first: int, last: int
     ) -> export.Named:
-        """Return the selected rows as SQLite finds them."""
+        """Return the selected rows of a query, read by SQLite.
+
+        Damaged rows of ranges/named raise an error. Other queries of ranges only collect hints, so
+        they return no rows if any row is damaged.
+        """
         binds = export.make_binds(selection, first, last)
-        asked = query(name)
-        nothing = export.combine_named(np.empty((len(asked.columns) - 1, 0), np.int64), ())
-        batch = self.database.read_batch(asked, {given: binds[given] for given in asked.parameters})
+        query_ = query(name)
+        no_rows = export.combine_named(np.empty((len(query_.columns) - 1, 0), np.int64), ())
+        batch = self.database.read_batch(
+            query_, {parameter: binds[parameter] for parameter in query_.parameters}
+        )
         if batch is None:
-            return nothing
+            return no_rows
         *numbers, text = batch.columns
         texts = sqlite.decode_texts(text)
-        # What is looked at beside the ranges of some names may lack those that are damaged.
-        needed = name == "ranges/named"
-        if needed and any(column.null_count for column in numbers):
+        needs_all = name == "ranges/named"
+        if needs_all and any(column.null_count for column in numbers):
             raise self._make_null_error()
         text_among_ranges = self._make_value_error(
             f"{export.NVTX} contains text in place of a number"
         )
-        if needed and {type(value) for value in texts} - {str, type(None)}:
+        if needs_all and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges
         try:
             values = sqlite.stack_integers(numbers)
         except ValueError as error:
-            if not needed:
-                return nothing
+            if not needs_all:
+                return no_rows
             raise text_among_ranges from error
         return export.combine_named(values, texts)
 
@@ -351,9 +362,9 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
     """Open an export read-only.
 
     Raises:
-        ProfileError: it is being written, damaged, or no SQLite file; a view or a virtual table
-            stands for a table: such may give rows without end; or a table hides its row numbers,
-            by which it is read.
+        ProfileError: The file is being written, is damaged, or is not an SQLite database. Or a
+            table is a view or a virtual table, which could return an endless number of rows, or
+            hides its row numbers, which are needed to read it.
     """
     with sqlite.open_database(path, QUERIES) as database:
         stored = sqlite.read_stored_columns(database, QUERIES.columns_read)
@@ -366,7 +377,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
                     f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        # Who waits for threads reads, too, and more of all these than cores hinder each other.
+        # The thread that waits for the others reads as well, so there are as many as cores.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, open_pages(path) as pages:

@@ -1,4 +1,4 @@
-"""Synchronisation in an nsys export: events that were recorded, and waits for them."""
+"""Synchronization in an nsys export: recorded events, and waits for them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ _WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
 def read_synchronisation(
     export: Export,
 ) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
-    """Return what an export holds of waiting, None where that is nothing, and what is lost.
+    """Read the synchronization events of an export.
+
+    Returns:
+        synchronisation: Event records and waits, or None if no waits were recorded.
+        limitations: One limitation for each table that exists but lacks required columns.
 
     Raises:
-        ProfileError: the export is damaged.
+        ProfileError: The export is damaged.
     """
     waits = export.query_columns(_WAITS)
     waits = waits[:, waits[6] != NOTHING]
     queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
     losses = tuple(
-        Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
+        Limitation("what streams waited for", f"{export.path} lacks {', '.join(missing)}")
         for name in queries
-        for lacking in (export.find_missing(name),)
+        for missing in (export.find_missing(name),)
         if table_of(name) in export.schema and not export.has(name)
     )
     if not waits.shape[1]:

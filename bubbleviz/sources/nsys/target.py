@@ -1,4 +1,4 @@
-"""The recorded machine and session of an nsys export: its host, clock, GPUs, threads, overheads."""
+"""Reads the host, clock, GPUs, threads and profiler overheads of an nsys export."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
 
-#: The loss where an optional query cannot run, or gives nothing though it must.
+#: The limitation if an optional query cannot run or returns no rows.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/host": "the hostname; the file counts as a host of its own, --same-clock joins files",
@@ -23,7 +23,10 @@ _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
 def read_source(export: Export) -> profile.Source:
-    """Return where the profile comes from, and when its session began."""
+    """Return the host, versions and session start of an export.
+
+    Without a hostname, the name of the file identifies the host.
+    """
     rows = export.query_rows_if_possible("target/metadata")
     versions = {row[0]: row[1] for row in rows}
     hostname = export.query_value("target/host")
@@ -41,26 +44,27 @@ def read_source(export: Export) -> profile.Source:
 
 
 def _to_int(value: object) -> int | None:
+    """Return a value if it is an integer, or None."""
     return value if isinstance(value, int) else None
 
 
 def read_threads(export: Export) -> tuple[profile.Thread, ...]:
-    """Return the names of threads."""
+    """Return the threads that have a name, sorted by number."""
     rows = export.query_rows_if_possible("target/threads")
-    named = [
+    thread_names = [
         (export.to_integer(thread), number) for thread, number in rows if isinstance(number, int)
     ]
-    texts = export.query_texts(np.array(sorted({number for _, number in named}), np.int64))
-    threads = {(thread, texts[number]) for thread, number in named if number in texts}
+    texts = export.query_texts(np.array(sorted({number for _, number in thread_names}), np.int64))
+    threads = {(thread, texts[number]) for thread, number in thread_names if number in texts}
     return tuple(profile.Thread(thread, name) for thread, name in sorted(threads))
 
 
 def read_devices(export: Export) -> tuple[profile.Device, ...]:
-    """Return the GPUs by the numbers that processes give them.
+    """Return the GPUs, with the device number that each process uses for them.
 
-    ``TARGET_INFO_CUDA_DEVICE`` gives each process's number of a GPU; without it, the CUDA driver's
-    own number (``cuDevice``) is taken, which may differ from ``id``. Where none has one (reports of
-    2020 that a newer nsys exported), ``id`` is that number.
+    ``TARGET_INFO_CUDA_DEVICE`` contains the device numbers of each process. Without it, the device
+    number of the CUDA driver (``cuDevice``) is used for all processes, which may differ from
+    ``id``. If no GPU has one (reports of 2020 exported by a newer nsys), ``id`` is used.
     """
     rows = export.query_rows_if_possible(_GPUS)
     gpus = {
@@ -71,9 +75,9 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
     }
     if all(gpu.device_id == NONE for gpu in gpus.values()):
         gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
-    # A GPU without a number beside others that have one is none of CUDA's.
-    numbered = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
-    by_number = tuple(sorted(numbered, key=lambda d: d.device_id))
+    # If only some GPUs have a number, CUDA does not use the others.
+    cuda_gpus = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
+    by_number = tuple(sorted(cuda_gpus, key=lambda d: d.device_id))
     unknown = profile.Device(None, NONE, "", None)
     by_process = []
     for pid, device, gpu_id, uuid in export.query_rows_if_possible(_CUDA_DEVICES):
@@ -90,15 +94,20 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
 
 
 def _parse_uuid(text: str) -> str | None:
-    """Return a UUID; None where nsys did not know it."""
+    """Return a UUID, or None if nsys wrote a placeholder of zeros."""
     return text if text.strip("0-") else None
 
 
 def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
-    """Return when the profiler paused processes, and what of it was left out."""
+    """Return the times at which the profiler paused processes.
+
+    Returns:
+        overheads: The pauses with possible times.
+        limitations: A limitation that counts the pauses that were left out.
+    """
     start_ns, end_ns, thread = export.query_columns("target/overheads")
     overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
-    # CUPTI writes 0 for a time that it lacks. Times below 0 are those before the session's start.
+    # CUPTI writes 0 for a missing time. Times below 0 are before the start of the session.
     is_timed = start_ns != 0
     is_possible = profile.mask_possible(start_ns, end_ns)
     keep = is_timed if is_possible is None else is_timed & is_possible
@@ -107,23 +116,25 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 
 
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
-    """Return the losses by the absence of optional tables, columns and rows."""
+    """Return limitations for optional tables, columns and rows that are missing."""
     losses = []
 
-    def lose(what: str, name: str, *, empty: bool, column: str = "") -> None:
-        lacking = export.find_missing(name)
+    def add_limitation(what: str, name: str, *, empty: bool, column: str = "") -> None:
+        missing = export.find_missing(name)
         if name == "target/threads":
-            lacking += export.find_missing("strings/by_id")
-        # Without unique ids beside them, those of the GPUs stand for them.
-        if lacking and not (name == _CUDA_DEVICES and export.has(name)):
-            losses.append((what, f"lacks {', '.join(lacking)}"))
+            missing += export.find_missing("strings/by_id")
+        # Without unique ids of CUDA devices, the unique ids of the GPUs are used.
+        if missing and not (name == _CUDA_DEVICES and export.has(name)):
+            losses.append((what, f"lacks {', '.join(missing)}"))
         elif empty:
             losses.append((what, f"has none in {table_of(name)}{column}"))
 
-    for name, what in _LIMITATION_OF_QUERY.items():
-        lose(what, name, empty=name != "target/threads" and export.query_value(name) is None)
-    lose("GPU models", _GPUS, empty=export.query_value(_GPUS) is None)
+    for name, subject in _LIMITATION_OF_QUERY.items():
+        add_limitation(
+            subject, name, empty=name != "target/threads" and export.query_value(name) is None
+        )
+    add_limitation("GPU models", _GPUS, empty=export.query_value(_GPUS) is None)
     rows = export.query_rows_if_possible(_CUDA_DEVICES)
     unknown = all(row[2] == NONE for row in rows)
-    lose("GPU ids", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
-    return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in losses)
+    add_limitation("GPU ids", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
+    return tuple(Limitation(subject, f"{export.path} {reason}") for subject, reason in losses)

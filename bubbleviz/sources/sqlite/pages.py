@@ -270,10 +270,10 @@ class PageTable:
 def unpack_rows(rows: PackedRows) -> NamedRows:
     """Return rows with their texts as distinct strings."""
     columns, packed = rows
-    numbered = native.number_texts(packed, columns[-1])
-    if numbered is None:
+    numbers_and_bounds = native.number_texts(packed, columns[-1])
+    if numbers_and_bounds is None:
         raise RuntimeError("packed rows come only from compiled code")
-    number, bounds = numbered
+    number, bounds = numbers_and_bounds
     bounds_of_texts = bounds.tolist()
     texts = [
         packed[start : start + size].decode("utf-8", "replace") for start, size in bounds_of_texts

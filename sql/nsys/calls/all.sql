@@ -1,7 +1,8 @@
--- Every CUDA API call; some rows, in the order the export holds them.
+-- All CUDA API calls in a range of rows, in the order of the export.
 --
--- One call can appear twice under one correlation id, as runtime API and as driver API. Without one
--- (-2^40) it launched nothing. No row is left out, so that a row's place gives its number.
+-- A call can appear twice with one correlation id, as a call of the runtime API and of the driver
+-- API. A call without a correlation id (-2^40) launched nothing. No row is left out, so the position
+-- of a row shows its number.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
 SELECT

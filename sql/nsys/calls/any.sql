@@ -1,4 +1,4 @@
--- One CUDA API call that can have launched something, if the export holds any.
+-- One CUDA API call that may have launched work, if the export contains one.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(correlationId)
 SELECT call.correlationId AS correlation_id  -- of the first

@@ -2,8 +2,8 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT
-    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS other) AS first_row,  -- its number
-    call._rowid_ AS last_row,  -- its number
+    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS other) AS first_row,  -- id
+    call._rowid_ AS last_row,  -- id
     call.start AS start_ns  -- when the last one began
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
 ORDER BY call._rowid_ DESC

@@ -4,7 +4,7 @@
 --
 -- requires: calls(row_number, thread, correlation_id, name_id)
 SELECT
-    call.row_number AS row_number,  -- its number
+    call.row_number AS row_number,  -- id
     COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
     COALESCE(call.correlation_id, -1099511627776) AS correlation_id  -- -2^40: it launched nothing
 FROM calls AS call

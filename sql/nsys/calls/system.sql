@@ -1,7 +1,7 @@
--- Every call of the operating system by some threads (a JSON array) that lasts so long.
+-- Calls of the operating system by some threads (a JSON array) with a minimum duration.
 --
--- Those that touch a time, as nsys -t osrt records them: waits, files, and what else takes long.
--- Columns as in ranges/named.sql.
+-- Only calls that overlap an interval are returned. nsys -t osrt records waits, file accesses and
+-- other long calls. The columns are those of ranges/named.sql.
 --
 -- requires: OSRT_API(start, end, globalTid, nameId)
 SELECT
@@ -14,7 +14,7 @@ SELECT
     NULL AS text  -- every name is registered
 FROM OSRT_API AS called
 WHERE
-    -- Damaged times may differ by more than 64 bits hold.
+    -- The difference of damaged times may not fit in 64 bits.
     CAST(called."end" AS HUGEINT) - called.start >= $shortest
     AND called.globalTid IN (
         SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted

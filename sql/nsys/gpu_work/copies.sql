@@ -1,7 +1,7 @@
--- Every memory copy on a device, in the order the export holds them.
+-- All memory copies on a device, in the order of the export.
 --
--- Of kinds 11 to 13 (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD) are pages of managed memory that the
--- driver moves when they are touched; no call launches them.
+-- Kinds 11 to 13 (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD) are pages of managed memory that the
+-- driver migrates when they are accessed. No call launches them.
 --
 -- requires: copies(row_number, start_ns, end_ns, device_id, process, correlation_id, kind)
 SELECT

@@ -2,8 +2,8 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start)
 SELECT
-    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- its number
-    kernel._rowid_ AS last_row,  -- its number
+    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- id
+    kernel._rowid_ AS last_row,  -- id
     kernel.start AS start_ns  -- when the last one began
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
 ORDER BY kernel._rowid_ DESC

@@ -1,4 +1,4 @@
--- How many kernels the table holds; unlike a part of its rows, SQLite counts none of a damaged one.
+-- Number of kernels of each device. Damaged row numbers do not end a scan of the whole table early.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(deviceId)
 SELECT

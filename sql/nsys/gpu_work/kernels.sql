@@ -1,4 +1,4 @@
--- Every kernel, without its stream; some rows, in the order the export holds them (by start).
+-- Every kernel, without its stream; some rows, in the order of the export (by start).
 --
 -- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id)
 SELECT

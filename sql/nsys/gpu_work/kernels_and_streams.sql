@@ -1,4 +1,4 @@
--- Every kernel with its stream; some rows, in the order the export holds them.
+-- Every kernel with its stream; some rows, in the order of the export.
 --
 -- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id, stream_id)
 SELECT

@@ -1,4 +1,4 @@
--- Every memset on a device, in the order the export holds them.
+-- Every memset on a device, in the order of the export.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMSET(start, end, deviceId, correlationId, globalPid)
 SELECT

@@ -1,4 +1,4 @@
--- One NVTX range of whatever name, if the export holds any.
+-- One NVTX range with any name, if the export contains one.
 --
 -- requires: NVTX_EVENTS(eventType)
 SELECT named.eventType AS event_type  -- push/pop or start/end

@@ -2,8 +2,8 @@
 --
 -- requires: NVTX_EVENTS(eventType)
 SELECT
-    (SELECT MIN(other._rowid_) FROM NVTX_EVENTS AS other) AS first_row,  -- its number
-    named._rowid_ AS last_row,  -- its number
+    (SELECT MIN(other._rowid_) FROM NVTX_EVENTS AS other) AS first_row,  -- id
+    named._rowid_ AS last_row,  -- id
     named.eventType AS event_type  -- what the last one is
 FROM NVTX_EVENTS AS named
 ORDER BY named._rowid_ DESC

@@ -1,6 +1,6 @@
--- Every NVTX range of some threads (a JSON array) that lasts so long and touches a time.
+-- NVTX ranges of some threads (a JSON array) with a minimum duration that overlap an interval.
 --
--- Those that were open when the capture ended are not among them. Columns as in named.sql.
+-- Ranges that were open when the capture ended are left out. The columns are those of named.sql.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 SELECT
@@ -10,11 +10,11 @@ SELECT
     COALESCE(lasting.thread, -1) AS thread,  -- thread that opened it
     COALESCE(lasting.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
     COALESCE(lasting.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    lasting.text AS text  -- its name, where it is not registered
+    lasting.text AS text  -- its name, or NULL if registered
 FROM ranges AS lasting
 WHERE
     lasting.row_number BETWEEN $first AND $last
-    -- Damaged times may differ by more than 64 bits hold.
+    -- The difference of damaged times may not fit in 64 bits.
     AND CAST(lasting.end_ns AS HUGEINT) - lasting.start_ns >= $shortest
     AND lasting.thread IN (
         SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted

@@ -1,11 +1,11 @@
--- Every NVTX range in some rows whose name may follow a convention, in the export's order.
+-- NVTX ranges whose name may follow a convention, in a range of rows, in the order of the export.
 --
--- Names are filtered here, in C, so that a deeply annotated export costs only its scan: by GLOB
--- patterns, given as JSON arrays, which DISTINCT has SQLite parse once, not at every row. Those that
--- begin with a letter stand behind one pattern for all their first letters; of the others two stand
--- for themselves, and the rest behind one for the text that they share. A name is given as text, or
--- as a registered string, of which strings/matching.sql gives the wanted ones; it says why the filter
--- stands in both.
+-- Names are filtered in the query, so that an export with many other ranges costs only its scan. The
+-- patterns are JSON arrays; DISTINCT makes SQLite parse them once instead of for every row. Patterns
+-- that begin with a letter are tested only if one pattern for all first letters matches. Of the other
+-- patterns, two are tested directly, and the rest only if a pattern for their common text matches. A
+-- name is a text or a registered string. strings/matching.sql finds the registered strings that
+-- match; it explains why the filter is in both files.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)
@@ -21,7 +21,7 @@ SELECT
     COALESCE(named.thread, -1) AS thread,  -- thread that opened it
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
     COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    named.text AS text  -- its name, where it is not registered
+    named.text AS text  -- its name, or NULL if registered
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN $first AND $last

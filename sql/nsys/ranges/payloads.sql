@@ -1,4 +1,4 @@
--- What NVTX ranges carry as bytes (extended payloads), in some rows, in the export's order.
+-- Bytes of the extended payloads of NVTX ranges, in a range of rows, in the order of the export.
 --
 -- requires: NVTX_EVENTS(start, globalTid, binaryData)
 SELECT

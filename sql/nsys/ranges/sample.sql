@@ -4,7 +4,7 @@
 SELECT
     named.event_type AS event_type,  -- push/pop or start/end
     COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    named.text AS text  -- name of the range, where it is not registered
+    named.text AS text  -- name of the range, or NULL if registered
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN $first AND $last

@@ -1,8 +1,8 @@
--- Registered strings whose text passes one of some GLOB patterns.
+-- Registered strings whose text matches one of the GLOB patterns.
 --
--- ranges/named.sql filters the texts beside the ranges in the same way. The filter stands in both, as
--- a view takes no parameters: one of all names would have to join the strings to every range before
--- it is filtered.
+-- ranges/named.sql filters the texts of ranges in the same way. The filter is in both files, because
+-- a view has no parameters: a view of all names would have to join the strings to every range before
+-- filtering.
 --
 -- requires: strings(id, value)
 WITH

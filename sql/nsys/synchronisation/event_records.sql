@@ -1,4 +1,4 @@
--- Every call that recorded a CUDA event, in the order the export holds them.
+-- Every call that recorded a CUDA event, in the order of the export.
 --
 -- requires: event_records(row_number, process, device_id, stream_id, event_id, pairing, correlation_id, completed_ns)
 SELECT

@@ -1,8 +1,8 @@
--- Every wait of a stream or a host, in the order the export holds them.
+-- All waits of streams and of the host, in the order of the export.
 --
--- What waits for what follows from which of stream and event a row names (CUPTI gives the other as
--- 2^32 - 1, read as -1). The numbers of syncType changed from version to version, and some exports
--- come with an ENUM_CUPTI_SYNC_TYPE that is not that of their rows, so that neither is read.
+-- The kind of wait follows from whether a row names a stream, an event or both (CUPTI writes 2^32 - 1
+-- for none, which is read as -1). syncType and ENUM_CUPTI_SYNC_TYPE are not read: the codes differ
+-- between versions, and the table of some exports does not belong to their rows.
 --
 -- requires: waits(row_number, process, device_id, stream_id, event_id, pairing, correlation_id, start_ns)
 SELECT

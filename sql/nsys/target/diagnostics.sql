@@ -1,4 +1,4 @@
--- Warnings and errors of nsys and of what it injects, in the order the export holds them.
+-- Warnings and errors of nsys and of what it injects, in the order of the export.
 --
 -- requires: DIAGNOSTIC_EVENT(severity, text)
 SELECT event.text AS text  -- what went wrong

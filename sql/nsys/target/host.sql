@@ -1,4 +1,4 @@
--- The recorded host's name, and nothing else of its environment.
+-- The name of the recorded host. No other part of its environment is read.
 --
 -- requires: TARGET_INFO_SYSTEM_ENV(name, value)
 SELECT env.value AS hostname  -- as the host calls itself

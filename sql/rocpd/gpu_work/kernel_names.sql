@@ -2,8 +2,8 @@
 --
 -- requires: symbols(id, name)
 SELECT
-    symbol.id AS kernel_id,  -- its number
-    symbol.name AS name  -- demangled where it can be
+    symbol.id AS kernel_id,  -- id
+    symbol.name AS name  -- demangled if possible
 FROM symbols AS symbol
 WHERE symbol.name IS NOT NULL
 ORDER BY symbol.id

@@ -1,8 +1,8 @@
--- Texts of ranges, by their events: of some (a JSON array), or of all (NULL).
+-- Texts of ranges, for some events (a JSON array of ids) or for all events (NULL).
 --
 -- requires: events(id, extra)
 SELECT
-    event.id AS event_id,  -- its number
+    event.id AS event_id,  -- id
     CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- of the range
 FROM events AS event
 WHERE

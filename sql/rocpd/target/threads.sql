@@ -2,9 +2,9 @@
 --
 -- requires: threads(id, tid, process_id, name)
 SELECT
-    thread.id AS thread_id,  -- its number
-    COALESCE(thread.tid, -1) AS tid,  -- the operating system's
+    thread.id AS thread_id,  -- id
+    COALESCE(thread.tid, -1) AS tid,  -- id of the operating system
     COALESCE(thread.process_id, -1) AS process_id,  -- number of its process
-    thread.name AS name  -- NULL where it has none
+    thread.name AS name  -- its name, or NULL if it has none
 FROM threads AS thread
 ORDER BY thread.id

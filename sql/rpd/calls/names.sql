@@ -2,7 +2,7 @@
 --
 -- requires: rocpd_string(id, string)
 SELECT
-    named.id AS name_id,  -- its number
+    named.id AS name_id,  -- id
     CASE named.string
         WHEN 'UserMarker' THEN 'roctxRangePush'
         ELSE named.string

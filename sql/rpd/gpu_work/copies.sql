@@ -5,18 +5,18 @@
 SELECT
     copied.start_ns AS start_ns,  -- when it began
     copied.end_ns AS end_ns,  -- when it finished
-    COALESCE(copied.process_id, -1) AS process_id,  -- that launched it; -1 unknown
+    COALESCE(copied.process_id, -1) AS process_id,  -- that launched it, or -1 if unknown
     COALESCE(copied.agent_id, -1) AS to_agent_id,  -- number of the GPU that ran it
     -1 AS from_agent_id,  -- not recorded
-    COALESCE(copied.call_id, -1) AS event_id,  -- number of the launching call; -1 none
-    COALESCE(copy_call.size, -1) AS size,  -- number of bytes; -1 unknown
+    COALESCE(copied.call_id, -1) AS event_id,  -- number of the launching call, or -1 for none
+    COALESCE(copy_call.size, -1) AS size,  -- number of bytes, or -1 if unknown
     CASE
         WHEN copied.kind GLOB '*Fill*' OR copied.kind GLOB '*Memset*' THEN -1
         WHEN copied.kind GLOB '*HostToDevice*' THEN 1
         WHEN copied.kind GLOB '*DeviceToHost*' THEN 2
         WHEN copied.kind GLOB '*DeviceToDevice*' THEN 3
         ELSE 0
-    END AS direction  -- code of Direction in model/copies.py; -1 for a fill
+    END AS direction  -- code of Direction in model/copies.py, or -1 for a fill
 FROM work AS copied
 LEFT JOIN copy_calls AS copy_call ON copied.call_id = copy_call.call_id
 WHERE NOT copied.is_kernel

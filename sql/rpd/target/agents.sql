@@ -2,7 +2,7 @@
 --
 -- requires: rocpd_op(gpuId)
 SELECT DISTINCT
-    op.gpuId AS agent_id,  -- its number
+    op.gpuId AS agent_id,  -- id
     op.gpuId AS device_id,  -- number among the GPUs
     '' AS name  -- not recorded
 FROM rocpd_op AS op

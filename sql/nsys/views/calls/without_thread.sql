@@ -8,5 +8,5 @@ SELECT
     NULL AS thread,  -- not recorded
     call.correlationId AS correlation_id,  -- CUPTI's number of the call, unique within a process
     call.nameId AS name_id,  -- StringIds.id of its name
-    call.returnValue AS error  -- number of the error; 0 for none
+    call.returnValue AS error  -- number of the error, or 0 for none
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call

@@ -1,4 +1,4 @@
--- NVTX ranges and marks of exports that hold every name as a registered string.
+-- NVTX ranges and marks of exports in which every name is a registered string.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, textId)
 SELECT

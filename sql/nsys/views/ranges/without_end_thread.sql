@@ -8,6 +8,6 @@ SELECT
     named.eventType AS event_type,  -- ENUM_NSYS_EVENT_TYPE.id: push/pop, start/end, mark and others
     named.globalTid AS thread,  -- that opened it: host id, process id and thread id
     NULL AS end_thread,  -- not recorded
-    named.text AS text,  -- name; NULL where it is registered
+    named.text AS text,  -- name, or NULL if it is registered
     named.textId AS text_id  -- StringIds.id of a registered name
 FROM NVTX_EVENTS AS named

@@ -2,8 +2,8 @@
 --
 -- requires: rocpd_info_agent(id, type, type_index, name)
 SELECT
-    agent.id AS id,  -- its number
+    agent.id AS id,  -- id
     agent.type AS type,  -- CPU, GPU or NIC
-    agent.type_index AS type_index,  -- number among those of its type
+    agent.type_index AS type_index,  -- number among the agents of its type
     agent.name AS name  -- for example gfx942
 FROM rocpd_info_agent AS agent

@@ -1,8 +1,8 @@
--- What calls, ranges and device work have in common.
+-- Events of calls, ranges and GPU work.
 --
 -- requires: rocpd_event(id, category_id, stack_id, correlation_id, extdata)
 SELECT
-    event.id AS id,  -- its number
+    event.id AS id,  -- id
     event.category_id AS category_id,  -- what kind it is, by a string or a category
     event.stack_id AS stack_id,  -- shared by a call and what it launched
     event.correlation_id AS correlation_id,  -- by the tool that recorded it

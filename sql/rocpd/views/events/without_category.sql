@@ -2,7 +2,7 @@
 --
 -- requires: rocpd_event(id, stack_id, correlation_id, extdata)
 SELECT
-    event.id AS id,  -- its number
+    event.id AS id,  -- id
     NULL AS category_id,  -- not recorded
     event.stack_id AS stack_id,  -- shared by a call and what it launched
     event.correlation_id AS correlation_id,  -- by the tool that recorded it

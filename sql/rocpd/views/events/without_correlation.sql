@@ -2,7 +2,7 @@
 --
 -- requires: rocpd_event(id, category_id, stack_id, extdata)
 SELECT
-    event.id AS id,  -- its number
+    event.id AS id,  -- id
     event.category_id AS category_id,  -- what kind it is, by a string or a category
     event.stack_id AS stack_id,  -- shared by a call and what it launched
     NULL AS correlation_id,  -- not recorded

@@ -1,8 +1,8 @@
--- What calls, ranges and device work have in common, of files that do not record what launched what.
+-- Events of calls, ranges and GPU work, in files that do not link calls to the work they launched.
 --
 -- requires: rocpd_event(id, category_id, correlation_id, extdata)
 SELECT
-    event.id AS id,  -- its number
+    event.id AS id,  -- id
     event.category_id AS category_id,  -- what kind it is, by a string or a category
     NULL AS stack_id,  -- not recorded
     event.correlation_id AS correlation_id,  -- by the tool that recorded it

@@ -2,7 +2,7 @@
 --
 -- requires: rocpd_info_process(id, pid)
 SELECT
-    process.id AS id,  -- its number
-    process.pid AS pid,  -- the operating system's
+    process.id AS id,  -- id
+    process.pid AS pid,  -- id of the operating system
     NULL AS node_id  -- not recorded
 FROM rocpd_info_process AS process

@@ -2,6 +2,6 @@
 --
 -- requires: rocpd_info_kernel_symbol(id, kernel_name)
 SELECT
-    symbol.id AS id,  -- its number
+    symbol.id AS id,  -- id
     symbol.kernel_name AS name  -- as the compiler writes it
 FROM rocpd_info_kernel_symbol AS symbol

@@ -2,6 +2,6 @@
 --
 -- requires: rocpd_info_kernel_symbol(id, display_name)
 SELECT
-    symbol.id AS id,  -- its number
+    symbol.id AS id,  -- id
     symbol.display_name AS name  -- demangled
 FROM rocpd_info_kernel_symbol AS symbol

@@ -1,7 +1,7 @@
--- Texts of arguments, of which each row has its own.
+-- Texts of arguments, one per row.
 --
 -- requires: rocpd_ustring(id, string)
 SELECT
-    given.id AS id,  -- its number
+    given.id AS id,  -- id
     given.string AS text  -- arguments of a call, or the text of a range
 FROM rocpd_ustring AS given

@@ -2,6 +2,6 @@
 --
 -- requires: rocpd_string(id, string)
 SELECT
-    given.id AS id,  -- its number
+    given.id AS id,  -- id
     given.string AS text  -- arguments of a call, or the text of a range
 FROM rocpd_string AS given
