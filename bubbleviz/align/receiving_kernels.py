@@ -97,7 +97,7 @@ def find_contradicting_kernels(
         ready_ns = _find_ready_times(aligned, find_rank_precedences(aligned))
         on_report = _list_shared_names(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
-            behaviour = "explains the contradiction of clocks if it waits"
+            behaviour = "would explain why clocks contradict each other if it waits"
             yield describe_waiting(name, of_ranks, behaviour, "bubbles may be too small")
 
 

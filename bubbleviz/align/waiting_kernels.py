@@ -71,7 +71,7 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
             for of_rank in compared
         )
         if is_waiting:
-            behaviour = "ends on several of them at once, however early it begins"
+            behaviour = "ends at the same time on several of them, however early it begins"
             yield describe_waiting(name, of_ranks, behaviour, consequence)
 
 
@@ -103,8 +103,7 @@ def describe_waiting(
         "kernels that look like waiting count as compute",
         f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
         f"{format_count(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it "
-        "communicates, list it under communication in a TOML file, and give it with --convention: "
-        f"{format_addition([name])}",
+        f"communicates, list it in a TOML file for --convention: {format_addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,
     )

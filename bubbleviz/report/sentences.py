@@ -325,8 +325,8 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
     ),
     StepCode.SET_STAGE_ORDER: lambda _: (
         "Set the order of stages with --order, or the sizes of the run with --parallel "
-        "tp=,pp=,dp=: the times of microbatches give no order, so what would shorten "
-        "iterations is unknown"
+        "tp=,pp=,dp=: the times of microbatches do not show the order of stages, so what would "
+        "shorten iterations is unknown"
     ),
     StepCode.SET_PIPELINES: _set_pipelines,
     StepCode.NOT_REPLAYED: _describe_not_replayed,

@@ -260,7 +260,7 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
 
     (reason,) = said(report, "contradict each other")
     assert all(words in reason for words in ("node0", "node1", "needs 'B", "needs 'F"))
-    missed = float(reason.split("allow this, by ")[1].split(" us")[0].replace(",", ""))
+    missed = float(reason.split("the error is at least ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
         known = {n for n, r in iteration.ratios.items() if r.value is not None}
@@ -485,12 +485,12 @@ def test_bounds_are_those_of_the_events(
     ("changes", "expected"),
     [
         ({"iterations": 6, "iteration_ranges": True}, ()),
-        ({"iterations": 6}, ("how long their iterations take", "the next best match")),
+        ({"iterations": 6}, ("and the times of events in them", "the next best match")),
         (
             {"iterations": 5, "jitter": 0, "transfer_jitter": 0, "clock_error_ns": ()},
             (
-                "matched by data dependencies, when captures ran, counts and UTC; least sure",
-                "would need clocks that are off by more than half an iteration",
+                "matched by data dependencies, capture times, counts and UTC; least certain",
+                "needs clocks that are wrong by more than half an iteration",
             ),
         ),
     ],
@@ -544,7 +544,7 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
             if ratio.interval is not None:
                 low, high = ratio.interval
                 assert low - 1e-9 <= (true.bubble_ratio[name] or 0) <= high + 1e-9
-    assert said(report, "clocks that were set")
+    assert said(report, "clocks set during the capture")
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])
@@ -575,7 +575,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
     assert len(reasons) == (by_ns != 0)
     assert not report.contradicted("schedule")
     for reason in reasons:
-        missed_us = float(reason.split("and ran ")[1].split(" us")[0].replace(",", ""))
+        missed_us = float(reason.split("but ran ")[1].split(" us")[0].replace(",", ""))
         assert missed_us == pytest.approx(2_000, rel=0.1)
         assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
 

@@ -97,7 +97,7 @@ def test_stages_are_found_though_files_are_missing(tmp_path: Path) -> None:
         assert is_placed(report)
         assert len({rank.pipeline for rank in report.ranks}) == RECIPE.pipelines
         assert report.summary.bubble_ratio["stage"].mean is not None
-        told = f"no profile holds ranks {ranks}; ratios are incomplete"
+        told = f"no profile contains ranks {ranks}; ratios are incomplete"
         assert reasons(report, "ranks without a profile") == [(count, told)]
 
 

@@ -17,7 +17,7 @@ from tests.support.notes import list_restriction_codes
 from tests.support.report_texts import text_of
 
 TWO = Planting(servers=2, jitter=0.05, iterations=4, transfer_ns=20_000)
-SHARED = "one host name of several machines"
+SHARED = "several machines with one host name"
 CONTRADICTED = "ranks of one host contradict each other"
 
 
@@ -78,7 +78,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
     assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)
     (reason,) = notes(report, "iterations across hosts")
-    assert "least sure are worker and worker (machine 2)" in reason
+    assert "least certain are worker and worker (machine 2)" in reason
 
 
 @pytest.mark.parametrize(("tensor", "replicas"), [(1, 2), (2, 1), (2, 2)])

@@ -326,7 +326,7 @@ def test_advice_says_where_stages_may_be_missing(tmp_path: Path) -> None:
 
     start = "Check for missing profiles: "
     assert str(without_first).startswith(
-        f"{start}the ranks of the first stage are numbered from 1, so ranks before them hold"
+        f"{start}the ranks of the first stage are numbered from 1, so lower ranks run"
     )
     assert str(without_last).startswith(f"{start}the last stage idles")
 

@@ -62,7 +62,7 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
         assert notes == [
             Limitation(
                 "ranks without a profile",
-                "the profiles hold 1 (rank 0) of the 64 ranks of the run; ratios are incomplete",
+                "the profiles contain 1 (rank 0) of the 64 ranks of the run; ratios are incomplete",
                 63,
             )
         ]

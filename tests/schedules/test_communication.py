@@ -313,7 +313,7 @@ def test_communication_that_deadlocks_is_named(
                 "0F0,0F1,0SEND_F1,0SEND_F0,0RECV_B0,0B0,0RECV_B1,0B1",
                 "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1",
             ),
-            "rank 0 sends 0SEND_F1 where rank 1 receives 1RECV_F0",
+            "rank 0 sends 0SEND_F1 when rank 1 expects 1RECV_F0",
         ),
     ],
 )

@@ -169,10 +169,10 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     """
     return tuple(
         Limitation(
-            "one host name of several machines",
-            f"profiles of {name} contradict each other on one clock, so they count as "
+            "several machines with one host name",
+            f"profiles of {name} contradict each other if they share one clock, so they count as "
             f"{format_count(len(names), 'machine')}, such as containers with a fixed host name; "
-            f"data dependencies align their clocks, and --same-clock {name} keeps one clock",
+            f"their clocks are aligned by data dependencies; --same-clock {name} keeps one clock",
             len(names),
             LimitationKind.HOST_NAME_SHARED,
             hosts=(name,),
@@ -193,9 +193,9 @@ def list_contradicting_hosts(
     return tuple(
         Limitation(
             "ranks of one host contradict each other",
-            f"operations in profiles of {name} ran before their input was there by the clock that "
-            "they share, and separate clocks do not explain it: some times are wrong, or stages "
-            "are other than inferred (--parallel sets them)",
+            f"on the shared clock of {name}, operations ran before their input was ready, and "
+            "separate clocks do not explain it: some times are wrong, or the inferred stages are "
+            "(--parallel sets them)",
             len(names),
             LimitationKind.RANKS_CONTRADICTED,
             hosts=(name,),

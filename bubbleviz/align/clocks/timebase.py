@@ -137,10 +137,10 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     rows_of_pair = int(pairs.later_row[row]), int(pairs.earlier_row[row])
     stages = " and ".join(str(int(recordings.operations.virtual_stage[at])) for at in rows_of_pair)
     reason = (
-        f"{_describe_need(recordings, pairs, row)} (virtual stages {stages}), and ran "
-        f"{early_ns[row] / 1e3:,.1f} us too early by the clock that both have: times of one of "
-        "them are wrong, its work goes on after what it passes on, or stages are other than "
-        "inferred (--parallel sets them)"
+        f"{_describe_need(recordings, pairs, row)} (virtual stages {stages}), but ran "
+        f"{early_ns[row] / 1e3:,.1f} us too early on their shared clock: times of one of them are "
+        "wrong, one of them passes on its result before it ends, or the inferred stages are wrong "
+        "(--parallel sets them)"
     )
     return (Limitation("ranks of one host contradict each other", reason, len(broken)),)
 
@@ -299,7 +299,7 @@ def _use_session_clocks(
     if broken := early.max(initial=0) > GRAIN_NS:
         row = int(early.argmax())
         reason = (
-            f"{_describe_need(recordings, precedences, row)}, and by UTC it ran "
+            f"{_describe_need(recordings, precedences, row)}, but by UTC it ran "
             f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
             "(!), and --align causal finds better ones"
         )
@@ -342,9 +342,9 @@ def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limi
     ]
     return Limitation(
         "clocks of several hosts",
-        f"no data dependency bounds the clock of {list_first(unbounded, _MAX_NAMES)} against that "
-        f"of {recordings.machines[0]}, so ratios that need a common clock are left out; if UTC is "
-        "right, use --align utc",
+        f"no data dependency relates the clock of {list_first(unbounded, _MAX_NAMES)} to the clock "
+        f"of {recordings.machines[0]}, so ratios that need a common clock are left out; if the UTC "
+        "clocks are right, use --align utc",
         len(unbounded),
     )
 
@@ -366,10 +366,10 @@ def _describe_contradiction(
     )
     return Limitation(
         "clocks of several hosts contradict each other",
-        f"{', and '.join(clauses)}: no clock offsets of {' and '.join(hosts)} allow this, by "
-        f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the profiles "
-        "are not of one run; the offsets with the smallest error are used, and every ratio that "
-        "needs them is marked (!)",
+        f"{', and '.join(clauses)}: no offsets between the clocks of {' and '.join(hosts)} satisfy "
+        f"this; the error is at least {contradiction.by_ns / 1e3:,.1f} us; a clock was set during "
+        "the capture, or the profiles are not from one run; the offsets with the smallest error "
+        "are used, and every ratio that needs them is marked (!)",
     )
 
 
@@ -398,10 +398,11 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
         f", and {format_count(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
     )
     return Limitation(
-        "clocks that were set during the capture",
-        f"about iteration {iteration} the clock of {second} jumps by "
-        f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{further}; uncertainties cover both "
-        "sides of the jump, and every ratio is marked (!), since times on that clock are wrong",
+        "clocks set during the capture",
+        f"near iteration {iteration} the clock of {second} jumps by "
+        f"{-step.by_ns / 1e3:+,.1f} us relative to the clock of {first}{further}; uncertainties "
+        "cover both sides of the jump, and every ratio is marked (!), because times on that clock "
+        "are wrong",
         len(steps),
     )
 

@@ -405,7 +405,7 @@ def _name_iteration(number: int, away: int) -> str:
 
 #: Minimum evidence of a fit, in nats, that a limitation mentions.
 _WORTH = 1.0
-_EVIDENCE = "data dependencies, when captures ran, counts and UTC"
+_EVIDENCE = "data dependencies, capture times, counts and UTC"
 _TO_TELL = (
     "name iterations in ranges, record all ranks from before the first iteration to after the "
     "last, or record more iterations"
@@ -439,13 +439,13 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
         weakest = links[0]
         odds = f"10^{weakest.margin / np.log(10):.0f}"
         sure = f"is {odds} times less likely"
-        lengths = ", and how long their iterations take, event by event"
+        lengths = ", and the times of events in them"
         if weakest.fit < _WORTH:
-            sure, lengths = "would need clocks that are off by more than half an iteration", ""
+            sure, lengths = "needs clocks that are wrong by more than half an iteration", ""
         yield Limitation(
             "iterations across hosts",
-            f"they have no names and are matched by {_EVIDENCE}{lengths}; least sure are "
-            f"{name_hosts(weakest, recordings.ranks)}, where the next best match "
-            f"{describe_rival(weakest)}, and {sure}; name iterations in ranges to be sure",
+            f"unnamed iterations were matched by {_EVIDENCE}{lengths}; least certain are "
+            f"{name_hosts(weakest, recordings.ranks)}, for which the next best match "
+            f"{describe_rival(weakest)} and {sure}; name iterations in ranges to be sure",
             len(links),
         )

@@ -43,7 +43,7 @@ def find_missing_ranks(
             held = f" (rank{'' if count == 1 else 's'} {listed})"
             which = held if within else ""
             return _make_limitation(
-                f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
+                f"the profiles contain {count:,}{which} of the {world:,} ranks of the run",
                 world - count,
             )
         absent, of_run = (
@@ -57,7 +57,7 @@ def find_missing_ranks(
     if len(absent) == 0:
         return ()
     ranks = list_and_count([str(rank) for rank in absent.tolist()], _MAX_LISTED)
-    return _make_limitation(f"no profile holds ranks {ranks}{of_run}", len(absent))
+    return _make_limitation(f"no profile contains ranks {ranks}{of_run}", len(absent))
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
@@ -79,7 +79,7 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
         phrases = list_and_count(
             [f"{sizes[at]} of stage {stages[at]}" for at in is_small.tolist()], _MAX_LISTED
         )
-        reason = f"profiles hold {largest:,} ranks of most stages, but {phrases}"
+        reason = f"profiles contain {largest:,} ranks of most stages, but {phrases}"
         return _make_limitation(reason, int((largest - sizes[is_small]).sum()))
     number, of_pipeline = np.unique(pipeline[is_known], return_inverse=True)
     numbers, stages = np.unique(stage[is_known], return_inverse=True)

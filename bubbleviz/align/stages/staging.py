@@ -521,8 +521,8 @@ def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Lim
     unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",
-        "the times of microbatches give no order; set the order with --order, or replicas of a "
-        "stage with --parallel",
+        "the times of microbatches do not show the order of stages; set it with --order, or set "
+        "replicas of a stage with --parallel",
         unknown,
         LimitationKind.STAGES_UNKNOWN,
     )

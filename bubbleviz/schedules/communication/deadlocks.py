@@ -118,8 +118,7 @@ def check_messages(lowered: LoweredPlan) -> None:
         for transfer in (transfer for step in line for transfer in step.transfers):
             if transfer.message not in wanted:
                 raise MismatchError(
-                    f"rank {device}: {transfer} moves what no operation of another rank needs; "
-                    "leave it out"
+                    f"rank {device}: {transfer} transfers data that no other rank needs; remove it"
                 )
             ends = device, lowered.peer(transfer)
             queue = (*(ends if transfer.sends else ends[::-1]), transfer.sends)
@@ -137,16 +136,16 @@ def check_messages(lowered: LoweredPlan) -> None:
             if end not in there:
                 raise MismatchError(
                     f"rank {plan.placement[end.virtual_stage]} lacks {end}, which "
-                    f"{operation} needs; write both ends of each message"
+                    f"{operation} needs; list both the send and the receive of each message"
                 )
     for sender, receiver, _ in sorted(key for key in queues if key[2]):
         pair = queues[sender, receiver, True], queues[sender, receiver, False]
         crossed = next(((a, b) for a, b in zip(*pair, strict=True) if a != b), None)
         if crossed is not None:
             raise MismatchError(
-                f"rank {sender} sends {Transfer(crossed[0], sends=True)} where rank {receiver} "
-                f"receives {Transfer(crossed[1], sends=False)}, and messages of two ranks match "
-                "in their order; send and receive them in one order"
+                f"rank {sender} sends {Transfer(crossed[0], sends=True)} when rank {receiver} "
+                f"expects {Transfer(crossed[1], sends=False)}; messages between two ranks are "
+                "matched by order, so list them in the same order on both"
             )
 
 
@@ -160,8 +159,8 @@ def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transp
     plan = lowered.plan
     if len(workload.forward_ns) != plan.virtual_stages:
         raise MismatchError(
-            f"{plan.name} has {plan.virtual_stages} virtual stages, and times are of "
-            f"{len(workload.forward_ns)}; give those of one run"
+            f"{plan.name} has {plan.virtual_stages} virtual stages, but times for "
+            f"{len(workload.forward_ns)} were given; use times and plan of the same run"
         )
     check_lowered(lowered, transport)
     return Precedence(lowered, transport, workload).makespan_ns()

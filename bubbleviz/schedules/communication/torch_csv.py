@@ -92,7 +92,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     lines = [list(_parse_items(number, row)) for number, row in enumerate(_read_rows(text), 1)]
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
     if not any(rows):
-        raise InputError("no operation is in it; write one row per rank, as PyTorch does")
+        raise InputError("contains no operation; write one row per rank, as PyTorch does")
     old = any("BW" in cell.text for row in rows for cell in row)
     for row in rows:
         weights = {cell.key for cell in row if cell.phase is Phase.W}
@@ -127,7 +127,8 @@ def write(plan: Plan) -> str:
     """
     if plan.replicas > 1:
         raise UsageError(
-            f"PyTorch's CSV cannot tell the directions of {plan.name} apart; write one pipeline's"
+            f"PyTorch's CSV cannot represent the two directions of {plan.name}; write the order of "
+            "one direction"
         )
     out = io.StringIO()
     rows = ([_format_cell(step.operations) for step in line] for line in model.list_steps(plan))
@@ -147,12 +148,12 @@ def _read_rows(text: str) -> list[list[str]]:
         InputError: The text is not CSV, or has too many cells.
     """
     if "\0" in text:
-        raise InputError("it contains a NUL character; save the plan as text")
+        raise InputError("contains a NUL character; save the plan as text")
     try:
         rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     except csv.Error as error:
         raise InputError(
-            f"not CSV ({error}); write one row per rank, cells with commas between"
+            f"not CSV ({error}); write one row per rank, with cells separated by commas"
         ) from error
     if sum(len(row) for row in rows) > _MOST_CELLS:
         raise InputError(f"more than {_MOST_CELLS:,} cells; give the order of one iteration")
@@ -191,7 +192,7 @@ def _parse_cell(number: int, where: int, text: str) -> _Cell:
         )
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:
-        raise InputError(f"row {number}, cell {where}: no model has a stage {stage}; {_FORM}")
+        raise InputError(f"row {number}, cell {where}: stage {stage} is out of range; {_FORM}")
     return _Cell(number, where, text, int(stage), _PHASES[letters], int(microbatch))
 
 
@@ -202,18 +203,18 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
         row = holder.setdefault(cell.stage, cell.row)
         if row != cell.row:
             raise InputError(
-                f"{cell.place}: stage {cell.stage} is on the rank of row "
-                f"{row} already; a stage has one rank"
+                f"{cell.place}: stage {cell.stage} is already on row {row}; "
+                "each stage belongs to one rank"
             )
     absent = next((stage for stage in range(len(holder)) if stage not in holder), None)
     if absent is not None:
-        raise InputError(f"no row has stage {absent}, of {max(holder) + 1}; write all of them")
+        raise InputError(f"stage {absent} of {max(holder) + 1} is in no row; list all stages")
     stages = Counter(holder.values())
     odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
     if odd is not None:
         raise InputError(
             f"row {odd} has {format_count(stages[odd], 'stage')} and row 1 has {stages[1]}; "
-            "write as many on each"
+            "give all rows the same number"
         )
     return tuple(holder[stage] - 1 for stage in range(len(holder)))
 
@@ -246,12 +247,13 @@ def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
             if step in earlier:
                 first = earlier[step]
                 raise InputError(
-                    f"{cell.place}: {cell.text} is {first.text} in {first.place} again; write each "
-                    "operation once"
+                    f"{cell.place}: {cell.text} repeats {first.text} in {first.place}; "
+                    "list each operation once"
                 )
             if step < max(earlier, default=0):
                 raise InputError(
-                    f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
+                    f"{cell.place}: {cell.text} comes after an operation that needs it; "
+                    "order them F, B, W"
                 )
             earlier[step] = cell
         for key in product(sorted({stage for stage, _ in ran}), range(microbatches)):
@@ -264,7 +266,7 @@ def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
                 lacking = "the weight gradient (W)" if Phase.B in phases else "the backward"
             raise InputError(
                 f"row {number}: stage {key[0]} lacks {lacking} of microbatch "
-                f"{key[1]} (counted from 0); write all operations of an iteration"
+                f"{key[1]} (counted from 0); list all operations of an iteration"
             )
 
 
@@ -289,7 +291,7 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
             ends = transfer.virtual_stage, transfer.other_stage
             outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
             if outside is not None:
-                raise InputError(f"{cell} has no other end: there is no stage {outside}")
+                raise InputError(f"{cell} has no counterpart: there is no stage {outside}")
             own, other = (plan.placement[end] for end in ends)
             if own != device:
                 raise InputError(
@@ -321,13 +323,13 @@ def read_file(path: str) -> model.LoweredPlan:
         InputError: The file cannot be read, has another suffix, or contains no plan.
     """
     if Path(path).suffix.lower() != ".csv":
-        raise InputError(f"{path}: no plan format has this suffix; give a file that ends with .csv")
+        raise InputError(f"{path}: not a plan file; only .csv is supported")
     raw = files.read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
     try:
         return read(raw.decode("utf-8-sig"), to_one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: not UTF-8 text (byte {error.start}); save the plan as UTF-8"
+            f"{path}: is not UTF-8 text (byte {error.start}); save the plan as UTF-8"
         ) from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -147,7 +147,7 @@ def check_enough(layers: int, stages: int) -> None:
             "one; give fewer stages or chunks"
         )
     if layers > MAX_LAYERS:
-        raise UsageError(f"more than {MAX_LAYERS:,} layers; take several as one")
+        raise UsageError(f"more than {MAX_LAYERS:,} layers; combine several into one")
 
 
 def build_layout_workload(
