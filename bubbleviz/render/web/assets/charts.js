@@ -1,10 +1,11 @@
-// Charts beside the timeline, by Vega-Lite: causes by rank, phase times, the iterations' ratios.
+// Vega-Lite charts: idle time of each rank by cause, phase times, and the ratios of iterations.
 
-// More rows than this are shown as stages, and cells of a heat map share a column.
+// Maximum number of bars; above it, ranks are combined into stages. Maximum number of columns of a
+// heat map; above it, several microbatches share a column.
 const MOST_BARS = 64;
 const MOST_COLUMNS = 256;
 
-// Colours of lettering and lines are those of the style sheet, which knows screens from paper.
+// Text and lines have the colours of the style sheet, which distinguishes screens from paper.
 const SHARED = {
   background: null,
   font: "system-ui, sans-serif",
@@ -13,7 +14,7 @@ const SHARED = {
   legend: { orient: "top", columns: 4, symbolType: "square" },
 };
 
-// The bar of a rank: its own, or that of its stage.
+// The bar of a rank, or of its stage.
 function barOf(rows, run, rank, byStage) {
   const { stage } = run.report.ranks[rank];
   const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(rank);
@@ -57,7 +58,7 @@ function causesSpec(run) {
   }
   const used = run.data.causes.filter(({ name }) => values.some((value) => value.cause === name));
   return values.length === 0 ? null : {
-    description: "Bars: idle time of each rank by cause, mean of an averaged iteration, in milliseconds.",
+    description: "Bars: idle time of each rank by cause, mean of the averaged iterations, in milliseconds.",
     data: { values },
     height: rows.size * (rows.size > 24 ? 12 : 20),
     width: "container",
@@ -74,7 +75,7 @@ function causesSpec(run) {
   };
 }
 
-// What a heat map can show: how its cells are coloured, and what of an operation they take.
+// The quantities that a heat map can show: the colours of its cells, and the value of an operation.
 const MEASURES = {
   time: {
     title: "ms", format: ",.3~g", of: (own, row) => own.length_ns[row] / 1e6,
@@ -86,7 +87,7 @@ const MEASURES = {
   },
 };
 
-// By stage and microbatch, what the operations of a phase took in each averaged iteration.
+// The values of the operations of a phase in all averaged iterations, by stage and microbatch.
 function cellsOf(run, phase, measure) {
   const own = run.operations;
   const averaged = new Set(run.report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
@@ -107,7 +108,8 @@ function median(values) {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
-// Cells side by side; where there are too many microbatches, the slowest of some that share one.
+// Assigns cells to columns. If there are too many microbatches, several share a column, which shows
+// the slowest of them.
 function columnsOf(cells) {
   const [first, last] = cells.reduce(([low, high], own) => [Math.min(low, own.microbatch), Math.max(high, own.microbatch)], [Infinity, -Infinity]);
   const share = Math.ceil((last - first + 1) / MOST_COLUMNS);
@@ -142,7 +144,7 @@ function heatSpec(run, phase, name) {
   };
 }
 
-// An axis of iterations: ticks are at places, and named as the report names iterations.
+// An axis of iterations, with ticks at their indices and the names from the report as labels.
 function iterationAxis({ iterations }) {
   const step = Math.ceil(iterations.length / 12);
   const ticks = iterations.map((own) => own.index).filter((index) => index % step === 0);
@@ -153,7 +155,7 @@ function iterationAxis({ iterations }) {
 function trendSpec(run) {
   const { report } = run;
   const known = run.ratioDefinitions.map((own) => own.name);
-  // Ratios that are equal in every iteration share a line, which has all their names.
+  // Ratios that are equal in every iteration share a line, which is labelled with all their names.
   const shown = (name) => JSON.stringify(report.iterations.map((own) => own.bubble_ratio[name]?.toFixed(4)));
   const called = (name) => known.filter((other) => shown(other) === shown(name)).join(" = ");
   const names = known.filter((name) => called(name).split(" = ")[0] === name);
@@ -188,13 +190,13 @@ class Charts {
     this.measure = "time";
   }
 
-  // Draws a chart in its place, which says so where there is nothing to draw.
+  // Draws a chart, or a note if there is nothing to draw.
   async draw(id, spec) {
     const place = document.getElementById(id);
     this.views.get(id)?.finalize();
     this.views.delete(id);
     if (!spec) {
-      place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration has it."));
+      place.replaceChildren(element("p", { class: "quiet" }, "Nothing to show: no averaged iteration has these values."));
       return null;
     }
     const whole = { $schema: "https://vega.github.io/schema/vega-lite/v6.json", config: SHARED, ...spec };
@@ -213,7 +215,7 @@ class Charts {
     if (schedules) await this.draw("schedules-chart", schedules);
   }
 
-  // Draws values of iterations; a click on one shows it in the timeline.
+  // Draws a chart of iterations. A click on a point shows the iteration in the timeline.
   async trend(id, spec) {
     const view = await this.draw(id, spec);
     view?.addEventListener("click", (_, item) => {

@@ -1,6 +1,7 @@
-// Chunks: what a forward of a serving run takes by its tokens, measured and fitted, by virtual stage.
+// Chunks: the time of a forward of a serving run as a function of its tokens, measured and fitted,
+// for each virtual stage.
 
-// Points of a fitted line.
+// Number of points of a fitted line.
 const LINE_POINTS = 33;
 
 const chunkStage = (cost) => (cost.virtual_stage ?? "unknown");
@@ -14,13 +15,13 @@ function chunksPanel(run) {
   const chosen = element("select", { id: "chunk-stage" }, ...costs.map((own, at) => element("option", { value: at }, chunkStage(own))));
   chosen.value = String(slowestChunks(costs));
   return [
-    quiet("Time of a chunk: fixed + tokens × per token + tokens × (tokens + 2 prefix) × attention. The prefix is what the chunk reads of its prompt’s earlier chunks."),
+    quiet("Time of a chunk: fixed + tokens × per token + tokens × (tokens + 2 prefix) × attention. The prefix is the number of tokens in earlier chunks of the same prompt."),
     ...explained("what a chunk costs", chunkCostsTable(costs)),
     element("h3", {}, "Measured chunks and the fit"), element("label", {}, "stage ", chosen), element("div", { id: "chunks-chart", class: "chart" }),
   ];
 }
 
-// The place of the stage whose longest chunk takes longest.
+// The index of the stage whose longest chunk takes most time.
 function slowestChunks(costs) {
   const longest = costs.map((own) => chunkTimeNs(own, own.most_tokens, 0));
   return longest.indexOf(Math.max(...longest));
@@ -36,7 +37,7 @@ function chunkCostsTable(costs) {
   return table(null, ["stage", "chunks", "tokens", "fixed, ms", "per token, µs", "attention, ns", "residual, ms", "explained"], rows, { id: "chunk-costs" });
 }
 
-// Dots: chunks. Lines: the fit without a prefix, and with the longest one that a whole chunk read.
+// Dots: chunks. Lines: the fit without a prefix, and with the longest prefix of a full chunk.
 function chunksSpec(run, place) {
   const cost = run.report.chunk_costs[place];
   if (!cost) return null;
@@ -50,7 +51,7 @@ function chunksSpec(run, place) {
   const x = { field: "tokens", type: "quantitative", title: "tokens of a chunk", scale: { domain: [0, Math.max(cost.most_tokens, 1)] } };
   const y = { field: "ms", type: "quantitative", title: "ms", scale: { zero: true } };
   return {
-    description: `Dots: time of each chunk on stage ${chunkStage(cost)} by its tokens, in milliseconds. Lines: the fit.`,
+    description: `Dots: time of each chunk on stage ${chunkStage(cost)} by number of tokens, in milliseconds. Lines: the fit.`,
     width: "container",
     height: 200,
     layer: [

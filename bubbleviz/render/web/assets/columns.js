@@ -1,4 +1,4 @@
-// What the page carries, unpacked: deflated JSON, and columns by bytes (see page.py).
+// Unpacks the contents of the page: deflated JSON, and columns stored byte by byte (see page.py).
 
 async function inflated(id) {
   const text = document.getElementById(id).textContent.trim();

@@ -1,4 +1,4 @@
-// Details: an operation, a bubble or a window of time in words, on hover and when it is selected.
+// Details: describes an operation, a bubble or a window of time, on hover and when it is selected.
 
 function iterationName(run, index) {
   return index < 0 ? "–" : clean(run.report.iterations[index].name, 40);
@@ -9,8 +9,8 @@ function inIteration(run, index) {
 }
 
 function placed(run, startNs, lengthNs) {
-  return [`${duration(lengthNs)} long, from ${duration(startNs - run.startNs)} on`,
-    `exactly ${exactly(lengthNs)}, from ${exactly(startNs - run.startNs)} on`];
+  return [`${duration(lengthNs)} long, starts at ${duration(startNs - run.startNs)}`,
+    `exactly ${exactly(lengthNs)}, starts at ${exactly(startNs - run.startNs)}`];
 }
 
 function describeOperation(run, row) {
@@ -39,7 +39,7 @@ function describeBubble(run, bubble) {
   return lines;
 }
 
-// What the pointer is on, in two lines; the panel tells the rest once it is selected.
+// A description of the operation or bubble under the pointer, in two lines. The panel shows all details once it is selected.
 function brief(run, { row, bubble }) {
   const own = row >= 0 ? run.operations : run.bubbleRows, at = row >= 0 ? row : bubble;
   if (at < 0) return [];
@@ -47,23 +47,23 @@ function brief(run, { row, bubble }) {
   return [what, `${run.rankLabel(own.rank[at])}, ${duration(own.length_ns[at])}`];
 }
 
-// What a bubble ends with, and what that waited for.
+// The operation that ends a bubble, and the operation that it waited for.
 function waited(run, bubble) {
   const { after, cause, peer_operation: peer, peer_rank: beyond } = run.bubbleRows;
   const lines = [];
   if (after[bubble] >= 0) lines.push(`before ${run.label(after[bubble])}`);
-  if (beyond?.[bubble] >= 0) lines.push(`waited for ${run.rankLabel(beyond[bubble])}, of another pipeline`);
+  if (beyond?.[bubble] >= 0) lines.push(`waited for ${run.rankLabel(beyond[bubble])}, in another pipeline`);
   if (peer[bubble] >= 0) {
     const label = run.label(peer[bubble]), rank = run.rankLabel(run.operations.rank[peer[bubble]]);
     const ends = run.operations.start_ns[peer[bubble]] + run.operations.length_ns[peer[bubble]];
-    // At either end of an iteration nothing but a collective waits for another rank.
+    // At the start and end of an iteration, only collectives wait for another rank.
     const edge = ["warmup", "drain"].includes(run.data.causes[cause[bubble]].name);
-    lines.push(edge ? `waited in a collective for ${rank}, which entered it last, after ${label}` : `waited for ${label} of ${rank}, which ended at ${duration(ends - run.startNs)}`);
+    lines.push(edge ? `waited in a collective for ${rank}, the last rank to enter, which did so after ${label}` : `waited for ${label} of ${rank}, which ended at ${duration(ends - run.startNs)}`);
   }
   return lines;
 }
 
-// The idle intervals right before an operation, cause by cause, in words.
+// The idle time right before an operation, by cause, in words.
 function idleBefore(run, row) {
   const own = run.bubbleRows;
   const parts = new Map();
@@ -92,7 +92,7 @@ function showOperation(run, timeline, row) {
     idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
     element("p", { class: "buttons" }, goTo(timeline, run.neighbour(row, -1), "previous on its rank"), goTo(timeline, run.neighbour(row, 1), "next on its rank")),
     run.data.idle ? null : element("h4", {}, "The same microbatch"),
-    run.data.idle || run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown: only this rank is shown."),
+    run.data.idle || run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown, so only operations of this rank are listed."),
     run.data.idle ? null : element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
       goTo(timeline, own, `${run.label(own)}, ${run.rankLabel(run.operations.rank[own])}, at ${duration(run.operations.start_ns[own] - run.startNs)}`)))),
     chain.length > shown.length ? quiet(`and ${chain.length - shown.length} more`) : null,
@@ -108,7 +108,7 @@ function showBubble(run, timeline, bubble) {
   byId("operation").replaceChildren(
     element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
     element("p", { class: "buttons" }, ...[
-      after[bubble] < 0 ? null : goTo(timeline, after[bubble], `show ${run.label(after[bubble])}, which it precedes`),
+      after[bubble] < 0 ? null : goTo(timeline, after[bubble], `show ${run.label(after[bubble])}, the next operation`),
       peer[bubble] < 0 ? null : goTo(timeline, peer[bubble], `show ${run.label(peer[bubble])}, which it waited for`),
     ].filter(Boolean)));
   byId("live").textContent = lines.join("; ");
@@ -130,13 +130,13 @@ function showWindow(run, range) {
     found.map((own) => [own.name, share(own.ratio), time(own.workNs, unit), time(own.windowNs, unit)]), { id: "window-ratios" });
   const idleUnit = commonUnit(sums);
   const told = run.data.idle ? "" : whole.length
-    ? `Whole iterations here: ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
-    : "No whole iteration here: ratios are of the visible part of each window.";
-  const shown = run.data.shards ? " Of the ranks that the timeline shows." : "";
+    ? `Complete iterations in this window: ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios cover ${whole.length > 1 ? "the windows of these iterations together" : "the windows of this iteration, as in the report"}.`
+    : "No complete iteration in this window: the ratios cover the part of each window that is selected.";
+  const shown = run.data.shards ? " Only the ranks in the timeline are counted." : "";
   place.replaceChildren(...[
     element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
     ...(found.length ? explained("selected window", ratios) : []),
-    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle time here" : "Idle time here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
+    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle time in this window" : "Idle time in this window, within the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
   ]);
   byId("live").textContent = found.map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");

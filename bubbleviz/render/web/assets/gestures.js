@@ -1,4 +1,4 @@
-// Gestures: wheel, pointer and keys on a timeline's canvas.
+// Gestures: handles wheel, pointer and keys on the canvas of a timeline.
 
 class Gestures {
   constructor(timeline) {
@@ -17,7 +17,7 @@ class Gestures {
       this.drag = null;
       this.left();
     });
-    // What lies under the pointer moves away, or the page is left.
+    // The content under the pointer moves away, or the page loses the focus.
     addEventListener("scroll", () => this.left(), { passive: true, capture: true });
     addEventListener("blur", () => this.left());
     addEventListener("keydown", (event) => {
@@ -33,7 +33,7 @@ class Gestures {
     return [event.clientX - box.left, event.clientY - box.top];
   }
 
-  // Without a key the wheel scrolls the page.
+  // Without a modifier key, the wheel scrolls the page.
   wheeled(event) {
     const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
     const zooming = event.ctrlKey || event.metaKey;
@@ -154,7 +154,7 @@ class Gestures {
     act();
   }
 
-  // What was opened last is closed first.
+  // Cancels the most recent action first.
   escape() {
     if (this.drag) this.drag = null;
     if (this.at.window && this.at.selected < 0 && this.at.selectedBubble < 0) this.at.setWindow(null);

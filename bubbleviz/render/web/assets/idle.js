@@ -1,5 +1,5 @@
-// The page on idle time: what it carries, as a run has it. Devices are its ranks, stretches in which
-// anything ran its operations, and activities of hosts the causes of its bubbles.
+// The page of idle time: converts its contents to the structure of a run. Devices become ranks,
+// intervals in which anything ran become operations, and host activities become causes of bubbles.
 
 function runOfIdle(whole) {
   const { idle, tables } = whole;

@@ -1,4 +1,4 @@
-// The page opens: the run is unpacked, the timeline drawn, then all the rest.
+// Opens the page: unpacks the run, draws the timeline, then fills all other sections.
 
 const byId = (id) => document.getElementById(id);
 
@@ -15,12 +15,12 @@ function showHead(run) {
   const words = run.ratioDefinitions.find((own) => own.name === report.headline)?.words;
   byId("definition").textContent = words ? `The ${words}.` : "";
   const hosts = new Set(report.ranks.map((rank) => rank.host)).size;
-  // Those that have the primary ratio: the last one has no period.
+  // Iterations that have the primary ratio. The last iteration has no period.
   const averaged = report.summary.bubble_ratio[report.headline].n;
   const schedule = report.schedule?.name ? `, schedule ${clean(report.schedule.name, 60)}` : "";
   byId("about").textContent =
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${averaged} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
-    `${report.headline} is quoted: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
+    `Headline ratio: ${report.headline} (${clean(report.headline_reason, 400).replace(/\.$/, "")}).`;
   byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
   const further = (report.then ?? []).map((index) => report.advice[index]);
   for (const advice of further.reverse()) {
@@ -32,7 +32,7 @@ function showHead(run) {
   document.title = `${percent(mean)} ${idle}, ${title}`;
 }
 
-// What was measured, by the names of its files, and when.
+// The names of the profiles, and when they were recorded.
 function titleOf(report) {
   const names = report.profiles.map((own) => clean(own.path, 300).split("/").at(-1));
   const more = names.length > 1 ? ` and ${counted(names.length - 1, "other profile")}` : "";
@@ -40,7 +40,7 @@ function titleOf(report) {
   return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "date of recording unknown"];
 }
 
-// What a legend calls phases.
+// Names of phases in the legend.
 const NAMES = { busy: "busy: compute, communication or copies", F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
 
 function showLegend(run, timeline) {
@@ -70,7 +70,7 @@ function showLegend(run, timeline) {
   byId("legend-idle").replaceChildren(...idle);
 }
 
-// The different fills of each phase that occurs, chunk by chunk.
+// The distinct fills of each phase that occurs, in the order of chunks.
 function paintsByPhase(run, phases) {
   const { paint, phase, chunk, rows } = run.operations;
   const found = new Map(phases.map((code) => [code, new Map()]));
@@ -151,7 +151,7 @@ function fillControls(run, timeline, charts) {
 function fillPanels(run, timeline) {
   const fill = (id, ...parts) => byId(`${id}-panel`).append(...parts.filter(Boolean));
   const parts = bubbleParts(run);
-  byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "An older version wrote this report, without the parts.")]);
+  byId("parts-panel").append(...parts.length ? [partsBar(parts), ...explained("causes", partsTable(parts))] : [quiet(run.report.summary.bubble_parts ? "No averaged iteration has a bubble." : "This report was written by an older version and does not contain the parts of the bubble.")]);
   fill("ratios", ...explained("bubble ratios", ratiosTable(run)), definitions(run));
   fill("bubbles", bubblesList(run, timeline));
   const changes = changesTable(run);
@@ -167,23 +167,23 @@ function fillPanels(run, timeline) {
   fill("provenance", ...provenance(run));
 }
 
-// Fills a section that only some runs have; without content it goes, and so does its link.
+// Fills a section that only some runs have. Without content, the section and its link are removed.
 function fillIf(known, id, content) {
   if (known) byId(`${id}-panel`).append(...content());
   else for (const own of [byId(`${id}-section`), document.querySelector(`#contents a[href="#${id}-section"]`).parentElement]) own.remove();
 }
 
-// What is listed by rank: of all, or of those that the timeline shows.
+// Fills the tables that list ranks: all ranks, or the ranks in the timeline.
 function fillRanks(run) {
   const fill = (id, ...parts) => byId(`${id}-panel`).replaceChildren(...parts.filter(Boolean));
-  const which = () => run.data.many ? [quiet(`${partName(run)}: another is chosen at the top.`)] : [];
+  const which = () => run.data.many ? [quiet(`${partName(run)}: choose others in section Pipelines.`)] : [];
   fill("ranks", ...which(), ...explained("ranks", ranksTable(run)));
   const communications = communicationTable(run);
   fill("communication", ...(communications ? [...which(), ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
   fill("coverage", ...which(), ...explained("coverage", coverageTable(run)), ...outside(run));
 }
 
-// The longest bubbles in words; each is shown where it lies in the timeline.
+// The longest bubbles in words. A click on one shows it in the timeline.
 function bubblesList(run, timeline) {
   const { longest_bubbles: all } = run.report;
   if (!all?.length) return quiet("No idle interval stands out.");
@@ -197,7 +197,7 @@ function bubblesList(run, timeline) {
   }));
 }
 
-// The table of contents marks the section that is being read.
+// Marks the current section in the table of contents.
 function followContents() {
   const links = new Map([...document.querySelectorAll("#contents a")].map((own) => [own.getAttribute("href").slice(1), own]));
   const sections = [...links.keys()].map(byId);
@@ -213,9 +213,9 @@ function followContents() {
   mark();
 }
 
-// --- runs of many ranks: a pipeline at a time
+// --- runs of many ranks: one pipeline at a time
 
-// What the timeline shows of many ranks.
+// The name of the pipelines or ranks that the timeline shows if there are many ranks.
 function partName(run) {
   const shown = listedRanks(run);
   const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((own) => own !== null);
@@ -223,7 +223,7 @@ function partName(run) {
   return numbers.length === 1 ? `Pipeline ${numbers[0]}` : `Pipelines ${numbers[0]} to ${numbers.at(-1)}`;
 }
 
-// Takes the ranks of a shard into the run, and names them; the page draws them next.
+// Loads the ranks of a shard into the run, and updates the titles. The caller redraws the page.
 async function takeShard(run, shards, place) {
   const { first, last } = shards.all[place];
   run.take(await shards.tables(place), first, last);
@@ -231,7 +231,7 @@ async function takeShard(run, shards, place) {
   byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
 }
 
-// The shard to begin with: that of a rank that was asked for, or of the middle by its bubble.
+// The first shard to show: the one with the requested rank, or the one with the median bubble ratio.
 function firstShard(run, shards) {
   const asked = run.data.shown_rank === null ? -1 : shards.of(run.data.shown_rank);
   if (asked >= 0) return asked;
@@ -240,7 +240,7 @@ function firstShard(run, shards) {
   return known.length ? known[(known.length - 1) >> 1][1] : 0;
 }
 
-// Shows the pipelines, and what is done where one is chosen.
+// Shows the overview of pipelines, and handles the choice of one.
 function fillOverview(run, shards, shown, drawn) {
   const { content } = byId("overview-parts");
   document.querySelector("#contents ul").prepend(content.querySelector("li"));
@@ -255,7 +255,7 @@ function fillOverview(run, shards, shown, drawn) {
         run.listed = run.alikeRange(rank);
         fillRanks(run);
       }
-      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; bubbleviz analyze -o FILE.svg --ranks ${rank} draws them.`;
+      missing.textContent = `This page does not contain the operations of ${run.rankLabel(rank)}. To draw them, run: bubbleviz analyze -o FILE.svg --ranks ${rank}.`;
       return false;
     }
     latest.wanted += 1;
@@ -277,8 +277,8 @@ function fillOverview(run, shards, shown, drawn) {
     element("div", { class: "pair" },
       element("div", {}, element("h3", {}, "What stands out"), ...standingOut(run, show)),
       element("div", {}, element("h3", {}, "How ranks are spread"), ...explained("how ranks are spread", spreadTable(run)))),
-    ...(left ? [quiet(`The operations of ${counted(left, "part")} of the run, those most like the others, are left out of this page.`)] : []),
-    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}; -o FILE.parquet has them exactly.`)] : []));
+    ...(left ? [quiet(`This page does not contain the operations of ${counted(left, "part")} of the run. These are the parts most similar to the others.`)] : []),
+    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}. Use -o FILE.parquet for exact times.`)] : []));
   run.showBubble = async (rank, atNs) => {
     if (!(await show(rank))) return;
     const { start_ns: start, rank: ranks } = run.bubbleRows;
@@ -295,7 +295,7 @@ async function main() {
   const shards = whole.shards ? new Shards(whole) : null;
   const shown = shards ? firstShard(run, shards) : -1;
   if (shards) await takeShard(run, shards, shown);
-  // A page on idle time has devices for ranks, and its own head and tables.
+  // A page of idle time has devices instead of ranks, and its own head and tables.
   const { idle } = whole;
   if (!idle) showHead(run);
   const callbacks = {
@@ -311,7 +311,7 @@ async function main() {
   };
   callbacks.ratioOf = idle ? (rank) => run.report.ranks[rank].share : (rank, index) => run.rankRatio(rank, index);
   callbacks.ratioTitles = idle ? () => ["idle, all time", "idle"] : (index) => run.ratioTitles(index);
-  // Controls and charts come later.
+  // The charts are created later.
   const parts = { charts: null };
   const timeline = new Timeline(run, byId("timeline"), callbacks);
   run.timeline = timeline;
@@ -347,6 +347,6 @@ async function main() {
 window.bubbleviz = main().catch((error) => {
   const place = byId("failed");
   place.hidden = false;
-  place.textContent = `This page cannot be shown (${error.message}); open it in a current browser, or write it again with bubbleviz analyze -o FILE.html.`;
+  place.textContent = `This page cannot be shown (${error.message}). Open it in a current browser, or write it again with bubbleviz analyze -o FILE.html.`;
   throw error;
 });

@@ -1,4 +1,4 @@
-// Marks: what lies over the rows of a timeline: selection, critical path, window, axis.
+// Marks: draws over the rows of a timeline: selection, critical path, window and axis.
 
 class Marks {
   constructor(timeline) {
@@ -41,7 +41,7 @@ class Marks {
     c.restore();
   }
 
-  // A strip below an operation that bounds the iteration.
+  // A strip along the bottom of an operation on the critical path.
   paintCritical(row, at) {
     const { start_ns: start, length_ns: length } = this.at.run.operations;
     const [left, right] = [this.at.x(start[row]), this.at.x(start[row] + length[row])];
@@ -51,7 +51,7 @@ class Marks {
     this.at.context.fillRect(left, this.at.top(at + 1) - thick, Math.max(right - left, 1), thick);
   }
 
-  // A line from operation to operation of the same microbatch.
+  // Lines that connect the operations of the same microbatch.
   paintChain(place) {
     const { context: c } = this.at;
     const { rank, start_ns: start, length_ns: length } = this.at.run.operations;
@@ -117,7 +117,7 @@ class Marks {
     c.fillText("time since start", 4, 25);
   }
 
-  // What the ratios next to the rows are, above them and right of a place on the axis.
+  // The title of the ratios next to the rows. It is above them, in the room from `left` on.
   paintRatioTitle(left) {
     const { context: c, gutter, canvas } = this.at;
     const titles = this.at.callbacks.ratioTitles?.(this.at.ratedIteration) ?? [];
@@ -146,7 +146,7 @@ class Marks {
     c.restore();
   }
 
-  // How long the window is, over the axis.
+  // The length of the window, drawn over the axis.
   paintLength() {
     if (!this.at.window) return;
     const { context: c } = this.at;
@@ -161,7 +161,7 @@ class Marks {
     c.fillText(text, middle, 25);
   }
 
-  // Which of the rows are in view, where not all are.
+  // A scroll bar, if some rows are out of view.
   paintScroll() {
     const { context: c } = this.at;
     const room = this.at.height - AXIS_HEIGHT;
@@ -172,7 +172,7 @@ class Marks {
   }
 }
 
-// The smallest of 1, 2, 5, 10, ... that is not below a step.
+// The smallest of 1, 2, 5, 10, 20, ... that is at least `least`.
 function niceStep(least) {
   const size = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   return [1, 2, 5, 10].map((times) => times * size).find((step) => step >= least * 0.999);

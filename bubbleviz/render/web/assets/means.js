@@ -1,7 +1,7 @@
-// Means: what the averaged iterations say of each rank. Pages of many ranks carry them as columns.
+// Means of each rank over the averaged iterations. Pages of many ranks contain them as columns.
 
 const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", "overlapped"];
-// A number that is not known, in a column of whole ones.
+// Marks an unknown value in a column of integers. Smaller values are unknown as well.
 const UNKNOWN = -2000000000;
 
 function meanOf(own, of) {
@@ -9,7 +9,7 @@ function meanOf(own, of) {
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-// The rows of each rank in the averaged iterations: columns of an iteration, and the place in them.
+// The entries of each rank in the averaged iterations: the columns of an iteration, and the index in them.
 function entriesByRank(run) {
   const entries = run.report.ranks.map(() => []);
   for (const iteration of run.report.iterations) {
@@ -41,7 +41,7 @@ function meansOfEntries(run) {
 function carriedMeans(run) {
   const table = run.data.meansTable;
   const column = (name, share = 1) => Array.from(table[name], (value) => value <= UNKNOWN ? null : value * share);
-  // By the word between what a column is of and its unit: busy_F_ns.
+  // Columns with a common prefix, keyed by the part between prefix and unit: F for busy_F_ns.
   const columns = (lead) => Object.fromEntries(Object.keys(table).filter((name) => name.startsWith(`${lead}_`))
     .map((name) => [name.slice(lead.length + 1, -"_ns".length), column(name)]));
   return {
@@ -50,7 +50,7 @@ function carriedMeans(run) {
   };
 }
 
-// How numbers are spread: the least, the middle, that which 95 % do not exceed, the most.
+// The distribution of values: minimum, median, 95th percentile and maximum. Nulls are ignored.
 function distribution(values) {
   const sorted = Float64Array.from(values.filter((value) => value !== null)).sort();
   if (!sorted.length) return null;
@@ -63,7 +63,7 @@ function distribution(values) {
   return { low: sorted[0], median: at(0.5), p95: at(0.95), high: sorted.at(-1) };
 }
 
-// Each rank's number as a multiple of the median of its stage; null where it has none.
+// The value of each rank divided by the median of its stage, or null if the rank has no value.
 function toMedianOfStage(run, values) {
   const byStage = new Map();
   run.report.ranks.forEach(({ stage }, rank) => {

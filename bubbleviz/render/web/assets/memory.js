@@ -1,4 +1,4 @@
-// Memory: what ranks and operations allocate, and bubble ratios of schedules against it.
+// Memory: tables of the memory of ranks and operations, and the bubble ratios of schedules by memory.
 
 const MEMORY_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 
@@ -23,7 +23,7 @@ function memoryPanel(run) {
     element("div", {}, element("h3", {}, "Operations"), ...explained("memory of operations", kinds)))];
 }
 
-// Schedules with a ratio and a memory, as dots: those at one place share a dot and its label.
+// One dot per schedule with a known ratio and memory. Schedules with equal values share a dot and its label.
 function schedulePoints(run) {
   const { what_if: others, schedule } = run.report;
   const rows = (others?.rows ?? []).filter((own) => own.name !== "no-delay");
@@ -47,7 +47,7 @@ function schedulesSpec(run) {
   const unit = inBytes ? MEMORY_UNITS.find(([size]) => Math.max(...points.map((own) => own.memory)) >= size) ?? [1, "B"] : [1, ""];
   const most = 1.08 * Math.max(limit ?? 0, ...points.map((own) => own.memory)) / unit[0];
   const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));
-  // The schedules that no other beats in both.
+  // The Pareto front: the schedules that no other schedule beats in both.
   const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
   const told = values.filter((own) => best.includes(own) || /as measured|\(this one\)/.test(own.schedules));
   const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, microbatches of a stage";

@@ -1,4 +1,5 @@
-// The minimap: how busy the ranks are over the whole run, and what of it the timeline shows.
+// The minimap: how busy the ranks are over the whole run, with a frame around the part that the
+// timeline shows.
 
 class Minimap {
   constructor(timeline) {
@@ -19,7 +20,7 @@ class Minimap {
     this.canvas.addEventListener("pointermove", move);
   }
 
-  // By column, the time in which operations ran, added up over the ranks.
+  // The time in which operations ran, summed over the ranks, for each column of pixels.
   busy(columns) {
     const { run } = this.at;
     if (this.counted?.length === columns && this.of === run.operations) return this.counted;

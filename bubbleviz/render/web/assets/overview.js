@@ -1,14 +1,15 @@
-// The overview of a run of many ranks: one cell per stage of a pipeline, by colour; a click shows it.
+// The overview of a run of many ranks: one coloured cell per stage of each pipeline. A click on a cell
+// shows its operations.
 
 const CELL_WIDTH = [5, 16];
 const CELL_HEIGHT = [2, 10];
 const BAND_GAP = 16;
 const OVERVIEW_GUTTER = 92;
 const MOST_TALL = 560;
-// Less than the middle, the middle, more.
+// Colours of values below, at and above the median.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
-// Ranks of a saved report that are listed as far from the others, and how far they are at least: as
-// in rank_means.py.
+// Maximum number of outlier ranks listed for a saved report, and the minimum deviation of the phase
+// time and of the bubble ratio of an outlier. The same values are in rank_means.py.
 const LISTED = 12;
 const LEAST_TIMES = 0.05;
 const LEAST_POINTS = 0.01;
@@ -31,7 +32,8 @@ class Overview {
     this.choose(0);
   }
 
-  // Columns: pipelines; where these are not known, the first copies of all stages, the second ones.
+  // One column per pipeline. If pipelines are unknown, one column for the first copies of all stages,
+  // one for the second copies, and so on.
   pipelines() {
     const found = new Map();
     const copies = new Map();
@@ -50,7 +52,8 @@ class Overview {
     return pipeline === null ? `copy ${copy}` : `pipeline ${pipeline}`;
   }
 
-  // What cells can show: the bubble, and how long work took against the other copies of a stage.
+  // The quantities that cells can show: the bubble ratio, and the time of each phase relative to the
+  // median of its stage.
   known() {
     const { means } = this.run;
     const middle = distribution(means.ratio)?.median ?? 0;
@@ -73,7 +76,7 @@ class Overview {
       element("li", {}, swatch(DIVERGING[place]), words(value) + (place === 0 ? " or less" : place === 2 ? " or more" : ""))));
   }
 
-  // Of several ranks of a stage, that which is farthest from the others.
+  // The value of a cell: among its ranks, the value that is farthest from the median.
   valueOf(ranks) {
     const known = (ranks ?? []).map((rank) => this.measure.values[rank]).filter((value) => value !== null);
     const away = (value) => Math.abs(value - this.measure.middle);
@@ -146,7 +149,7 @@ class Overview {
     }
   }
 
-  // Marks the cells of a column without a pipeline that the timeline shows.
+  // Marks the cells that the timeline shows in a column that is not a pipeline.
   underline(c, column, at) {
     const shown = this.shards?.all[this.shown];
     if (!shown) return;
@@ -256,7 +259,7 @@ class Overview {
     this.show((column.cells.get(this.stages[this.cursor[1]]) ?? [column.first])[0]);
   }
 
-  // Marks what the timeline shows.
+  // Marks the pipeline that the timeline shows.
   mark(shard) {
     this.shown = shard;
     const column = this.columns.find((own) => own.shard === shard);
@@ -265,12 +268,12 @@ class Overview {
   }
 }
 
-// --- what stands out
+// --- outliers
 
-// What stands out, as the report found it; of saved reports, the ranks farthest from the others.
+// The outliers that the report lists. For saved reports, the ranks farthest from the others.
 function standingOut(run, show) {
   const found = run.data.standouts ?? farthest(run);
-  if (!found.length) return [quiet("No rank, host, pipeline or stage does.")];
+  if (!found.length) return [quiet("No rank, host, pipeline or stage stands out.")];
   const rows = found.map((own) => [
     element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, clean(own.name, 120)),
     grouped(own.count), share(own.ratio), `${own.above > 0 ? "+" : ""}${significant(100 * own.above, 2)}`, clean(own.why, 120),
@@ -280,7 +283,7 @@ function standingOut(run, show) {
 
 function farthest(run) {
   const { means } = run;
-  // What takes less of the window more, or less, is not noticeable.
+  // Differences below this part of the window are not noticeable.
   const leastNs = NOTICEABLE * (run.report.summary.window_ns[run.report.headline]?.mean ?? 0);
   const noticed = (times, ns) => (times !== null && Math.abs(ns - ns / times) < leastNs ? 1 : times);
   const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values).map((times, at) => noticed(times, values[at]))]);
@@ -294,7 +297,7 @@ function farthest(run) {
   return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);
 }
 
-// How ranks are spread, one row per quantity; and the ratio of each stage.
+// The distribution of values over ranks, one row per quantity, and of the ratio in each stage.
 function spreadTable(run) {
   const { means } = run;
   const times = [...Object.entries(means.busy).map(([phase, values]) => [`${phase} time`, values]), ["bubble", means.bubble]];

@@ -1,20 +1,20 @@
-// The painter: rows of a timeline on its canvas.
+// The painter: draws the rows of a timeline on its canvas.
 //
-// Where operations are wider than a pixel they are boxes; where they are narrower, each column of
-// pixels shows how its time was spent, by phase, so that nothing is dropped whatever the zoom:
+// Operations wider than a pixel are boxes. If they are narrower, each column of pixels shows how its
+// time was spent, by phase, so that no operation is dropped at any zoom:
 //
 //     zoomed in    │F 3  │F 4  │   │B 0      │      boxes with numbers
 //     zoomed out   ▆▆▆▅▆▇▆▆▅▃▆▆▆▆                  shares of F, B, W, Optimizer in each pixel
 //
-// Either is written into a raster, so that a frame costs its pixels and not its operations. What is
-// over the rows is drawn by the canvas, and the rows are written again only where they changed.
+// Both are written into a raster, so the cost of a frame depends on its pixels, not on its
+// operations. Marks over the rows are drawn by the canvas, and rows are only rewritten if they changed.
 
 const LANE_SHARE = 0.28;
-// Of numbers in boxes, px: the first that fits.
+// Font sizes of numbers in boxes, px. The first size that fits is used.
 const NUMBER_SIZES = [12, 10, 9];
-// A narrower box has no number, px.
+// Minimum width of a box with a number, px.
 const LEAST_NUMBERED = 9;
-// How much of the ground shows through what is not selected.
+// Opacity of the background over operations that are not selected.
 const PALE = 0.72;
 
 class Painter {
@@ -28,7 +28,7 @@ class Painter {
     this.widths = new Map();
   }
 
-  // Forgets the ranks that were shown.
+  // Discards the sums of the previous ranks.
   forget() {
     this.spent = new SpentByRank(this.at.run);
     this.drawn = this.labelled = null;
@@ -55,7 +55,7 @@ class Painter {
     this.at.canvas.dataset.work = this.raster.work;
   }
 
-  // Printers get what a canvas draws, and not the pixels that were put on it.
+  // Printers receive what a canvas draws, but not the pixels that were put on it.
   printRows(left, top) {
     const sheet = document.createElement("canvas");
     [sheet.width, sheet.height] = [this.raster.wide, this.raster.tall];
@@ -63,14 +63,14 @@ class Painter {
     this.at.context.drawImage(sheet, left, top);
   }
 
-  // The plot in pixels of the screen.
+  // Position and size of the plot in pixels of the screen.
   plot() {
     const { scale, canvas } = this.at;
     const [left, top] = [Math.round(this.at.gutter * scale), Math.round(AXIS_HEIGHT * scale)];
     return { left, top, wide: Math.max(1, canvas.width - left), tall: Math.max(1, canvas.height - top) };
   }
 
-  // The first row in view, and the one after the last.
+  // Half-open range of the rows in view.
   inView() {
     const { rowTop, rowHeight, rows, height } = this.at;
     const first = Math.floor(rowTop / rowHeight);
@@ -93,7 +93,7 @@ class Painter {
     for (let row = first; row < last; row += 1) this.paintRow(row);
   }
 
-  // Whole pixels of a time and of a height on the page.
+  // Converts a time, or a height on the page, to whole pixels.
   pixel(timeNs) {
     return Math.round((timeNs - this.at.fromNs) * this.perNs);
   }
@@ -151,7 +151,7 @@ class Painter {
     this.raster.columns([this.at.fromNs, this.at.untilNs], top, bottom, work, workColours, idle, idleColours);
   }
 
-  // Visits intervals in view by their pixels, of those within one pixel the first alone.
+  // Visits the intervals in view with their pixels. Only the first of several in the same pixel is visited.
   distinct(lane, rank, visit) {
     const [low, high] = lane.between(rank, this.at.fromNs, this.at.untilNs);
     const perPixel = 1 / this.perNs;
@@ -159,7 +159,7 @@ class Painter {
     for (let i = low; i < high; i += 1) {
       const start = lane.startNs[i];
       const end = lane.endNs[i];
-      // The next one to look at ends in the next pixel.
+      // Continue with the first interval that ends in a later pixel.
       if (end < drawnTo) {
         i = Math.max(i, above(lane.reachNs, drawnTo, i, high) - 1);
         continue;
@@ -226,7 +226,7 @@ class Painter {
 
   // --- letters
 
-  // Numbers of microbatches, in all whole boxes in view or in none, and of one size.
+  // Microbatch numbers, either in all boxes that are fully in view or in none, all in the same size.
   paintTexts() {
     const { context: c, run, scale, gutter } = this.at;
     if (this.cramped) return;
@@ -241,7 +241,7 @@ class Painter {
     }
   }
 
-  // Digits are equally wide, and a semicolon is narrower.
+  // All digits have the same width, and a semicolon is narrower.
   widthOf(text, size) {
     const key = size * 64 + text.length;
     if (!this.widths.has(key)) {
@@ -251,7 +251,7 @@ class Painter {
     return this.widths.get(key);
   }
 
-  // Names of rows, on a canvas of their own: letters are slow.
+  // Names of rows, on a separate canvas, because drawing text is slow.
   paintLabels() {
     const { scale, gutter, height, canvas } = this.at;
     const key = JSON.stringify([this.at.rowTop, this.at.by, this.at.ink, gutter, height, scale, this.at.rowHeight, this.at.ratedIteration]);
@@ -280,7 +280,7 @@ class Painter {
     c.textAlign = "right";
     const ratio = this.at.callbacks.ratioOf?.(rank, this.at.ratedIteration);
     const text = ratio === null || ratio === undefined ? "" : percent(ratio);
-    // The first and the last of low rows keep their letters whole.
+    // Keeps the names of the first and the last row inside the canvas if rows are low.
     const y = this.at.rowTop ? middle : Math.max(AXIS_HEIGHT + 6, Math.min(this.at.height - 6, middle));
     c.fillText(text, gutter - 10, y);
     const room = gutter - 20 - c.measureText(text).width;
@@ -290,8 +290,8 @@ class Painter {
   }
 }
 
-// A label that is too long loses the place behind its stage, then how many copies it has, or else its
-// middle: ranks differ at its ends.
+// Shortens a label that is too long: drops the location after its stage, then the number of copies,
+// or else cuts out the middle, because the labels of ranks differ at their ends.
 function fitted(c, whole, room) {
   const [place] = whole.split(" · ");
   const [name] = place.split(" (1 of ");
@@ -304,7 +304,7 @@ function fitted(c, whole, room) {
   return cut();
 }
 
-// Idle time as it is hatched in printed pictures: a square tile of pixels.
+// The hatching of idle time, as in printed pictures: a square tile of pixels.
 function hatched(ink, scale) {
   const tile = document.createElement("canvas");
   const size = Math.max(4, Math.round(6 * scale));

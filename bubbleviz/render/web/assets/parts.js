@@ -1,14 +1,14 @@
-// Parts: what the primary ratio is made of, as the report lists it: the largest part first.
+// Parts: the parts of the primary ratio in the order of the report, largest first.
 
 function bubbleParts(run) {
   return (run.report.summary.bubble_parts ?? []).map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
 }
 
-// A bar as wide as the bubble, one box per part, wide enough to be seen.
+// A bar with one box per part, wide enough to be visible.
 function partsBar(parts) {
   const total = parts.reduce((all, own) => all + own.share, 0);
   const words = parts.map((own) => `${own.name} ${percent(own.share)}`).join(", ");
-  const bar = element("div", { class: "parts", role: "img", "aria-label": `The bubble of ${percent(total)} of the window: ${words}` });
+  const bar = element("div", { class: "parts", role: "img", "aria-label": `Parts of the bubble, which is ${percent(total)} of the window: ${words}` });
   for (const own of parts) {
     const box = element("span", { title: `${own.name}: ${percent(own.share)} of the window, ${percent(own.share / total)} of the bubble. ${own.meaning}` });
     box.style.flexGrow = String(own.share / total);

@@ -1,13 +1,13 @@
-// The raster: the plot's pixels, which are written one by one and put on the canvas at once.
+// The raster: the pixels of the plot. They are written one by one and put on the canvas together.
 
 class Raster {
   constructor() {
     this.wide = this.tall = 0;
-    // Look-ups and boxes of the last frame: tests hold them to the number of pixels.
+    // Numbers of look-ups and boxes in the last frame. Tests compare them with the number of pixels.
     this.work = 0;
   }
 
-  // A raster of so many pixels, all of one colour.
+  // Starts a raster of this size, filled with one colour.
   begin(wide, tall, colour) {
     if (wide !== this.wide || tall !== this.tall) {
       [this.wide, this.tall] = [wide, tall];
@@ -18,7 +18,7 @@ class Raster {
     this.work = 0;
   }
 
-  // A box between whole pixels.
+  // Fills a box with whole-pixel bounds.
   box(left, right, top, bottom, colour) {
     const { pixels, wide } = this;
     const from = Math.max(0, left);
@@ -32,7 +32,7 @@ class Raster {
     }
   }
 
-  // A box with a pattern, of a square tile of pixels.
+  // Fills a box with a pattern, a square tile of pixels.
   pattern(left, right, top, bottom, tile) {
     const size = Math.sqrt(tile.length);
     const from = Math.max(0, left);
@@ -46,7 +46,7 @@ class Raster {
     }
   }
 
-  // Columns of a row that show how their time was spent: work from the bottom up, then what is idle.
+  // Fills columns of a row by how their time was spent: work from the bottom up, then idle time.
   columns([fromNs, untilNs], top, bottom, work, workColours, idle, idleColours) {
     const { wide } = this;
     const first = Math.max(0, top);
@@ -94,13 +94,13 @@ class Raster {
   }
 }
 
-// A colour "#rrggbb" as a pixel of image data, which has the lowest byte first.
+// Converts a colour "#rrggbb" to a pixel of image data, in little-endian order.
 function channels(colour) {
   const value = parseInt(colour.slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
-// A pixel with a share of another's colour in it.
+// Mixes a share of another pixel's colour into a pixel.
 function mixed(pixel, other, share) {
   let made = 255 << 24;
   for (const shift of [0, 8, 16]) {

@@ -1,6 +1,7 @@
-// Shards: the ranks of a pipeline or a few, unpacked when they are shown (see shards.py).
+// Shards: the ranks of one or several pipelines, unpacked when they are shown (see shards.py).
 
-// A folded column (0, -1, 1, -2 as 0, 1, 2, 3) of numbers by bytes, the lowest ones first.
+// Decodes a column of zigzag-encoded numbers (0, -1, 1, -2 are stored as 0, 1, 2, 3), which are stored
+// byte by byte, all lowest bytes first.
 function unfolded(bytes, at, rows, width) {
   const values = new Float64Array(rows);
   for (let plane = 0, unit = 1; plane < width; plane += 1, unit *= 256) {
@@ -11,14 +12,14 @@ function unfolded(bytes, at, rows, width) {
   return values;
 }
 
-// Columns that travel as they are; all others are differences from row to row.
+// Columns that are stored directly. All other columns are stored as differences between rows.
 const LENGTHS = new Set(["length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"]);
 
 function summedUp(steps) {
   for (let i = 1; i < steps.length; i += 1) steps[i] += steps[i - 1];
 }
 
-// The tables of a block: times as doubles, which are exact below 2**53, the rest as 32 bits.
+// The tables of a block: times as doubles, which are exact below 2**53, all other columns as 32-bit integers.
 function blockTables(buffer) {
   const bytes = new Uint8Array(buffer);
   const length = new DataView(buffer).getUint32(0, true);
@@ -37,7 +38,7 @@ function blockTables(buffer) {
   return tables;
 }
 
-// Where the intervals of operations lie, from how far that is from their operations.
+// Start times of the intervals of operations, from their offsets to the operations.
 function restorePieces(own, operations) {
   const { later_ns: start, longer_ns: length } = own;
   for (let i = 0; i < own.rows; i += 1) {
@@ -57,12 +58,12 @@ class Shards {
     this.blocks = new Map();
   }
 
-  // The shard of a rank; -1 where the page has none.
+  // The index of the shard with a rank, or -1 if the page does not contain the rank.
   of(rank) {
     return this.all.findIndex((own) => own.first <= rank && rank < own.last);
   }
 
-  // The tables of a shard, as a page of few ranks has them.
+  // The tables of a shard, in the format of a page with few ranks.
   async tables(place) {
     const { first, structure, times } = this.all[place];
     const [own, tables] = await Promise.all([this.block(structure), this.block(times)]);

@@ -1,23 +1,24 @@
-// Slowdowns: how many times as long as an ideal iteration, by stage and replica and by iteration.
+// Slowdowns: actual divided by ideal duration, by stage and replica, and by iteration.
 
-// All ranks differ a little: smaller slowdowns have no colour. The darkest colour is at least this much above.
+// All ranks differ a little, so slowdowns up to USUAL_SLOWDOWN have no colour. The darkest colour is
+// at least LEAST_RANGE above it.
 const USUAL_SLOWDOWN = 1.02;
 const LEAST_RANGE = 0.1;
 const MOST_REPLICAS = 64;
-// Letters stay readable on the darkest colour, on light and on dark pages.
+// Opacity of the darkest colour. Text on it is readable on light and on dark pages.
 const DARKEST = 0.65;
 
 function slowdownPanel(run) {
   const { slowdown } = run.report;
   if (!slowdown) return [quiet(run.data.unsaved.no_slowdowns || "Unknown for this run.")];
   const total = element("b", { title: String(slowdown.total) }, slowdown.total.toFixed(3));
-  const words = element("p", {}, `An iteration takes ${duration(slowdown.original_ns)}, and an ideal one, with mean times everywhere, ${duration(slowdown.ideal_ns)}: `, total, " times as long. The slowdown of a rank is the smaller of those of its stage and of its replica.");
+  const words = element("p", {}, `An iteration takes ${duration(slowdown.original_ns)}, `, total, ` times as long as an ideal iteration (${duration(slowdown.ideal_ns)}), in which equal operations take their mean time. The slowdown of a rank is the slowdown of its stage or of its replica, whichever is smaller.`);
   const ranks = slowdownTable(run);
   const curve = element("div", {}, element("h3", {}, "Slowdown of each iteration"), element("div", { id: "slowdown-trend", class: "chart" }));
   return [words, element("div", { class: "pair" }, ...(ranks ? [element("div", {}, element("h3", {}, "Slowdown of each rank"), ranks)] : []), curve)];
 }
 
-// The slowdown of each replica's stages, by replica and then by stage: that of the slowest rank.
+// The slowdown of each stage of each replica, keyed by replica and then by stage: the slowdown of the slowest rank.
 function slowdownsByReplica(run) {
   const replicas = new Map();
   const { number, slowdown } = run.report.slowdown.by_rank;
@@ -31,7 +32,7 @@ function slowdownsByReplica(run) {
   return replicas;
 }
 
-// A row for each replica and a column for each stage; of many replicas, those with the slowest ranks.
+// One row per replica and one column per stage. If there are many replicas, only those with the slowest ranks are listed.
 function slowdownTable(run) {
   const all = [...slowdownsByReplica(run)];
   if (!all.length) return null;
@@ -57,14 +58,14 @@ function slowdownSpec(run) {
   if (!slowdown) return null;
   const values = slowdown.by_iteration.number.map((index, at) => ({ index, iteration: clean(iterations[index].name, 40), slowdown: slowdown.by_iteration.slowdown[at] }));
   return values.length === 0 ? null : {
-    description: "Line: the slowdown of each iteration, in times of an ideal iteration.",
+    description: "Line: the slowdown of each iteration relative to an ideal iteration.",
     data: { values },
     width: "container",
     height: 150,
     layer: [{ mark: { type: "line", strokeWidth: 1.5 } }, { mark: { type: "point", size: 45, filled: true, opacity: 1, tooltip: true, cursor: "pointer" } }],
     encoding: {
       x: iterationAxis(run.report),
-      y: { field: "slowdown", type: "quantitative", title: "times an ideal iteration", axis: { format: ".3~f" }, scale: { zero: false } },
+      y: { field: "slowdown", type: "quantitative", title: "slowdown", axis: { format: ".3~f" }, scale: { zero: false } },
       color: { value: "#0072b2" },
       tooltip: [{ field: "iteration" }, { field: "slowdown", format: ".4~f" }],
     },

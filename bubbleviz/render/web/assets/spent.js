@@ -1,10 +1,10 @@
-// Spent: how the time of each pixel was spent, where intervals are narrower than pixels.
+// Spent: how the time of each pixel was spent, for intervals narrower than a pixel.
 //
-// Running sums of time by code make a pixel's shares two look-ups, and a grid of places makes each
-// look-up a step or two: a frame costs its pixels, however many intervals there are.
+// Running sums of time by code give the shares of a pixel in two look-ups, and a regular grid makes
+// each look-up one or two steps. The cost of a frame depends on its pixels, not on its intervals.
 
 class Spent {
-  // Of the rows from low to high of a lane, which are in order of start; codes are below `count`.
+  // The rows of a lane from low to before high, sorted by start. Codes are from 0 to before `count`.
   constructor(lane, low, high, codeOf, count) {
     const rows = high - low;
     this.startNs = lane.startNs.subarray(low, high);
@@ -21,7 +21,7 @@ class Spent {
     this.grid();
   }
 
-  // For times at regular steps, how many intervals have begun before.
+  // Number of intervals that start before each of a series of regularly spaced times.
   grid() {
     const rows = this.startNs.length;
     this.cells = Math.max(1, rows);
@@ -38,7 +38,7 @@ class Spent {
     return cell < 0 ? 0 : cell > this.cells ? this.cells : cell;
   }
 
-  // How many intervals have begun at a time.
+  // Number of intervals that have started by a time.
   begun(timeNs) {
     const cell = this.cell(timeNs);
     let low = this.places[cell];
@@ -48,8 +48,8 @@ class Spent {
     return low;
   }
 
-  // Time spent by code up to a time: whole intervals from the sums, without what is still to come
-  // of the one at it. Written into `spent`; returns their total.
+  // Time spent up to a time, by code: the sums of all intervals that have started, minus the rest of
+  // an interval that is still running. Written into `spent`.
   until(timeNs, spent) {
     const { count, sums } = this;
     const next = this.begun(timeNs);
@@ -59,14 +59,14 @@ class Spent {
   }
 }
 
-// The sums of the ranks of a run, made when first asked for.
+// The sums of the ranks of a run, computed when first needed.
 class SpentByRank {
   constructor(run) {
     this.run = run;
     this.made = new Map();
   }
 
-  // By colour of operations, for one of their lanes.
+  // The sums by colour of operations, for a lane of operations.
   work(lane, rank) {
     return this.of(`${rank} ${lane === this.run.compute}`, () => {
       const { paint } = this.run.operations;
@@ -87,7 +87,7 @@ class SpentByRank {
     });
   }
 
-  // By cause of bubbles, or of bubbles alone.
+  // The sums of bubbles, by cause or in total.
   idle(rank, byCause) {
     return this.of(`${rank} ${byCause ? "causes" : "bubbles"}`, () => {
       const { bubbles, data } = this.run;

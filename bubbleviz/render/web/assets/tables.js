@@ -1,15 +1,17 @@
-// The report's numbers as tables, taken from the report itself.
+// Tables of the numbers in the report.
 
-// So many hosts and profiles are listed.
+// Maximum number of rows in the tables of hosts, profiles and memory.
 const MOST_LISTED = 256;
 
-// What takes, or hides, a smaller share of a window is not noticeable: the project has one bound.
+// Minimum fraction of a window that counts as noticeable, the same as in the report.
 const NOTICEABLE = 0.01;
 
-// The primary ratio and what bounds it: clocks where they leave more open than iterations do.
+// The mean of the primary ratio, and a description of its range and its limitations. Clock bounds are
+// only mentioned if they are wider than the confidence interval.
 function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
-  // The confidence interval of two values is 12.7 standard errors to either side: they say more.
+  // For two values, the confidence interval is 12.7 standard errors to either side, so the values
+  // themselves are more informative.
   const pair = spread.n === 2 ? ` (${percent(spread.min)} and ${percent(spread.max)} in two iterations)` : null;
   const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
   const range = pair ?? interval;
@@ -21,7 +23,8 @@ function headlineOf(report) {
   return [spread.mean, [range, marks, outside, kernels].filter(Boolean).join("; ")];
 }
 
-// Notes beside a ratio: its clock bounds, and why it is not that of a whole pipeline.
+// Notes on a ratio: its clock bounds if they are wider than `least`, and the reasons why it may not be
+// the ratio of the whole pipeline.
 function marksOf(report, name, least = 0) {
   const interval = report.summary.bubble_interval?.[name];
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
@@ -33,7 +36,7 @@ function marksOf(report, name, least = 0) {
   return notes.join("; ");
 }
 
-// Two ratios in percent, with as many places as tell them apart.
+// Two ratios in percent, with enough decimals to distinguish them.
 function between([low, high]) {
   const places = [1, 2, 3, 4, 5, 6].find((own) => (100 * low).toFixed(own) !== (100 * high).toFixed(own)) ?? 6;
   return `${(100 * low).toFixed(places)} to ${(100 * high).toFixed(places)}`;
@@ -61,12 +64,12 @@ function definitions(run) {
   ]));
 }
 
-// The ranks that tables list: all, or those that the timeline shows of very many.
+// The ranks that tables list: all ranks, or the ranks in the timeline if there are very many.
 function listedRanks(run) {
   return run.report.ranks.slice(...run.listed);
 }
 
-// Busy time and bubble of each rank, mean of the averaged iterations.
+// Busy time and bubble of each rank, means over the averaged iterations.
 function ranksTable(run) {
   const { means } = run;
   const phases = Object.keys(means.busy);
@@ -75,11 +78,11 @@ function ranksTable(run) {
     element("span", {}, run.rankLabel(index)), ...phases.map((phase) => time(means.busy[phase][index], unit)), time(means.bubble[index], unit),
     share(means.ratio[index]), share(means.gap[index]),
   ]);
-  return table(`busy time by phase and bubble in ${unit[1]}, mean of an averaged iteration`,
+  return table(`busy time by phase, and bubble, in ${unit[1]}, mean of the averaged iterations`,
     ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows, { id: "ranks" });
 }
 
-// How long ranks communicated, mean of the averaged iterations; null where none did.
+// Communication times of each rank, means over the averaged iterations, or null if there is no communication.
 function communicationTable(run) {
   const { communication } = run.means;
   const columns = ["wait", "transfer", "exposed", "communication"];
@@ -90,10 +93,10 @@ function communicationTable(run) {
     element("span", {}, run.rankLabel(index)), ...columns.map((name) => time(communication[name][index], unit)),
     share(communication.communication[index] ? communication.overlapped[index] / communication.communication[index] : null),
   ]);
-  return table(`in ${unit[1]}, mean of an averaged iteration`, ["rank", "wait", "transfer", "exposed", "kernels", "overlap"], rows, { id: "communications" });
+  return table(`in ${unit[1]}, mean of the averaged iterations`, ["rank", "wait", "transfer", "exposed", "kernels", "overlap"], rows, { id: "communications" });
 }
 
-// Unattributed compute, by name of its kernels.
+// Unattributed compute, by kernel name.
 function outside(run) {
   const { unattributed_kernels: all } = run.report;
   if (!all?.length) return [];
@@ -103,7 +106,7 @@ function outside(run) {
   return [element("h3", {}, "Largest unattributed compute"), ...explained("largest unattributed compute", made)];
 }
 
-// The name of a compared schedule, in the words of the terminal.
+// The name of a compared schedule, worded as in the terminal.
 function scheduleName(choice, ran) {
   if (choice.name === "measured") return "as measured";
   if (choice.name === "no-delay") return "the same order, without any delay";
@@ -115,7 +118,7 @@ function scheduleName(choice, ran) {
 function otherSchedules(run) {
   const { what_if: others, schedule } = run.report;
   if (!others.rows.length) return [quiet(clean(others.reason ?? "", 300))];
-  // Where iterations overlap, the ranks' own windows are compared, not makespans.
+  // If iterations overlap, the windows of ranks are compared instead of makespans.
   const stage = others.window === "stage";
   const lengthNs = (own) => { const ms = stage ? own.cost_ms : own.makespan_ms; return ms === null ? null : ms * 1e6; };
   const unit = commonUnit(others.rows.map(lengthNs));
@@ -126,7 +129,7 @@ function otherSchedules(run) {
     own.peak_activations === null ? "–" : significant(own.peak_activations), ...(inBytes ? [memoryCell(own.peak_bytes)] : []), own.fits === null ? clean(own.reason ?? "", 120) : own.fits ? "yes" : "no",
   ]);
   const made = table("Schedules at the measured times", ["order", `${stage ? "stage window" : "iteration"}, ${unit[1]}`, "ratio", "time saved", "activations", ...(inBytes ? ["peak memory"] : []), limit === null ? "fits in the same memory" : `fits in ${memorySize(limit)}`], rows, { id: "schedules", lastText: true });
-  const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line joins the schedules that no other beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
+  const chart = schedulePoints(run)[1].length < 2 ? [] : [quiet("Lower left is better. The line connects the schedules that no other beats in both."), element("div", { id: "schedules-chart", class: "chart" })];
   return [...explained("other schedules", made), ...chart];
 }
 
@@ -151,7 +154,7 @@ function clocksTable(run) {
   const hosts = new Map();
   for (const own of run.report.profiles) hosts.set(`${own.host} ${own.clock_drift_ppm} ${own.clock_uncertainty_ns}`, own);
   const unit = commonUnit([...hosts.values()].map((own) => own.clock_offset_ns));
-  // Of very many, those that are known least.
+  // If there are very many hosts, only the ones with the largest uncertainty are listed.
   const least = [...hosts.values()].sort((a, b) => (b.clock_uncertainty_ns ?? Infinity) - (a.clock_uncertainty_ns ?? Infinity));
   const rows = (hosts.size > MOST_LISTED ? least.slice(0, MOST_LISTED) : [...hosts.values()]).map((own) => [
     clean(own.host, 80), time(own.clock_offset_ns, unit), own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns), significant(own.clock_drift_ppm),
@@ -165,7 +168,7 @@ function limitations(run) {
   return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
 }
 
-// What a table of the first few says above it; nothing where it lists all.
+// The caption of a table that lists only MOST_LISTED entries, or null if it lists all.
 function fewOf(count, thing, which) {
   return count > MOST_LISTED ? `${MOST_LISTED} of ${counted(count, thing)}: ${which}` : null;
 }
@@ -178,7 +181,7 @@ function profilesTable(run) {
   return table(fewOf(profiles.length, "profile", "the first"), ["profile", "host", "format", "recorded (UTC)", "compute kernels", "linked", "in operations"], rows, { left: 4 });
 }
 
-// When a profile was recorded, where its file says so.
+// The time when a profile was recorded, or null if its file does not contain it.
 function dated(profile) {
   const ns = profile.session_utc_ns;
   return ns ? new Date(ns / 1e6).toISOString().slice(0, 16).replace("T", " ") : null;

@@ -1,10 +1,10 @@
-// The timeline: one row per rank (or stage) on a canvas; what of it is shown, selected and at a point.
+// The timeline: one row per rank (or stage) on a canvas, its view and its selection, and what is at a point.
 
 const AXIS_HEIGHT = 40;
 const LEAST_SPAN_NS = 50;
-// px: height of a row beside which its name has room, and for how many rows there is such room.
+// Height of a row with room for its name, px, and the maximum number of rows that are this high.
 const LEAST_NAMED = 11, MOST_NAMED = 64;
-// Share of an iteration, or of the view, from which on the iteration counts as in view.
+// An iteration counts as in view if at least this share of it is in view, or it covers this share of the view.
 const LEAST_SEEN = 0.1;
 
 class Timeline {
@@ -13,7 +13,7 @@ class Timeline {
     this.callbacks = callbacks;
     this.canvas = box.querySelector("canvas");
     this.tip = box.querySelector(".tip");
-    // Its pixels are written, not drawn: a canvas on a graphics card would fetch them each time.
+    // Pixels are written, not drawn, and a canvas on a graphics card would have to transfer them each time.
     this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
     this.by = run.last - run.first > 64 ? "stage" : "rank";
@@ -47,12 +47,12 @@ class Timeline {
     this.ink = Object.fromEntries(
       ["paper", "text", "quiet", "frame", "band", "gap", "hatch", "grid", "accent"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
     this.printing = matchMedia("print").matches;
-    // Paper has more pixels than the screen that a page is printed from.
+    // Paper has a higher resolution than the screen.
     this.scale = Math.max(window.devicePixelRatio || 1, this.printing ? 2 : 1);
     this.hatching = hatched(this.ink, this.scale);
     this.width = this.canvas.clientWidth;
     this.gutter = Math.round(Math.min(260, Math.max(110, this.width * 0.18)));
-    // All rows have their names, unless there are very many.
+    // Rows are high enough for their names, unless there are very many.
     const named = AXIS_HEIGHT + 2 + LEAST_NAMED * Math.min(this.rows.length, MOST_NAMED);
     const room = Math.round(Math.max(240, named, Math.min(900, window.innerHeight * 0.44)));
     this.rowHeight = Math.floor(Math.max(5, Math.min(34, (room - AXIS_HEIGHT - 2) / Math.max(1, this.rows.length))));
@@ -61,7 +61,7 @@ class Timeline {
     this.canvas.width = Math.round(this.width * this.scale);
     this.canvas.height = Math.round(this.height * this.scale);
     this.moveRows(0);
-    // A canvas that has changed its size is blank, and a printer does not wait for the next frame.
+    // Resizing clears a canvas, and printing does not wait for the next frame, so paint immediately.
     this.painter.paint();
   }
 
@@ -131,7 +131,7 @@ class Timeline {
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
-    // Its neighbours may overlap it, and are in view then, too.
+    // Neighbouring iterations may overlap it and then are also in view.
     this.chosen = index;
   }
 
@@ -151,7 +151,7 @@ class Timeline {
     return seen.length === 1 ? seen[0].index : -1;
   }
 
-  // Shows what the run has taken since: other ranks.
+  // Shows the ranks that the run has loaded since.
   reload() {
     this.painter.forget();
     this.bands = this.iterationBands();
@@ -200,7 +200,7 @@ class Timeline {
     this.callbacks.selected?.(-1, bubble);
   }
 
-  // Brings a row of a table into view.
+  // Scrolls and pans to a row of a table.
   reveal({ start_ns: start, length_ns: length, rank }, row) {
     const place = this.rows.findIndex((own) => own.rank === rank[row]);
     const top = place * this.rowHeight - this.rowTop;
@@ -214,8 +214,8 @@ class Timeline {
     }
   }
 
-  // Selects the next operation that words name, on the rank that they name: `rank 5`, `BW12 stage 3`, a
-  // part of the name of a range. Returns its label; null where there is none.
+  // Selects the next operation that matches a search: `rank 5`, `BW12 stage 3`, or part of the name of a
+  // range. Returns its label, or null if there is none.
   find(words) {
     const { run } = this;
     const [, kind, number] = words.match(/\b(rank|stage)\s*(\d+)\b/i) ?? [];
@@ -246,7 +246,7 @@ class Timeline {
     });
   }
 
-  // --- what lies where
+  // --- what is at a point
 
   hit(x, y) {
     const place = this.rowAt(y);

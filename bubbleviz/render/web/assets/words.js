@@ -1,19 +1,19 @@
-// Numbers and names as people read them, and the elements that hold them. Text from profiles only
-// ever goes into text nodes.
+// Formatting: numbers and names as text, and HTML elements. Text from profiles is only ever put
+// into text nodes.
 //
-// Numbers have three significant digits: 27.3 %, 4.50 ms, 0.0123. Counts are whole. What a
-// number is exactly stands in its title, and in --json.
+// Numbers have three significant digits: 27.3 %, 4.50 ms, 0.0123. Counts are integers. The exact
+// value of a number is in its title, and in --json.
 
 const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
 const DIGITS = 3;
-// The least percentage that is written as a number.
+// Minimum percentage that is printed as a number. Smaller ones are printed as "< 0.01 %".
 const LEAST = 0.01;
 
 function grouped(number, digits = 0) {
   return (number || 0).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// A number with three significant digits, in as many decimals at most.
+// A number with three significant digits, but no more than `decimals` decimals.
 function significant(number, decimals = 12) {
   if (!number) return "0";
   const rounded = Number(number.toPrecision(DIGITS));
@@ -21,7 +21,7 @@ function significant(number, decimals = 12) {
   return grouped(rounded, Math.min(decimals, Math.max(0, DIGITS - whole)));
 }
 
-// The largest unit in which a duration is not below 1.
+// The largest unit in which a duration is at least 1, as [nanoseconds, name].
 function unitOf(ns) {
   const size = Math.abs(Number((ns || 0).toPrecision(DIGITS)));
   return UNITS.find(([own]) => size >= own) ?? UNITS.at(-1);
@@ -47,7 +47,7 @@ function counted(number, thing) {
   return `${grouped(number)} ${thing}${number === 1 ? "" : "s"}`;
 }
 
-// --- cells: what is shown, and exactly what it is
+// --- table cells: a rounded value with the exact value as title
 
 function share(ratio) {
   return ratio === null || ratio === undefined ? "–" : element("span", { title: `${(100 * ratio).toPrecision(10)} %` }, percent(ratio));
@@ -57,13 +57,13 @@ function time(ns, [unit] = unitOf(ns)) {
   return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit, 4));
 }
 
-// The unit for a column or table of durations: that of the longest, and ms for some seconds.
+// The unit for a column or table of durations: the unit of the longest one, but ms from 1 s to 100 s.
 function commonUnit(durations) {
   const most = durations.reduce((longest, ns) => Math.max(longest, Math.abs(ns ?? 0)), 0);
   return unitOf(most >= 1e9 && most < 1e11 ? 1e6 : most);
 }
 
-// One line, without characters that cannot be seen, and not too long.
+// Text on one line, without invisible characters, and truncated to `longest` characters.
 function clean(text, longest = 160) {
   const flat = String(text).replace(/[\p{C}\p{Z}]+/gu, " ").trim();
   return flat.length <= longest ? flat : `${[...flat].slice(0, longest - 1).join("")}…`;
@@ -89,7 +89,7 @@ function list(items) {
   return element("ul", {}, ...items.map((item) => element("li", {}, item)));
 }
 
-// A table: `left` columns of text, then numbers. Headers have their meaning as title.
+// A table: `left` columns of text, then columns of numbers. The title of a header explains its column.
 function table(caption, headers, rows, { left = 1, id = null, lastText = false } = {}) {
   const body = (value, place) => element(place < left ? "th" : "td",
     { class: place < left ? "text" : "number", scope: place < left ? "row" : null },
@@ -106,7 +106,7 @@ function table(caption, headers, rows, { left = 1, id = null, lastText = false }
     element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map(body)))));
 }
 
-// A table that scrolls where it has to, and what its columns mean: on demand, and in print.
+// A table that scrolls if it is too wide, and the meanings of its columns, shown on demand and in print.
 function explained(name, made) {
   const names = [...made.querySelectorAll("thead th")].map((own) => own.textContent);
   const meanings = names.filter((own) => meaningOf(own));
