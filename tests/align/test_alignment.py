@@ -90,7 +90,7 @@ JOBS = {
 }
 
 
-def error_ns(truth: Truth, own: ProfileSummary, rank: int) -> float:
+def error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
     """Return by how much a rank's operations are off at most, as its profile's clock is told.
 
     True is the first profile's clock.
@@ -98,32 +98,38 @@ def error_ns(truth: Truth, own: ProfileSummary, rank: int) -> float:
     operations = spans(truth, rank)
     file_ns = np.array([op.file_start_ns for op in operations], np.int64)
     true_ns = np.array([op.start_ns for op in operations], np.int64)
-    drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
-    told_ns = file_ns + own.clock_offset_ns + drifted
+    drifted = np.rint((file_ns - summary.clock_t0_ns) * summary.clock_drift_ppm * 1e-6)
+    told_ns = file_ns + summary.clock_offset_ns + drifted
     return float(np.abs(told_ns - truth.files[0].clock.of(true_ns)).max())
 
 
 def permitted(truth: Truth, host: str) -> float:
     """Return the half width that all F and B dependencies permit a host, without drift."""
     hosts = sorted({file.host for file in truth.files})
-    place = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
+    location = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
     bounds = {
-        (op.iteration, place[op.rank][1], op.microbatch, op.virtual_stage, op.phase == "F"): op
+        (
+            op.iteration,
+            location[op.rank][1],
+            op.microbatch,
+            op.virtual_stage,
+            op.phase == "F",
+        ): op
         for op in truth.operations
         if op.phase in ("F", "B", "BW") and op.start_ns is not None and op.complete
     }
-    least = np.full((len(hosts), len(hosts)), np.inf)
-    np.fill_diagonal(least, 0)
+    min_gap_ns = np.full((len(hosts), len(hosts)), np.inf)
+    np.fill_diagonal(min_gap_ns, 0)
     for (k, p, mb, stage, forward), op in bounds.items():
         assert stage is not None
         source = bounds.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
         if source is not None and op.start_ns is not None and source.end_ns is not None:
-            pair = place[op.rank][0], place[source.rank][0]
-            least[pair] = min(least[pair], op.start_ns - source.end_ns)
+            pair = location[op.rank][0], location[source.rank][0]
+            min_gap_ns[pair] = min(min_gap_ns[pair], op.start_ns - source.end_ns)
     for via in range(len(hosts)):
-        least = np.minimum(least, least[:, [via]] + least[[via], :])
+        min_gap_ns = np.minimum(min_gap_ns, min_gap_ns[:, [via]] + min_gap_ns[[via], :])
     own_index, first = hosts.index(host), hosts.index(truth.files[0].host)
-    return float(least[own_index, first] + least[first, own_index]) / 2
+    return float(min_gap_ns[own_index, first] + min_gap_ns[first, own_index]) / 2
 
 
 def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:
@@ -138,19 +144,19 @@ def check(report: Report, truth: Truth) -> None:
     """Hold every operation and ratio of a report against the truth."""
     files = {file.path: n for n, file in enumerate(truth.files)}
     for rank in truth.ranks:
-        own = report.profiles[files[rank.file]]
-        assert own.clock_uncertainty_ns is not None
-        assert error_ns(truth, own, rank.rank) <= own.clock_uncertainty_ns + 2, rank
+        profile = report.profiles[files[rank.file]]
+        assert profile.clock_uncertainty_ns is not None
+        assert error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns + 2, rank
     capture = max(op.end_ns or 0 for op in spans(truth)) - min(
         op.start_ns or 0 for op in spans(truth)
     )
-    for file, own in zip(truth.files, report.profiles, strict=True):
-        assert own.clock_uncertainty_ns is not None
+    for file, profile in zip(truth.files, report.profiles, strict=True):
+        assert profile.clock_uncertainty_ns is not None
         if file.host == truth.files[0].host:
-            assert own.clock_uncertainty_ns == 0
+            assert profile.clock_uncertainty_ns == 0
         elif not truth.planting.nested_receive_ns:  # such an F begins before it can
             half = permitted(truth, file.host)
-            assert own.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
+            assert profile.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         ratio, right = iteration.ratios["schedule"], true.bubble_ratio["schedule"]
         assert (ratio.value is None) == (right is None)
@@ -161,10 +167,12 @@ def check(report: Report, truth: Truth) -> None:
             assert low - 1e-9 <= right <= high + 1e-9
 
 
-def said(report: Report, what: str) -> list[str]:
+def said(report: Report, subject: str) -> list[str]:
     """Return why something could not be inferred, of limitations that begin or end like that."""
     return [
-        n.reason for n in report.limitations if n.what.startswith(what) or n.what.endswith(what)
+        n.reason
+        for n in report.limitations
+        if n.what.startswith(subject) or n.what.endswith(subject)
     ]
 
 
@@ -201,12 +209,14 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
 
     assert all(p.clock_drift_ppm == 0 for p in bubbleviz.analyze(short).profiles)
     profiles = bubbleviz.analyze(long).profiles
-    for own, file in zip(profiles[1:], truth.files[1:], strict=True):
+    for profile, file in zip(profiles[1:], truth.files[1:], strict=True):
         right = (truth.files[0].clock.drift_ppb - file.clock.drift_ppb) / 1000
-        assert own.clock_uncertainty_ns is not None
+        assert profile.clock_uncertainty_ns is not None
         # Both ends of the capture can be off by the uncertainty.
-        ends = 2 * own.clock_uncertainty_ns / max(op.end_ns or 0 for op in truth.operations) * 1e6
-        assert own.clock_drift_ppm == pytest.approx(right, abs=ends)
+        error_ppm = (
+            2 * profile.clock_uncertainty_ns / max(op.end_ns or 0 for op in truth.operations) * 1e6
+        )
+        assert profile.clock_drift_ppm == pytest.approx(right, abs=error_ppm)
 
 
 def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -253,8 +263,8 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     jump_ns = (find_first_start(truth, truth.files[1], 4) or 0) + 10_000_000
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         for column in ("start", "end"):
-            moved = f"UPDATE {table} SET {column} = {column} + 3000000 WHERE {column} >= {jump_ns}"
-            edit_database(paths[1], moved)
+            update = f"UPDATE {table} SET {column} = {column} + 3000000 WHERE {column} >= {jump_ns}"
+            edit_database(paths[1], update)
 
     report = bubbleviz.analyze(paths)
 
@@ -263,9 +273,9 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     missed = float(reason.split("the error is at least ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
-        known = {n for n, r in iteration.ratios.items() if r.value is not None}
-        assert {n for n, r in iteration.ratios.items() if r.contradicted} == known
-        assert {"schedule", "stage", "step"} <= known
+        defined_ratios = {n for n, r in iteration.ratios.items() if r.value is not None}
+        assert {n for n, r in iteration.ratios.items() if r.contradicted} == defined_ratios
+        assert {"schedule", "stage", "step"} <= defined_ratios
     uncertainty = report.profiles[1].clock_uncertainty_ns
     assert uncertainty is not None
     assert uncertainty > 1_300_000
@@ -273,10 +283,10 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
 
 def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     planting = replace(SHORT, stages=6, servers=3, absent=(1,))
-    named, truth = planted(replace(planting, iteration_ranges=True), tmp_path / "named")
+    named_files, truth = planted(replace(planting, iteration_ranges=True), tmp_path / "named")
     unnamed, _ = planted(planting, tmp_path / "unnamed")
 
-    report = bubbleviz.analyze(named)
+    report = bubbleviz.analyze(named_files)
 
     assert "ranks 2, 3;" in said(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
@@ -286,15 +296,17 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     assert said(bubbleviz.analyze(unnamed), "stages that may be missing")
     # At an end receives tell it.
     for end in (0, 2):
-        ends, _ = planted(replace(planting, absent=(end,)), tmp_path / str(end))
-        report = bubbleviz.analyze(ends)
+        end_files, _ = planted(replace(planting, absent=(end,)), tmp_path / str(end))
+        report = bubbleviz.analyze(end_files)
         assert said(report, "stages without a profile")
         assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("iteration_ranges", [True, False])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_later_server_holds_later_stages(named: bool, replicas: int, tmp_path: Path) -> None:
+def test_a_later_server_holds_later_stages(
+    iteration_ranges: bool, replicas: int, tmp_path: Path
+) -> None:
     """Numbers of ranks tell which; else it is said that stages are counted from the first held."""
     paths, _ = planted(
         replace(
@@ -303,17 +315,17 @@ def test_a_later_server_holds_later_stages(named: bool, replicas: int, tmp_path:
             replicas=replicas,
             absent=(0, 2, 3),
             names="constant",
-            iteration_ranges=named,
+            iteration_ranges=iteration_ranges,
         ),
         tmp_path,
     )
 
     report = bubbleviz.analyze(paths)
 
-    first = 2 if named else 0
+    first = 2 if iteration_ranges else 0
     assert {rank.stage for rank in report.ranks} == {first, first + 1}
     assert said(report, "stages without a profile")
-    assert bool(said(report, "numbers of stages")) is not named
+    assert bool(said(report, "numbers of stages")) is not iteration_ranges
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
@@ -331,16 +343,16 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
     assert said(report, "pipelines")
     assert {i.ratios["schedule"].value for i in report.iterations} == {None}
     for rank in truth.ranks:
-        own = report.profiles[[f.path for f in truth.files].index(rank.file)]
-        if own.clock_uncertainty_ns is not None:
-            assert error_ns(truth, own, rank.rank) <= own.clock_uncertainty_ns
+        profile = report.profiles[[f.path for f in truth.files].index(rank.file)]
+        if profile.clock_uncertainty_ns is not None:
+            assert error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns
 
 
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     paths, _ = planted(SHORT, tmp_path)
-    for ranks, fitting in ((16, {"tp": 2, "pp": 4, "dp": 2}), (2, {"pp": 2})):
+    for ranks, possible_sizes in ((16, {"tp": 2, "pp": 4, "dp": 2}), (2, {"pp": 2})):
         with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
-            bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**fitting))
+            bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**possible_sizes))
     for sizes in ({"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}):
         with pytest.raises(UsageError, match="must make 1 to 1,000,000 ranks"):
             bubbleviz.Parallel(**sizes)
@@ -356,8 +368,8 @@ def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> No
 
 def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
-    lost = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
-    edit_database(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {lost}")
+    is_removed = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
+    edit_database(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {is_removed}")
 
     report = bubbleviz.analyze(tmp_path)
 
@@ -436,7 +448,7 @@ def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("own", "session_ns", "bounds"),
+    ("forwards", "session_ns", "bounds"),
     [
         # Host b moves right by at least -50 and at most 40.
         ([(150, 250, "gemm")], 0, (-5, 46)),
@@ -453,15 +465,18 @@ def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> No
     ],
 )
 def test_bounds_are_those_of_the_events(
-    own: list[tuple[int, int, str]], session_ns: int, bounds: tuple[int, int], tmp_path: Path
+    forwards: list[tuple[int, int, str]],
+    session_ns: int,
+    bounds: tuple[int, int],
+    tmp_path: Path,
 ) -> None:
     """On host a: F [0, 100], B [400, 500]. On host b: F until 250, B [260, 360]."""
     paths = []
-    for pid, (forward, b) in enumerate((([(0, 100, "gemm")], (400, 500)), (own, (260, 360)))):
+    for pid, (forward, b) in enumerate((([(0, 100, "gemm")], (400, 500)), (forwards, (260, 360)))):
         kernels, calls = [], []
         for n, (start, end, name) in enumerate((*forward, (*b, "gemm"))):
-            at = (-30 if n == len(forward) else -50 + n) - session_ns
-            calls.append(C(at, at, n, tid=pid, pid=pid))
+            call_ns = (-30 if n == len(forward) else -50 + n) - session_ns
+            calls.append(C(call_ns, call_ns, n, tid=pid, pid=pid))
             stream = 9 if "nccl" in name else 7
             kernels.append(K(start - session_ns, end - session_ns, n, name, pid=pid, stream=stream))
         ranges = [
@@ -476,7 +491,7 @@ def test_bounds_are_those_of_the_events(
 
     clock, ratio = report.profiles[1], report.iterations[0].ratios["schedule"]
     assert (clock.clock_offset_ns, clock.clock_uncertainty_ns) == bounds
-    if len(own) == 1:  # the window of host a alone holds the other for every clock
+    if len(forwards) == 1:  # the window of host a alone holds the other for every clock
         assert ratio.window_ns == 500
         assert ratio.interval == pytest.approx((0.6, 0.6), abs=1e-4)
 
@@ -534,9 +549,9 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
     report = bubbleviz.analyze(paths, align="causal")
 
     assert len(report.iterations) == 8
-    for rank, own in enumerate(report.profiles):
-        assert own.clock_uncertainty_ns is not None
-        assert error_ns(truth, own, rank) <= own.clock_uncertainty_ns + 2
+    for rank, profile in enumerate(report.profiles):
+        assert profile.clock_uncertainty_ns is not None
+        assert error_ns(truth, profile, rank) <= profile.clock_uncertainty_ns + 2
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():
             if ratio.value is not None:
@@ -558,8 +573,8 @@ def test_an_order_that_cannot_be_is_taken_and_told(
     report = bubbleviz.analyze(paths, order=order)
 
     assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
-    told = "order of --order or --parallel contradicts"
-    assert any(told in n.reason for n in report.limitations)
+    message = "order of --order or --parallel contradicts"
+    assert any(message in n.reason for n in report.limitations)
 
 
 @pytest.mark.parametrize("by_ns", [-2_000_000, 0, 2_000_000])

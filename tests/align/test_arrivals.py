@@ -25,14 +25,14 @@ def recorded(rows: Rows, folder: Path) -> Operations:
     calls: list[C] = []
     ranges, host = [], 0
     for name, span in rows:
-        begin, number = host + 1, len(calls)
+        range_start, number = host + 1, len(calls)
         if span is not None:
             host += 2
             calls.append(C(host, host + 1, number))
             kernel = "ncclDevKernel_SendRecv" if name.startswith("RECV") else "gemm"
             kernels.append(K(*span, number, kernel))
         host += 3
-        ranges.append(R(begin, host - 1, name))
+        ranges.append(R(range_start, host - 1, name))
     path = write_profile(folder, kernels, calls, ranges)
     return record(str(path), ReadOptions())[0].operations
 
@@ -107,13 +107,13 @@ def test_receives_show_when_inputs_were_there(
     assert {name: by_name[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_single_rows", [0, 1])
+def test_of_two_iterations_the_shorter_wait_is_usual(n_single_rows: int, tmp_path: Path) -> None:
     # Medians are taken in another way where microbatches are not of as many iterations.
-    more: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
+    single_rows: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
     rows: Rows = [
         ("F0.0.0", (0, 10)),
-        *more[: 2 * others],
+        *single_rows[: 2 * n_single_rows],
         ("B0.0.0", (70, 80)),
         ("Optimizer", (80, 90)),
         ("F0.0.0", (100, 110)),
@@ -122,4 +122,4 @@ def test_of_two_iterations_the_shorter_wait_is_usual(others: int, tmp_path: Path
     operations = recorded(rows, tmp_path)
     waits = measure_median_waits(operations, find_arrivals(operations))
 
-    assert waits.waited_ns.tolist() == [30, 20][: 1 + others]
+    assert waits.waited_ns.tolist() == [30, 20][: 1 + n_single_rows]

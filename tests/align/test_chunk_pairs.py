@@ -17,7 +17,7 @@ RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_n
 
 
 def recorded(
-    folder: Path, run: Serving, begin_ns: int, *, named: bool, staged: bool = False
+    folder: Path, run: Serving, begin_ns: int, *, has_names: bool, staged: bool = False
 ) -> tuple[Report, list[Chunk]]:
     """Return the report on what began in a part of a run, chunks without numbers, and these."""
     end_ns = max(chunk.end_ns for chunk in simulate_serving(run)) - begin_ns
@@ -28,7 +28,7 @@ def recorded(
         "start_ns": [c.start_ns for c in chunks],
         "end_ns": [c.end_ns for c in chunks],
     }
-    if named:
+    if has_names:
         columns["tokens"] = [round(1000 * run.lengths[c.number]) for c in chunks]
     if staged:
         columns["stage"] = [c.stage for c in chunks]
@@ -44,7 +44,7 @@ def numbers(report: Report, stage: int) -> list[int]:
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None:
-    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, named=True, staged=staged)
+    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=True, staged=staged)
 
     assert sorted(rank.stage for rank in report.ranks if rank.stage is not None) == [0, 1, 2, 3]
     base = min(c.number for c in chunks)
@@ -57,21 +57,21 @@ def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None
 
 
 def test_stages_that_are_given_pair_chunks_by_time_alone(tmp_path: Path) -> None:
-    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, named=False, staged=True)
+    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=False, staged=True)
 
     base = min(c.number for c in chunks)
     assert numbers(report, 3) == [c.number - base for c in chunks if c.stage == 3]
 
 
 def test_without_tokens_and_stages_nothing_is_guessed(tmp_path: Path) -> None:
-    report, _ = recorded(tmp_path, RUN, 17 * UNIT_NS, named=False)
+    report, _ = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=False)
 
     assert {rank.stage for rank in report.ranks} == {None}
     assert any(note.what == "stages of ranks" for note in report.limitations)
 
 
 def test_a_recording_from_the_first_chunk_on_is_moved_nowhere(tmp_path: Path) -> None:
-    report, chunks = recorded(tmp_path, RUN, 0, named=False)
+    report, chunks = recorded(tmp_path, RUN, 0, has_names=False)
 
     for stage in range(4):
         assert numbers(report, stage) == [c.number for c in chunks if c.stage == stage]

@@ -70,8 +70,8 @@ def test_one_clock_pairs_ranks_of_which_nothing_tells_who_waits(planting: Planti
 
 
 def test_iterations_are_cut_for_one_of_several_processes_of_a_host() -> None:
-    held = ((0, 6), (1, 6), (0, 6), (0, 5))
-    job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), held)
+    iteration_ranges = ((0, 6), (1, 6), (0, 6), (0, 5))
+    job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), iteration_ranges)
 
     assert find_outcome(job).kind == "right"
 

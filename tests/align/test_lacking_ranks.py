@@ -43,8 +43,8 @@ def is_placed(report: Report) -> bool:
     )
 
 
-def reasons(report: Report, what: str) -> list[tuple[int, str]]:
-    return [(note.count, note.reason) for note in report.limitations if note.what == what]
+def reasons(report: Report, subject: str) -> list[tuple[int, str]]:
+    return [(note.count, note.reason) for note in report.limitations if note.what == subject]
 
 
 def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_stages_are_found_though_files_are_missing(tmp_path: Path) -> None:
         assert is_placed(report)
         assert len({rank.pipeline for rank in report.ranks}) == RECIPE.pipelines
         assert report.summary.bubble_ratio["stage"].mean is not None
-        told = f"no profile contains ranks {ranks}; ratios are incomplete"
-        assert reasons(report, "ranks without a profile") == [(count, told)]
+        message = f"no profile contains ranks {ranks}; ratios are incomplete"
+        assert reasons(report, "ranks without a profile") == [(count, message)]
 
 
 def test_damaged_files_are_counted_and_the_first_named(tmp_path: Path) -> None:
@@ -130,11 +130,15 @@ def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) ->
 
 def test_few_limitations_stay_as_they_are_and_many_become_one() -> None:
     assert merge_limitations([]) == []
-    few = [Limitation("a", f"{n}") for n in range(4)]
-    many = [Limitation("b", f"{n}", 2) for n in range(6)]
+    notes = [Limitation("a", f"{n}") for n in range(4)]
+    repeated = [Limitation("b", f"{n}", 2) for n in range(6)]
 
-    assert merge_limitations([few[0], many[0], *few[1:], many[0]]) == [few[0], many[0], *few[1:]]
-    assert merge_limitations([*few, *many, *few]) == [
-        *few,
+    assert merge_limitations([notes[0], repeated[0], *notes[1:], repeated[0]]) == [
+        notes[0],
+        repeated[0],
+        *notes[1:],
+    ]
+    assert merge_limitations([*notes, *repeated, *notes]) == [
+        *notes,
         Limitation("b", "0; 1; 2; and 3 more", 12),
     ]

@@ -24,15 +24,15 @@ def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
 
 def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
     """Return collectives; places are counted by rank, iteration, kind and group."""
-    whole = [(*row, *(-1, -1, -1)[len(row) - 5 :]) for row in rows]
-    counted: dict[tuple[int, ...], int] = {}
+    complete_rows = [(*row, *(-1, -1, -1)[len(row) - 5 :]) for row in rows]
+    last_position: dict[tuple[int, ...], int] = {}
     names = CollectiveIntervals.column_names()
     columns: dict[str, list[int]] = {name: [] for name in names}
-    for rank, iteration, kind, start, end, group, order, sequence in whole:
+    for rank, iteration, kind, start, end, group, order, sequence in complete_rows:
         key = rank, iteration, kind, group
-        place = counted[key] = counted.get(key, -1) + 1
-        place = place if order < 0 else order
-        fields = (rank, iteration, kind, group, place, sequence, start * US, end * US, 0, -1, -1)
+        position = last_position[key] = last_position.get(key, -1) + 1
+        position = position if order < 0 else order
+        fields = (rank, iteration, kind, group, position, sequence, start * US, end * US, 0, -1, -1)
         for name, value in zip(names, fields, strict=True):
             columns[name].append(value)
     return replace(
@@ -54,9 +54,9 @@ def places(
 
 def timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
     """Return the clocks of ranks on some machines; -1 for a clock that cannot be compared."""
-    known = column(uncertainty_us)
-    uncertainty_ns = np.where(known < 0, -1, known * US)
-    return Timebase((), column(machine), known >= 0, uncertainty_ns, False, ())
+    uncertainties = column(uncertainty_us)
+    uncertainty_ns = np.where(uncertainties < 0, -1, uncertainties * US)
+    return Timebase((), column(machine), uncertainties >= 0, uncertainty_ns, False, ())
 
 
 def clocks(*uncertainty_us: int) -> Timebase:
@@ -64,10 +64,10 @@ def clocks(*uncertainty_us: int) -> Timebase:
 
 
 def met(
-    own: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
+    collectives: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
 ) -> list[tuple[int, ...]]:
     clock = clock or timebase([0] * len(where[0]), 0)
-    meeting = find_meetings(own, where[0], where[1], where[2], clock, **options).tolist()
+    meeting = find_meetings(collectives, where[0], where[1], where[2], clock, **options).tolist()
     return sorted(
         tuple(row for row, number in enumerate(meeting) if number == which)
         for which in set(meeting) - {-1}
@@ -167,14 +167,14 @@ def test_clocks_may_be_off_by_their_uncertainty(
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
     # No smaller group is certain where a larger one cannot be refuted.
     where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
-    apart = timebase([0, 0, 1, 1], 0, -1)
+    unrelated_clocks = timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
-    assert met(table(*rows), where, apart) == []
-    assert met(table(*rows), where, apart, sizes_known=True) == [(0, 2), (1, 3)]
+    assert met(table(*rows), where, unrelated_clocks) == []
+    assert met(table(*rows), where, unrelated_clocks, sizes_known=True) == [(0, 2), (1, 3)]
     # Here the ranks of one clock show that not all are one.
-    where, apart = places([0, 0, 1, 1, 2]), timebase([0, 0, 0, 0, 1], 0, -1)
+    where, unrelated_clocks = places([0, 0, 1, 1, 2]), timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
-    assert met(table(*rows), where, apart) == [(0, 1), (2, 3)]
+    assert met(table(*rows), where, unrelated_clocks) == [(0, 1), (2, 3)]
 
 
 COMMUNICATOR = Group("0x00000000000000a1", size=2, has_unique_name=True)

@@ -56,8 +56,8 @@ def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
     files = [run_of(tmp_path, 1), run_of(tmp_path, 2, names=["PP:0F0", "PP:0B0"])]
     with pytest.raises(MismatchError, match="zero-bubble and torch-pipelining as their naming"):
         bubbleviz.analyze(files)
-    given = bubbleviz.analyze(files, convention=["zero-bubble", "torch-pipelining"])
-    assert len(given.ranks) == 2
+    chosen_report = bubbleviz.analyze(files, convention=["zero-bubble", "torch-pipelining"])
+    assert len(chosen_report.ranks) == 2
 
 
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
@@ -97,8 +97,11 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
     assert [p.clock_offset_ns for p in report.profiles] == [0, 0]
     ratios = report.summary.bubble_ratio
     assert ratios["schedule"].mean is None
-    for own in (report.iterations[0].ratios, report.iterations[0].ranks[0].bubble_ratio):
-        values = {name: getattr(ratio, "value", ratio) for name, ratio in own.items()}
+    for ratios_of_scope in (
+        report.iterations[0].ratios,
+        report.iterations[0].ranks[0].bubble_ratio,
+    ):
+        values = {name: getattr(ratio, "value", ratio) for name, ratio in ratios_of_scope.items()}
         unknown = {name for name, value in values.items() if value is None}
         assert unknown - {"period"} == {"schedule", "step"}
     assert report.headline == "stage"
@@ -112,11 +115,11 @@ def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path
     paths = planted(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
     report = bubbleviz.analyze(paths)
 
-    given = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
+    ordered_report = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
 
-    assert [r.pid for r in given.ranks] == [r.pid for r in report.ranks]
-    assert [r.stage for r in given.ranks] == [0, 1, 2, 3]
-    assert given.operations.chunk.tolist() == report.operations.chunk.tolist()
+    assert [r.pid for r in ordered_report.ranks] == [r.pid for r in report.ranks]
+    assert [r.stage for r in ordered_report.ranks] == [0, 1, 2, 3]
+    assert ordered_report.operations.chunk.tolist() == report.operations.chunk.tolist()
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:

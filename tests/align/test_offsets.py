@@ -17,10 +17,10 @@ Pair = tuple[int, int, int, int]
 
 def precedences(pairs: Sequence[Pair]) -> Precedences:
     """Return the pairs as a table; their rows are named by their place."""
-    before, after, *times = np.array(pairs, np.int64).reshape(-1, 4).T
-    place = np.arange(len(pairs), dtype=np.int64)
-    rows = place, place.copy()
-    return Precedences(before, after, times[0], times[1], *rows, np.zeros_like(place))
+    earlier, later, *times = np.array(pairs, np.int64).reshape(-1, 4).T
+    position = np.arange(len(pairs), dtype=np.int64)
+    rows = position, position.copy()
+    return Precedences(earlier, later, times[0], times[1], *rows, np.zeros_like(position))
 
 
 def solved(

@@ -171,13 +171,13 @@ def test_ranks_that_all_receive_are_not_the_whole_pipeline(
     stages: int, absent: tuple[int, ...], jitter: float
 ) -> None:
     """A server held one stage of every replica, so that no rank tells which stage it is."""
-    whole = Planting(
+    planting = Planting(
         stages=stages, replicas=2, servers=stages, jitter=jitter, iteration_ranges=True
     )
-    report = analyze_planting(replace(whole, absent=absent))
+    report = analyze_planting(replace(planting, absent=absent))
 
     assert RANKS_MISSING in report.restrictions
-    assert RANKS_MISSING not in analyze_planting(whole).restrictions
+    assert RANKS_MISSING not in analyze_planting(planting).restrictions
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])

@@ -59,8 +59,8 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
 def test_copies_are_told_apart_where_numbers_do(
     number: Sequence[int] | None, stage: list[int], world: int, pipeline: list[int]
 ) -> None:
-    named = number is not None
-    numbers = RankNumbers(column(number if number is not None else range(len(stage))), named)
+    has_numbers = number is not None
+    numbers = RankNumbers(column(number if number is not None else range(len(stage))), has_numbers)
 
     assert find_pipelines(column(stage), numbers, world).tolist() == pipeline
 
@@ -86,9 +86,9 @@ def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
 
 
 def test_many_ranks_are_shown_by_stage() -> None:
-    few, many = run_of([0] * MAX_RANKS), run_of([0] * (MAX_RANKS + 1))
+    run_by_rank, run_by_stage = run_of([0] * MAX_RANKS), run_of([0] * (MAX_RANKS + 1))
 
-    assert choose_row_kind(few, View()) == "rank"
-    assert choose_row_kind(many, View()) == "stage"
-    assert choose_row_kind(many, View(rows="rank")) == "rank"
-    assert choose_row_kind(many, View(ranks=tuple(range(MAX_RANKS)))) == "rank"
+    assert choose_row_kind(run_by_rank, View()) == "rank"
+    assert choose_row_kind(run_by_stage, View()) == "stage"
+    assert choose_row_kind(run_by_stage, View(rows="rank")) == "rank"
+    assert choose_row_kind(run_by_stage, View(ranks=tuple(range(MAX_RANKS)))) == "rank"

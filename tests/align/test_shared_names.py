@@ -36,8 +36,8 @@ def planted(planting: Planting, folder: Path) -> Truth:
     return truth
 
 
-def notes(report: Report, what: str) -> list[str]:
-    return [note.reason for note in report.limitations if note.what == what]
+def notes(report: Report, subject: str) -> list[str]:
+    return [note.reason for note in report.limitations if note.what == subject]
 
 
 def mean_of(truth: Truth) -> float:

@@ -97,8 +97,8 @@ def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split(
 
 
 def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
-    many = replace(PIPELINES, stages=2, replicas=70, iterations=2, servers=10)
-    truth = plant(many, tmp_path)
+    planting = replace(PIPELINES, stages=2, replicas=70, iterations=2, servers=10)
+    truth = plant(planting, tmp_path)
 
     report = bubbleviz.analyze(tmp_path)
 
@@ -122,9 +122,9 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("absent", [(0,), (23,), (7, 14), (8, 14)], ids=str)
 def test_pipelines_that_lack_ranks_cost_the_others_nothing(
-    absent: tuple[int, ...], whole: Whole
+    absent: tuple[int, ...], complete_run: Whole
 ) -> None:
-    schedule, folder, truth = whole
+    schedule, folder, truth = complete_run
     true = {(rank.host, rank.pid): rank for rank in truth.ranks}
 
     report = bubbleviz.analyze(
@@ -143,7 +143,7 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
 
 
 @pytest.mark.parametrize(
-    ("many", "sizes"),
+    ("is_uneven", "sizes"),
     [
         (False, ([0], [1], [8, 8, 8, 8], [8, 6, 8, 8], [8, 5, 8, 8], [8, 7, 7, 8], [8, 8, 7])),
         # Times may have divided a stage.
@@ -153,5 +153,5 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
         (True, ([512, 488, 496, 440, 504], [56, 48, 49, 50, 51])),
     ],
 )
-def test_few_may_lack(many: bool, sizes: Sequence[list[int]]) -> None:
-    assert {has_uneven_sizes(size) for size in sizes} == {many}
+def test_few_may_lack(is_uneven: bool, sizes: Sequence[list[int]]) -> None:
+    assert {has_uneven_sizes(size) for size in sizes} == {is_uneven}

@@ -63,14 +63,14 @@ def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) 
         renumber: Whether the ranks are numbered from 0 in the table.
     """
     numbers = {rank: index if renumber else rank for index, rank in enumerate(ranks)}
-    kept = [op for op in truth.operations if op.rank in numbers and op.span]
+    operations = [op for op in truth.operations if op.rank in numbers and op.span]
     columns: dict[str, Sequence[Any]] = {
-        "iteration": [op.iteration for op in kept],
-        "rank": [numbers[op.rank] for op in kept],
-        "phase": [op.phase for op in kept],
-        "microbatch": ["" if op.microbatch is None else op.microbatch for op in kept],
-        "start_ns": [op.start_ns for op in kept],
-        "end_ns": [op.end_ns for op in kept],
+        "iteration": [op.iteration for op in operations],
+        "rank": [numbers[op.rank] for op in operations],
+        "phase": [op.phase for op in operations],
+        "microbatch": ["" if op.microbatch is None else op.microbatch for op in operations],
+        "start_ns": [op.start_ns for op in operations],
+        "end_ns": [op.end_ns for op in operations],
     }
     return write_csv(path, columns)
 
@@ -313,8 +313,8 @@ def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
     truth = plant(SCHEDULES["interleaved-1f1b"], tmp_path / "run")
     path = table_of(truth, (0, 3), tmp_path / "some.csv", renumber=False)
     header, *rows = path.read_text().splitlines()
-    told = [header + ",stage", *(f"{row},{row.split(',')[1]}" for row in rows)]
-    path.write_text("\n".join(told) + "\n")
+    rows_with_stage = [header + ",stage", *(f"{row},{row.split(',')[1]}" for row in rows)]
+    path.write_text("\n".join(rows_with_stage) + "\n")
 
     assert is_marked(bubbleviz.analyze(path))
 

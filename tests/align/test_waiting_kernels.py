@@ -97,10 +97,10 @@ def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
     assert not _found(bubbleviz.analyze(tmp_path, convention=ours))
 
 
-def _two_ranks(folder: Path, begin: int, end: int) -> Report:
+def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
     """Analyse two ranks that run an unknown kernel five times, on the second begin to end us."""
     rows = ExportRows()
-    for rows.pid, unknown in ((1, (100, 1000)), (2, (begin, end))):
+    for rows.pid, unknown in ((1, (100, 1000)), (2, (start_us, end))):
         for step in range(5):
             step_ns = 10_000_000 * step
             for i, (start, stop, name) in enumerate(
@@ -114,7 +114,7 @@ def _two_ranks(folder: Path, begin: int, end: int) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "is_waiting"),
+    ("start_us", "end", "is_waiting"),
     [
         (900, 1000, True),  # ends with the other, and began much later
         (900, 1005, True),  # within the clocks' grain
@@ -125,9 +125,9 @@ def _two_ranks(folder: Path, begin: int, end: int) -> Report:
     ],
 )
 def test_kernels_wait_if_they_end_together_and_begin_apart(
-    tmp_path: Path, begin: int, end: int, is_waiting: bool
+    tmp_path: Path, start_us: int, end: int, is_waiting: bool
 ) -> None:
-    assert bool(_found(_two_ranks(tmp_path, begin, end))) == is_waiting
+    assert bool(_found(_two_ranks(tmp_path, start_us, end))) == is_waiting
 
 
 def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
@@ -185,10 +185,10 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
         late_ns = 1000 * set_by_us if stage == 1 and name[1] in "345" else 0
         call_ns = 1000 * (free_us - 20) + late_ns
         spans = [(*first, NAME), (max(first[1], start_us), end_us, "gemm")]
-        for place, (begin, end, kernel) in enumerate(spans):
-            if end > begin:
-                begin_ns, end_ns = 1000 * begin + late_ns, 1000 * end + late_ns
-                rows.launch(call_ns + 1000 * place, begin_ns, end_ns, kernel, took=500)
+        for number, (kernel_start_us, end, kernel) in enumerate(spans):
+            if end > kernel_start_us:
+                begin_ns, end_ns = 1000 * kernel_start_us + late_ns, 1000 * end + late_ns
+                rows.launch(call_ns + 1000 * number, begin_ns, end_ns, kernel, took=500)
         rows.add_range(call_ns - 500, call_ns + 3000, name)
     for stage in range(3):
         # All operations are of one named iteration.
@@ -243,11 +243,11 @@ def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
     (note,) = _found(report)
     ours = tmp_path / "ours.toml"
     ours.write_text(note.reason.partition("--convention: ")[2])
-    named = bubbleviz.analyze(tmp_path, convention=ours)
+    report_with_names = bubbleviz.analyze(tmp_path, convention=ours)
 
     # An ideal 1F1B of 3 stages and 6 microbatches idles for 2 of 8 slots; receives take 5 us more.
-    assert named.summary.bubble_ratio["schedule"].mean == pytest.approx(2 / 8, abs=0.03)
-    assert not _found(named)
+    assert report_with_names.summary.bubble_ratio["schedule"].mean == pytest.approx(2 / 8, abs=0.03)
+    assert not _found(report_with_names)
 
 
 def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:

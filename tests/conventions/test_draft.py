@@ -201,11 +201,15 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
         for convention in generate_drafts(dict.fromkeys(names, 2)).values()
     ]
 
-    both = [meant for meant in tried if meant.phase[1] == Phase.RECV_B and meant.microbatch[0] >= 0]
-    assert any(meant.chunk.tolist() == [1, 1] for meant in both)
-    for meant in both:
-        assert meant.chunk[0] == meant.chunk[1]
-        assert meant.microbatch[0] == meant.microbatch[1]
+    readings = [
+        reading
+        for reading in tried
+        if reading.phase[1] == Phase.RECV_B and reading.microbatch[0] >= 0
+    ]
+    assert any(reading.chunk.tolist() == [1, 1] for reading in readings)
+    for reading in readings:
+        assert reading.chunk[0] == reading.chunk[1]
+        assert reading.microbatch[0] == reading.microbatch[1]
 
 
 def _inserted(run: Path, glob: str, **columns: str) -> None:
@@ -213,8 +217,8 @@ def _inserted(run: Path, glob: str, **columns: str) -> None:
     copied = read_columns(run)["NVTX_EVENTS"]
     values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
     names = ", ".join(f'"{name}"' for name in copied)
-    chosen = f"SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '{glob}'"
-    edit_database(run, f"INSERT INTO NVTX_EVENTS ({names}) {chosen}")
+    selection = f"SELECT {values} FROM NVTX_EVENTS WHERE text GLOB '{glob}'"
+    edit_database(run, f"INSERT INTO NVTX_EVENTS ({names}) {selection}")
 
 
 def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
@@ -224,8 +228,8 @@ def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
     assert inspection.suggestion is not None
     assert inspection.trial is not None
     mine = folder / "mine.toml"
-    told = f"{run} -o mine.toml, then run bubbleviz analyze {run} --convention mine.toml; the"
-    with pytest.raises(bubbleviz.BubblevizError, match=re.escape(f"bubbleviz inspect {told}")):
+    command = f"{run} -o mine.toml, then run bubbleviz analyze {run} --convention mine.toml; the"
+    with pytest.raises(bubbleviz.BubblevizError, match=re.escape(f"bubbleviz inspect {command}")):
         bubbleviz.analyze(run)
     mine.write_text(inspection.suggestion, encoding="utf-8")
     report = bubbleviz.analyze(run, convention=mine)
@@ -282,20 +286,20 @@ INSIDE = [
 ]
 
 
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize("inner_ranges", INSIDE)
 def test_ranges_inside_operations_are_left_out_of_a_draft(
-    inside: dict[str, str], tmp_path: Path
+    inner_ranges: dict[str, str], tmp_path: Path
 ) -> None:
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
-    for glob, name in inside.items():
+    for glob, name in inner_ranges.items():
         _inserted(run, glob, start="start + 1", end='"end" - 1', text=f"'{name}'")
     assert _tried(run, tmp_path)[1] == pytest.approx(3 / 11)
 
 
 def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="fwd #", B="bwd #")
-    named = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
-    edit_database(run, f"UPDATE NVTX_EVENTS SET text = {named} WHERE text = 'Optimizer'")
+    name_expression = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
+    edit_database(run, f"UPDATE NVTX_EVENTS SET text = {name_expression} WHERE text = 'Optimizer'")
     assert _tried(run, tmp_path)[1] is not None
 
 
@@ -323,8 +327,8 @@ def test_a_refusal_shows_each_name_by_itself(
 
     assert " … " not in refusal
     for name in names:
-        shown = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
-        assert f"{shown!r} (1)" in refusal
+        displayed_name = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
+        assert f"{displayed_name!r} (1)" in refusal
     # No draft of these names forward and backward.
     assert "mine.toml" not in refusal
 
@@ -406,7 +410,7 @@ def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
     ]
 
     assert read
-    for each in read:
-        assert set(each.microbatch.tolist()) <= {-1, 0, 1, 2, 3}
+    for reading in read:
+        assert set(reading.microbatch.tolist()) <= {-1, 0, 1, 2, 3}
     if " mb" in form or "microbatch" in form:
         assert set(read[0].microbatch.tolist()) == {0, 1, 2, 3}

@@ -89,17 +89,17 @@ def test_what_names_tell(
     kinds = default_kinds()
 
     talks = match_any([name], kinds.communication)[0]
-    told = [
+    flags = [
         bool(talks and match_any([name], regexes)[0])
         for regexes in (kinds.receives, kinds.point_to_point)
     ]
     kind = dict(enumerate(name for name, _ in kinds.collective_kinds)).get(
         classify_collective(name, kinds.collective_kinds)
     )
-    told.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"})
+    flags.append(bool(talks) and kind in {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"})
 
     assert talks == communicates
-    assert told == [receives, point_to_point, collective]
+    assert flags == [receives, point_to_point, collective]
 
 
 JAX = built_in()["jax-xla"]
@@ -129,9 +129,9 @@ def test_whatever_kernels_tell_ranges_tell(name: str) -> None:
 
 @given(st.sampled_from(XLA_RANGES).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
 def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
-    said = parse_range_names([text])
+    meaning = parse_range_names([text])
 
-    assert of_kernel(said.instructions[said.instruction[0]])
+    assert of_kernel(meaning.instructions[meaning.instruction[0]])
 
 
 KNOWN = [
@@ -171,17 +171,17 @@ COMPUTE = [
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "likely"),
+    ("name", "is_known", "is_likely"),
     [
         *((name, True, False) for name in KNOWN),
         *((name, False, True) for name in LOOKALIKES),
         *((name, False, False) for name in COMPUTE),
     ],
 )
-def test_kernels_communicate_or_look_like_it(name: str, known: bool, likely: bool) -> None:
+def test_kernels_communicate_or_look_like_it(name: str, is_known: bool, is_likely: bool) -> None:
     kinds = default_kinds()
-    assert match_any([name], kinds.communication).tolist() == [known]
-    assert mask_communication_candidates([name], kinds).tolist() == [likely]
+    assert match_any([name], kinds.communication).tolist() == [is_known]
+    assert mask_communication_candidates([name], kinds).tolist() == [is_likely]
     assert mask_communication_candidates([], kinds).tolist() == []
 
 
@@ -228,16 +228,18 @@ def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> N
 @pytest.mark.parametrize("length", [1, MATCHED_CHARACTERS, 1 << 23])
 def test_only_the_front_of_a_name_is_matched(length: int) -> None:
     name = f"void softmax_kernel<{'x' * length}>(float*)"
-    behind = f"void f<{'x' * max(length, MATCHED_CHARACTERS)}, ncclDevKernel_SendRecv>(float*)"
+    long_template = (
+        f"void f<{'x' * max(length, MATCHED_CHARACTERS)}, ncclDevKernel_SendRecv>(float*)"
+    )
     kinds = default_kinds()
 
-    assert classify_kernels([name, behind], kinds) == ("normalisation, softmax", "other")
-    assert match_any([behind], ["nccl"]).tolist() == [False]
+    assert classify_kernels([name, long_template], kinds) == ("normalisation, softmax", "other")
+    assert match_any([long_template], ["nccl"]).tolist() == [False]
     assert (
         classify_collective(f"{'x' * MATCHED_CHARACTERS}all_reduce", kinds.collective_kinds) == -1
     )
-    assert mask_unknown_kernels([name, behind], kinds).tolist() == [False, True]
-    assert mask_communication_candidates([name, behind], kinds).tolist() == [False, False]
+    assert mask_unknown_kernels([name, long_template], kinds).tolist() == [False, True]
+    assert mask_communication_candidates([name, long_template], kinds).tolist() == [False, False]
     activity, _ = default_activities().copy().classify_range(f"cudaMemcpy{'x' * length}")
     assert activity == TRANSFER
 
@@ -263,18 +265,21 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
     file, ours = write_profile(tmp_path, kernels, calls, ranges), _additions(tmp_path)
 
-    before = bubbleviz.analyze(file)
-    after = bubbleviz.analyze(file, convention=ours)
+    default = bubbleviz.analyze(file)
+    extended = bubbleviz.analyze(file, convention=ours)
 
-    assert before.convention == after.convention == "zero-bubble"
-    assert [sum(rank.comm_ns for rank in report.coverage) for report in (before, after)] == [0, 80]
-    assert any("look like communication" in note.what for note in before.limitations)
-    assert not any("look like communication" in note.what for note in after.limitations)
+    assert default.convention == extended.convention == "zero-bubble"
+    assert [sum(rank.comm_ns for rank in report.coverage) for report in (default, extended)] == [
+        0,
+        80,
+    ]
+    assert any("look like communication" in note.what for note in default.limitations)
+    assert not any("look like communication" in note.what for note in extended.limitations)
     # Exposed collectives are reported as exposed and in the table of causes.
-    communication = after.explanation.communication
-    collective = after.explanation.causes.of_iteration(after.bubbles.ratio, 0)["collective"]
+    communication = extended.explanation.communication
+    collective = extended.explanation.causes.of_iteration(extended.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
-    assert list(list_sections(after, View()))
+    assert list(list_sections(extended, View()))
     assert bubbleviz.inspect(file, convention=ours).analysable
 
 
@@ -310,25 +315,32 @@ def _hidden(
     compute: str = "gemm",
     *,
     times: int = 4,
-    begin: int = 5,
+    offset: int = 5,
     length: int = 85,
 ) -> Path:
     """Write steps of ten compute kernels of 9 us and one kernel on another stream beside them."""
     kernels, calls = [], []
     for step in range(times):
-        at = 200 * step
+        start = 200 * step
         for number in range(10):
-            kernels.append(k(at + 10 * number, at + 10 * number + 9, 20 * step + number, compute))
-        kernels.append(k(at + begin, at + begin + length, 20 * step + 15, name, stream=8))
-        calls += [c(at, at + 1, 20 * step + n) for n in (*range(10), 15)]
+            kernels.append(
+                k(
+                    start + 10 * number,
+                    start + 10 * number + 9,
+                    20 * step + number,
+                    compute,
+                )
+            )
+        kernels.append(k(start + offset, start + offset + length, 20 * step + 15, name, stream=8))
+        calls += [c(start, start + 1, 20 * step + n) for n in (*range(10), 15)]
     return write_profile(folder, kernels, calls)
 
 
 BESIDE = "kernels that run at the same time as compute, as communication does"
 
 
-def _beside(file: Path, **more: Any) -> list[str]:
-    return [n.reason for n in bubbleviz.idle(file, **more).limitations if n.what == BESIDE]
+def _beside(file: Path, **options: Any) -> list[str]:
+    return [n.reason for n in bubbleviz.idle(file, **options).limitations if n.what == BESIDE]
 
 
 @pytest.mark.parametrize("compute", ["gemm", "mystery_block"])

@@ -18,13 +18,13 @@ from bubbleviz.conventions.layer_names import (
 @pytest.mark.parametrize("table", load_layer_tables(), ids=range(len(load_layer_tables())))
 def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
     for name in table.get("examples", ()):
-        found = parse_layer_name(name)
-        assert found is not None, name
-        assert found.kind == table["kind"], name
+        parsed_name = parse_layer_name(name)
+        assert parsed_name is not None, name
+        assert parsed_name.kind == table["kind"], name
         assert match_any_glob(get_layer_globs(), [name]) == [True]
     for name in table.get("counter_examples", ()):
-        found = parse_layer_name(name)
-        assert found is None or found.kind != table["kind"], name
+        parsed_name = parse_layer_name(name)
+        assert parsed_name is None or parsed_name.kind != table["kind"], name
 
 
 @pytest.mark.parametrize(

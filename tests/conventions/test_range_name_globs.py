@@ -43,8 +43,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
     for regexes in (kinds.communication, kinds.receives, kinds.point_to_point):
         for regex in regexes:
             yield regex, re.compile(regex, re.IGNORECASE)
-    for named in (_FAMILY, xla_names._THUNK, xla_names._MODULE, xla_names._OF_MODULE):
-        yield named.pattern, named
+    for pattern_of_names in (_FAMILY, xla_names._THUNK, xla_names._MODULE, xla_names._OF_MODULE):
+        yield pattern_of_names.pattern, pattern_of_names
 
 
 def words_of(regex: str) -> list[str]:
@@ -58,9 +58,9 @@ def long_names(regex: str) -> Iterator[str]:
     """Yield names that begin as the regex wants it, and repeat one or two of its words."""
     words = words_of(regex)[:12]
     repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
-    for begin in {"", *words[:2], "".join(words[:2])}:
+    for prefix in {"", *words[:2], "".join(words[:2])}:
         for word in repeated:
-            yield begin + word * (LONG // len(word)) + "!"
+            yield prefix + word * (LONG // len(word)) + "!"
 
 
 def took_s(match: Callable[[str], object], text: str) -> float:
@@ -224,9 +224,9 @@ def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: l
     for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]
-        given = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
-        first, wanted = packed.n_ids, np.arange(-1, len(names))
-        numbers = packed.add(np.array([*map(len, plain)], np.int64), *given, wanted)
+        packed_texts = "".join(plain).encode(), rows, [names[row] for row in rows.tolist()]
+        first, requested_rows = packed.n_ids, np.arange(-1, len(names))
+        numbers = packed.add(np.array([*map(len, plain)], np.int64), *packed_texts, requested_rows)
         assert numbers.tolist() == [-1, *range(first, packed.n_ids)]
     assert packed.match_globs(globs).tolist() == 2 * expected
     assert packed.get_texts(np.arange(2 * len(names))) == 2 * names

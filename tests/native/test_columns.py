@@ -61,8 +61,8 @@ def columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
     return start, end
 
 
-def lists(found: tuple[Any, ...]) -> list[list[int]]:
-    return [column.tolist() for column in found]
+def lists(columns_of_result: tuple[Any, ...]) -> list[list[int]]:
+    return [column.tolist() for column in columns_of_result]
 
 
 def every_other(count: int) -> Bools:
@@ -72,26 +72,26 @@ def every_other(count: int) -> Bools:
 def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the unions of intervals in any order and sorted."""
     results = []
-    for some in (spans, sorted(spans)):
-        chosen = lists(intervals.union(*columns(some), every_other(len(some))))
-        assert chosen == lists(intervals.union(*columns(some[::2])))
-        results.append(lists(intervals.union(*columns(some))))
+    for ordered in (spans, sorted(spans)):
+        selected_union = lists(intervals.union(*columns(ordered), every_other(len(ordered))))
+        assert selected_union == lists(intervals.union(*columns(ordered[::2])))
+        results.append(lists(intervals.union(*columns(ordered))))
     return results
 
 
-def measured(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[int]:
-    covered = intervals.measure_within(intervals.union(*columns(spans)), *columns(asked))
+def measured(spans: list[tuple[int, int]], limits: list[tuple[int, int]]) -> list[int]:
+    covered = intervals.measure_within(intervals.union(*columns(spans)), *columns(limits))
     return list(covered.tolist())
 
 
 def differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
-    one, two = intervals.union(*columns(a)), intervals.union(*columns(b))
-    return lists(intervals.difference(one, two))
+    first_union, second_union = intervals.union(*columns(a)), intervals.union(*columns(b))
+    return lists(intervals.difference(first_union, second_union))
 
 
-def around(spans: list[tuple[int, int]], asked: list[tuple[int, int]]) -> list[list[int]]:
+def around(spans: list[tuple[int, int]], inner_spans: list[tuple[int, int]]) -> list[list[int]]:
     index = Innermost.of(*columns(spans))
-    return [index.around(*columns(some)).tolist() for some in (asked, sorted(asked))]
+    return [index.around(*columns(some)).tolist() for some in (inner_spans, sorted(inner_spans))]
 
 
 def activities(work: list[tuple[int, int]]) -> Activities:
@@ -143,21 +143,25 @@ def linked(
         process: sorted(int(base + at) for base, after in times for at in after)
         for process, times in linker.collect_workless().items()
     }
-    told = lists((links.call, links.range, links.rule)), workless
-    known = links.call >= 0
-    return told, lists((links.launched_ns[known], links.threads[links.thread[known]]))
+    columns_of_links = lists((links.call, links.range, links.rule)), workless
+    is_linked = links.call >= 0
+    return columns_of_links, lists(
+        (links.launched_ns[is_linked], links.threads[links.thread[is_linked]])
+    )
 
 
 def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     """Return the unions of groups, in any order and sorted by time."""
     results = []
-    for some in (rows, sorted(rows, key=lambda row: row[1])):
-        group, start, end = np.array(some, np.int64).reshape(-1, 3).T
-        chosen = every_other(len(some))
+    for ordered_rows in (rows, sorted(rows, key=lambda row: row[1])):
+        group, start, end = np.array(ordered_rows, np.int64).reshape(-1, 3).T
+        is_selected = every_other(len(ordered_rows))
         # Of those that are not chosen the group means nothing.
-        of_some = intervals.group_union(np.where(chosen, group, -1), 4, start, end, chosen)
-        alone = intervals.group_union(group[::2], 4, start[::2], end[::2])
-        assert lists(of_some) == lists(alone)
+        of_selected = intervals.group_union(
+            np.where(is_selected, group, -1), 4, start, end, is_selected
+        )
+        of_every_other = intervals.group_union(group[::2], 4, start[::2], end[::2])
+        assert lists(of_selected) == lists(of_every_other)
         results.append(lists(intervals.group_union(group, 4, start, end)))
         results.append([intervals.group_measure(group, 4, start, end).tolist()])
     return results
@@ -205,18 +209,18 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     results = []
     for ranks, first in ((range(2, 5), 0), (range(1), None)):
         of_ranks = work if first == 0 else work.replace_columns(rank=np.zeros(count, np.int32))
-        seen = vars(measure_times(keys, of_ranks, ranks))
-        results.append([np.asarray(seen[name]).tolist() for name in seen])
+        times_by_name = vars(measure_times(keys, of_ranks, ranks))
+        results.append([np.asarray(times_by_name[name]).tolist() for name in times_by_name])
     return results
 
 
 def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the order of many rows of two columns, their groups and the distinct ones."""
     first, second = np.tile(np.array(rows, np.int64).reshape(-1, 2), (60, 1)).T
-    groups, alike = group_rows(first, second), group_rows(first, np.zeros_like(second))
+    groups, groups_of_first = group_rows(first, second), group_rows(first, np.zeros_like(second))
     return [
         lists((sort_rows(first, second), sort_rows(np.sort(first), second))),
-        lists((groups.of_row, groups.first, alike.of_row, alike.first)),
+        lists((groups.of_row, groups.first, groups_of_first.of_row, groups_of_first.first)),
         find_distinct_rows(first, second).tolist(),
     ]
 
@@ -225,20 +229,20 @@ def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
 VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min))
 
 
-def last(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> list[list[int]]:
+def last(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[list[int]]:
     """Return the last rows of groups before times and at them, in any order and sorted."""
     return [
         intervals.find_last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
-        for some, asked in ((rows, wanted), (sorted(rows), sorted(wanted)))
+        for some, asked in ((rows, queries), (sorted(rows), sorted(queries)))
         for or_at in (False, True)
     ]
 
 
-def windows(spans: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]) -> list[Any]:
+def windows(spans: list[tuple[int, int, int]], limits: list[tuple[int, int, int]]) -> list[Any]:
     """Return how much groups' sets cover of windows, and the extents of groups."""
     group, start, end = np.array(spans, np.int64).reshape(-1, 3).T
     sets = intervals.group_union(group, 4, start, end)
-    owner, low, length = np.array(asked, np.int64).reshape(-1, 3).T
+    owner, low, length = np.array(limits, np.int64).reshape(-1, 3).T
     within = intervals.measure_windows(sets, 4, owner, low, low + length)
     return [within.tolist(), lists(intervals.group_extents(group - 1, 4, start, end))]
 
@@ -311,21 +315,21 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
 }
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
-def test_both_make_the_same(what: str, data: st.DataObject) -> None:
-    drawn, _, work = CASES[what]
-    rows = data.draw(st.tuples(*drawn))
+def test_both_make_the_same(case: str, data: st.DataObject) -> None:
+    strategies, _, work = CASES[case]
+    rows = data.draw(st.tuples(*strategies))
 
     without, compiled_result = both(lambda: work(*rows))
 
     assert compiled_result == without
 
 
-@pytest.mark.parametrize("what", CASES)
-def test_both_make_the_same_of_examples(what: str) -> None:
-    for rows in CASES[what][1]:
-        without, compiled_result = both(partial(CASES[what][2], *rows))
+@pytest.mark.parametrize("case", CASES)
+def test_both_make_the_same_of_examples(case: str) -> None:
+    for rows in CASES[case][1]:
+        without, compiled_result = both(partial(CASES[case][2], *rows))
 
         assert compiled_result == without
 
@@ -339,9 +343,9 @@ def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
     build_library()  # skips without a compiler
-    own, other = tmp_path / "own.so", tmp_path / "other.so"
+    library, foreign_library = tmp_path / "own.so", tmp_path / "other.so"
 
-    assert compile_library(own) == ""
-    assert compile_library(other, ["-UBUBBLEVIZ_SOURCE", "-DBUBBLEVIZ_SOURCE=1"]) == ""
-    assert native.load(own) is not None
-    assert native.load(other) is None
+    assert compile_library(library) == ""
+    assert compile_library(foreign_library, ["-UBUBBLEVIZ_SOURCE", "-DBUBBLEVIZ_SOURCE=1"]) == ""
+    assert native.load(library) is not None
+    assert native.load(foreign_library) is None

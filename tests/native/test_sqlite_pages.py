@@ -112,11 +112,11 @@ def _cells_that_overlap(raw: bytearray) -> None:
     """Have 100 cells where 84 of the least size fit, one behind the other's first bytes."""
     _put(ROOT, 3, (100).to_bytes(2, "big"))(raw)
     for n in range(100):
-        at = 208 + 3 * n
+        pointer_offset = 208 + 3 * n
         # Payload of three bytes of which the header is all; the row; the header.
         cell = bytes((3, n + 1, 3, 9, 13))
-        _put(ROOT, 8 + 2 * n, at.to_bytes(2, "big"))(raw)
-        _put(ROOT, at, cell)(raw)
+        _put(ROOT, 8 + 2 * n, pointer_offset.to_bytes(2, "big"))(raw)
+        _put(ROOT, pointer_offset, cell)(raw)
 
 
 def _long_header(raw: bytearray) -> None:

@@ -62,25 +62,25 @@ class Bench:
 
     def run(self, *arguments: str | Path) -> Outcome:
         """Run the command line on the inputs, which it must leave as they are."""
-        before = content(self.inputs)
+        input_content = content(self.inputs)
         self.capture.readouterr()
         code = main([str(argument) for argument in arguments])
         printed = self.capture.readouterr()
 
-        assert content(self.inputs) == before
+        assert content(self.inputs) == input_content
         return Outcome(code, printed.out, printed.err)
 
     def analyze(self, *arguments: str | Path) -> Outcome:
         """Run ``analyze`` with every output asked for."""
-        wanted = [part for name in OUTPUTS for part in (f"--{name}", self.outputs / f"x.{name}")]
-        return self.run("analyze", *arguments, *wanted)
+        options = [part for name in OUTPUTS for part in (f"--{name}", self.outputs / f"x.{name}")]
+        return self.run("analyze", *arguments, *options)
 
     def refused(self, *arguments: str | Path, code: int = 1) -> str:
         """Return the one sentence in which ``analyze`` refuses, having written nothing."""
-        before = content(self.outputs)
+        output_content = content(self.outputs)
         outcome = self.analyze(*arguments)
 
-        assert content(self.outputs) == before
+        assert content(self.outputs) == output_content
         return sentence(outcome, code)
 
     def report(self, *arguments: str | Path) -> dict[str, object]:
@@ -264,10 +264,10 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused(bench: Bench, what: str) -> None:
-    given, words = REFUSED[what]
-    message = bench.refused(*given(bench))
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(bench: Bench, case: str) -> None:
+    make_arguments, words = REFUSED[case]
+    message = bench.refused(*make_arguments(bench))
 
     assert [word for word in words if word not in message] == []
 
@@ -284,7 +284,7 @@ def read_order(report: dict[str, object]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "order"),
+    ("arguments", "order"),
     [
         (("",), (1, 9, 10)),
         (("rank*.sqlite",), (1, 9, 10)),
@@ -293,10 +293,10 @@ def read_order(report: dict[str, object]) -> list[str]:
     ids=["a directory", "a pattern", "files"],
 )
 def test_files_are_read_in_natural_order_or_as_given(
-    bench: Bench, given: tuple[str, ...], order: tuple[int, ...]
+    bench: Bench, arguments: tuple[str, ...], order: tuple[int, ...]
 ) -> None:
     three_ranks(bench.inputs)
-    report = bench.report(*(bench.inputs / name for name in given))
+    report = bench.report(*(bench.inputs / name for name in arguments))
 
     assert read_order(report) == [f"rank{number}.sqlite" for number in order]
 
@@ -304,21 +304,21 @@ def test_files_are_read_in_natural_order_or_as_given(
 def damaged(folder: Path, kind: str) -> Path:
     """Write a damaged copy of a profile and return its path."""
     path = folder / f"{kind}.sqlite"
-    whole = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
+    undamaged = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
     noise = b"".join(hashlib.sha256(bytes([i])).digest() for i in range(256))
-    pages = [whole[at : at + 4096] for at in range(0, len(whole), 4096)]
+    pages = [undamaged[at : at + 4096] for at in range(0, len(undamaged), 4096)]
     path.write_bytes(
         {
             "empty": b"",
             "text": b"start,end,name\n1,2,gemm\n",
             "one byte": b"S",
             "encrypted": noise,
-            "cut in half": whole[: len(whole) // 2],
-            "cut by a byte": whole[:-1],
-            "header only": whole[:100],
-            "half a header": whole[:50],
-            "overwritten": whole[:4096] + noise * (len(whole) // len(noise)),
-            "zeros": whole[:4096] + bytes(len(whole) - 4096),
+            "cut in half": undamaged[: len(undamaged) // 2],
+            "cut by a byte": undamaged[:-1],
+            "header only": undamaged[:100],
+            "half a header": undamaged[:50],
+            "overwritten": undamaged[:4096] + noise * (len(undamaged) // len(noise)),
+            "zeros": undamaged[:4096] + bytes(len(undamaged) - 4096),
             # Of the tables of kernels, calls and ranges.
             "no roots": b"".join(
                 bytes(4096) if at in (6, 27, 35) else page for at, page in enumerate(pages)
@@ -329,7 +329,7 @@ def damaged(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
+    ("kind", "subject"),
     [
         ("empty", "empty"),
         ("text", "not an SQLite database"),
@@ -345,26 +345,26 @@ def damaged(folder: Path, kind: str) -> Path:
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
-def test_a_damaged_file(bench: Bench, kind: str, what: str, command: str) -> None:
+def test_a_damaged_file(bench: Bench, kind: str, subject: str, command: str) -> None:
     path = damaged(bench.inputs, kind)
-    said = bench.refused(path) if command == "analyze" else sentence(bench.run("inspect", path))
+    message = bench.refused(path) if command == "analyze" else sentence(bench.run("inspect", path))
 
-    assert path.name in said
-    assert what in said
-    assert "nsys export --type sqlite" in said
+    assert path.name in message
+    assert subject in message
+    assert "nsys export --type sqlite" in message
 
 
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     path = run_of_one(bench.inputs)
-    whole = bench.run("analyze", path).out
+    undamaged_output = bench.run("analyze", path).out
     largest = (
         f"UPDATE {table} SET rowid = {2**63 - 1} WHERE rowid = (SELECT max(rowid) FROM {table})"
     )
     outcome = bench.run("analyze", edit_database(path, largest))
 
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == whole
+    assert outcome.out == undamaged_output
     assert bench.run("inspect", path).code == 0
 
 

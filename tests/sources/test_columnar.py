@@ -133,17 +133,17 @@ EDITS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("what", EDITS)
+@pytest.mark.parametrize("edit", EDITS)
 def test_reports_of_edited_exports_are_equal(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    edit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(EXAMPLE, tmp_path, *EDITS[what])
+    path = edited(EXAMPLE, tmp_path, *EDITS[edit])
 
     compared(path, tmp_path, FORMS["parquet"], capsys, MAIN)
 
 
-def names_in(shown: str) -> list[str]:
-    return [Path(profile["path"]).name for profile in json.loads(shown)["profiles"]]
+def names_in(output: str) -> list[str]:
+    return [Path(profile["path"]).name for profile in json.loads(output)["profiles"]]
 
 
 def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine) -> None:
@@ -242,14 +242,14 @@ def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 def test_a_report_is_exported_to_columns(
     ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    made = write_columnar(EXAMPLE, tmp_path / "made")
-    script = f'test "$3" = parquetdir || exit 7; cp -r {made} "$5{ending}"'
+    columnar_export = write_columnar(EXAMPLE, tmp_path / "made")
+    script = f'test "$3" = parquetdir || exit 7; cp -r {columnar_export} "$5{ending}"'
     report = report_and_nsys(tmp_path, monkeypatch, script)
 
-    code, shown, told = cli("analyze", str(report), "--json", "-", "--timings")
+    code, output, timings = cli("analyze", str(report), "--json", "-", "--timings")
     assert code == 0
-    assert "DuckDB (Parquet" in told
-    assert shown.replace(str(report), str(EXAMPLE)) == cli.printed(
+    assert "DuckDB (Parquet" in timings
+    assert output.replace(str(report), str(EXAMPLE)) == cli.printed(
         "analyze", str(EXAMPLE), "--json", "-"
     )
     assert [file.name for file in report.parent.iterdir()] == [report.name]
@@ -303,8 +303,8 @@ def test_overwritten_bytes_end_in_a_report_or_a_sentence(
         file = directory / f"{chance.choice(CORE)}{FORMS[form].suffix}"
         raw = file.read_bytes()
         torn = bytearray(raw)
-        at = chance.randrange(len(raw))
-        torn[at : at + chance.choice([1, 8, 400])] = bytes([chance.choice([0, 255, 7])])
+        offset = chance.randrange(len(raw))
+        torn[offset : offset + chance.choice([1, 8, 400])] = bytes([chance.choice([0, 255, 7])])
         file.write_bytes(torn)
         code = main(["analyze", str(directory)])
         stderr = capsys.readouterr().err
@@ -322,8 +322,8 @@ def changed(directory: Path, table: str, change: Callable[[Any], Any]) -> None:
 
 def with_column(name: str, kind: Any) -> Callable[[Any], Any]:
     def change(table: Any) -> Any:
-        place = table.schema.get_field_index(name)
-        return table.set_column(place, name, table.column(name).cast(kind))
+        column_index = table.schema.get_field_index(name)
+        return table.set_column(column_index, name, table.column(name).cast(kind))
 
     return change
 

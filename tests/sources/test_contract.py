@@ -68,8 +68,8 @@ def planted(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, 
             "text GLOB 'B[0-9]*' OR textId IN (SELECT id FROM StringIds WHERE value GLOB 'B[0-9]*')"
         )
         if form == "nsys":
-            ended = "endGlobalTid = globalTid + 17, eventType = 60"
-            edit_database(files[0], f"UPDATE {NVTX} SET {ended} WHERE {backward}")
+            end_assignment = "endGlobalTid = globalTid + 17, eventType = 60"
+            edit_database(files[0], f"UPDATE {NVTX} SET {end_assignment} WHERE {backward}")
         elif form == "rocpd":
             files = [write_rocpd(folder / "1_results.db", read_processes(files[0]))]
         else:
@@ -172,14 +172,16 @@ def check(
     try:
         report = bubbleviz.analyze(paths)
     except BubblevizError as error:
-        said = str(error)
-        assert "\n" not in said
-        assert "Traceback" not in said
-        assert any(w in said for w in words) or (remedy and AGAIN[form] in said), said
+        message = str(error)
+        assert "\n" not in message
+        assert "Traceback" not in message
+        assert any(w in message for w in words) or (remedy and AGAIN[form] in message), message
         return "error"
-    known = {(note.what, note.count) for note in whole(form).limitations}
-    news = [f"{n.what}: {n.reason}" for n in report.limitations if (n.what, n.count) not in known]
-    told = [line for line in news if any(word in line for word in words)]
+    expected = {(note.what, note.count) for note in whole(form).limitations}
+    news = [
+        f"{n.what}: {n.reason}" for n in report.limitations if (n.what, n.count) not in expected
+    ]
+    matching_news = [line for line in news if any(word in line for word in words)]
     now, then = facts(report), facts_of_whole(form)
     changed = [
         name for name in Facts.__dataclass_fields__ if getattr(now, name) != getattr(then, name)
@@ -187,8 +189,8 @@ def check(
     if gpus(report) != gpus(whole(form)):
         changed.append("gpus")
     changed = [name for name in changed if name not in but]
-    assert told or not changed, f"changed without a word: {changed}; said: {news}"
-    return "told" if told else "same"
+    assert matching_news or not changed, f"changed without a word: {changed}; said: {news}"
+    return "told" if matching_news else "same"
 
 
 def bare(name: str) -> str:
@@ -241,8 +243,8 @@ def test_a_lost_table_is_told_or_changes_nothing(
         assert outcome == "error" if table in RECORDED else outcome != "error"
     else:
         words = (bare(table), *(("hostname",) if "node" in table else ()))
-        more = ("rocpd_string", "launch", "kernels") if way == "emptied" else ()
-        check(paths, form, (*words, *more), remedy=True)
+        silent_columns = ("rocpd_string", "launch", "kernels") if way == "emptied" else ()
+        check(paths, form, (*words, *silent_columns), remedy=True)
 
 
 def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
@@ -345,10 +347,10 @@ ADDED = {
 }
 
 
-@pytest.mark.parametrize("what", ADDED)
-def test_what_users_add_changes_nothing(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("addition", ADDED)
+def test_what_users_add_changes_nothing(addition: str, tmp_path: Path) -> None:
     paths = unpacked(tmp_path)
-    edit_database(paths[0], *ADDED[what])
+    edit_database(paths[0], *ADDED[addition])
 
     report = bubbleviz.analyze(paths)
 

@@ -43,20 +43,20 @@ def whole_trace(folder: Path) -> Path:
     return path
 
 
-def cut(path: Path, share: float, name: str) -> Path:
+def cut(path: Path, fraction: float, name: str) -> Path:
     """Return a copy of the first share of a file."""
     content = path.read_bytes()
-    written = path.with_name(name)
-    written.write_bytes(content[: int(share * len(content))])
-    return written
+    cut_path = path.with_name(name)
+    cut_path.write_bytes(content[: int(fraction * len(content))])
+    return cut_path
 
 
 def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
     assert list_restriction_codes(bubbleviz.idle(whole_trace(tmp_path))) == []
 
 
-@pytest.mark.parametrize("share", [0.8, 1.0])
-def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.8, 1.0])
+def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, fraction: float) -> None:
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
     kernels = [
         K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1, name=name) for i in range(COUNT)
@@ -67,15 +67,15 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, share: float) ->
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
 
-    report = measure_communication(cut(path, share, "cut.json"))
-    expected = [{"code": "file-damaged", "text": MARK}] if share < 1 else []
+    report = measure_communication(cut(path, fraction, "cut.json"))
+    expected = [{"code": "file-damaged", "text": MARK}] if fraction < 1 else []
     assert json.loads(nccl.as_json(report))["restrictions"] == expected
-    assert (MARK in nccl_text.summary(report)) == (share < 1)
+    assert (MARK in nccl_text.summary(report)) == (fraction < 1)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.95])
-def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, share: float) -> None:
-    report = bubbleviz.idle(cut(whole_trace(tmp_path), share, "cut.json"))
+@pytest.mark.parametrize("fraction", [0.8, 0.95])
+def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, fraction: float) -> None:
+    report = bubbleviz.idle(cut(whole_trace(tmp_path), fraction, "cut.json"))
     assert list_restriction_codes(report)[0] == "file-damaged"
     assert MARK in make_title(report)
     assert MARK in picture.draw_idle(report)
@@ -125,8 +125,8 @@ def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
             for name, microbatch, at_us in (("forward", 0, rank), ("backward", 0, 4 - rank)):
                 args = {"iteration": step, "microbatch": microbatch, "pp_rank": rank}
                 times = {"ts": 1000 * step + 100 * at_us, "dur": 100}
-                place = {"pid": rank, "tid": 0}
-                events.append({"name": name, "ph": "X", **place, **times, "args": args})
+                thread = {"pid": rank, "tid": 0}
+                events.append({"name": name, "ph": "X", **thread, **times, "args": args})
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(events))
     assert list_restriction_codes(bubbleviz.analyze(path)) == []
@@ -149,14 +149,14 @@ def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_list", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_traces_that_were_joined_are_refused(
-    tmp_path: Path, is_list: bool, is_packed: bool, share: float
+    tmp_path: Path, is_list: bool, is_packed: bool, fraction: float
 ) -> None:
     content = whole_trace(tmp_path).read_bytes()
     if is_list:
         content = json.dumps(json.loads(content)["traceEvents"]).encode()
-    parts = [content, content[: int(share * len(content))]]
+    parts = [content, content[: int(fraction * len(content))]]
     path = tmp_path / "joined.json"
     path.write_bytes(b"".join(map(gzip.compress, parts) if is_packed else parts))
     with pytest.raises(ProfileError, match="several traces were concatenated"):
@@ -172,11 +172,11 @@ def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", ["", "\n\0\0", "garbage", "}", "[1, 2"])
 def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> None:
-    whole = whole_trace(tmp_path)
+    complete_trace = whole_trace(tmp_path)
     path = tmp_path / "longer.json"
-    path.write_text(f"\n{whole.read_text()}{rest}")
+    path.write_text(f"\n{complete_trace.read_text()}{rest}")
     report = bubbleviz.idle(path)
-    told = "text after the end of the trace" in list_limitation_subjects(report)
-    assert told is bool(rest.strip("\n\0"))
-    assert report.ranks[0].host == bubbleviz.idle(whole).ranks[0].host
+    is_reported = "text after the end of the trace" in list_limitation_subjects(report)
+    assert is_reported is bool(rest.strip("\n\0"))
+    assert report.ranks[0].host == bubbleviz.idle(complete_trace).ranks[0].host
     assert list_restriction_codes(report) == []

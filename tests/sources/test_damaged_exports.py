@@ -86,8 +86,8 @@ def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
     assert "kernels" not in list_limitation_subjects(idle([path]))
 
 
-@pytest.mark.parametrize(("start", "lost"), [(0, 1), (-1, 0), (1, 0)])
-def test_an_overhead_without_a_start_is_left_out(start: int, lost: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("start", "n_lost"), [(0, 1), (-1, 0), (1, 0)])
+def test_an_overhead_without_a_start_is_left_out(start: int, n_lost: int, tmp_path: Path) -> None:
     path = small(
         tmp_path,
         f'CREATE TABLE IF NOT EXISTS {OVERHEAD} (start INTEGER, "end" INTEGER, globalTid INTEGER)',
@@ -97,14 +97,14 @@ def test_an_overhead_without_a_start_is_left_out(start: int, lost: int, tmp_path
     report = idle([path])
     lost_overheads = [n for n in report.limitations if n.what.startswith("overheads")]
 
-    assert len(lost_overheads) == lost
-    assert ("profiler" in {a.activity for a in report.activities}) == (not lost)
+    assert len(lost_overheads) == n_lost
+    assert ("profiler" in {a.activity for a in report.activities}) == (not n_lost)
 
 
-@pytest.mark.parametrize("what", ["start = 0", 'start = 0, "end" = 0'])
+@pytest.mark.parametrize("assignment", ["start = 0", 'start = 0, "end" = 0'])
 @pytest.mark.parametrize("row", [1, 354, 708])
-def test_a_call_without_a_start_is_counted(row: int, what: str, tmp_path: Path) -> None:
-    report = analyze([example(tmp_path, f"UPDATE {RUNTIME} SET {what} WHERE rowid = {row}")])
+def test_a_call_without_a_start_is_counted(row: int, assignment: str, tmp_path: Path) -> None:
+    report = analyze([example(tmp_path, f"UPDATE {RUNTIME} SET {assignment} WHERE rowid = {row}")])
 
     (note,) = (n for n in report.limitations if n.what.startswith("CUDA API calls with"))
     assert note.count == 1
@@ -133,16 +133,16 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_path: Path) -> None:
-    whole = export.read_bytes()
+    undamaged = export.read_bytes()
     kernels = analyze(export).profiles[0].kernels
     refused = set()
     path = tmp_path / "damaged.sqlite"
-    for page in range(1, len(whole) // 4096):
+    for page in range(1, len(undamaged) // 4096):
         # Row numbers stand at the end of a page, before each row.
-        damaged = bytearray(whole)
+        damaged = bytearray(undamaged)
         random = np.random.default_rng(page)
-        at = page * 4096 + 2048
-        damaged[at : at + 2048] = random.bytes(2048)
+        offset = page * 4096 + 2048
+        damaged[offset : offset + 2048] = random.bytes(2048)
         path.write_bytes(damaged)
         try:
             report = analyze(path)
@@ -191,8 +191,8 @@ def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
     strange = R(5, 2**61, "B7.0.0")
     report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, [*ranges, strange]))
 
-    lost = [n for n in report.limitations if n.what == "ranges with impossible times"]
-    assert [note.count for note in lost] == [1]
+    impossible_ranges = [n for n in report.limitations if n.what == "ranges with impossible times"]
+    assert [note.count for note in impossible_ranges] == [1]
     assert report.operations.cut.tolist().count(1) == 1
 
 

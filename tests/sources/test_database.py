@@ -20,10 +20,10 @@ from bubbleviz.sources.sqlite.queries import Query
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "some % file?#.sqlite"
-    with closing(sqlite3.connect(path)) as made:
-        made.execute("CREATE TABLE n (a, b)")
-        made.executemany("INSERT INTO n VALUES (?, ?)", [(i, -i) for i in range(10)])
-        made.commit()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE n (a, b)")
+        connection.executemany("INSERT INTO n VALUES (?, ?)", [(i, -i) for i in range(10)])
+        connection.commit()
     return path
 
 
@@ -43,40 +43,40 @@ def test_rows_have_their_own_types_whatever_came_before(
 ) -> None:
     """A column is typed by its first batch; nothing but NULL in that one says nothing of it."""
     monkeypatch.setattr(module, "_BATCH", batch)
-    asked = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
+    numbers_and_texts = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 
-    whole = database.read_batch(asked, {})
-    assert whole is not None
-    assert decode_texts(whole.columns[1]) == [*[None] * 9, "nine"]
+    batch_of_all = database.read_batch(numbers_and_texts, {})
+    assert batch_of_all is not None
+    assert decode_texts(batch_of_all.columns[1]) == [*[None] * 9, "nine"]
 
 
 def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
     blob = "CASE WHEN a = 3 THEN x'6100' || x'ff' WHEN a = 4 THEN NULL ELSE 'n' || a END"
-    asked = asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
+    texts_query = asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
     texts = ["n2", "a\x00\ufffd", None, "n5"]
 
-    assert database.query_rows(asked) == [(text,) for text in texts]
-    batch = database.read_batch(asked, {})
+    assert database.query_rows(texts_query) == [(text,) for text in texts]
+    batch = database.read_batch(texts_query, {})
     assert batch is not None
     assert decode_texts(batch.columns[0]) == texts
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
-    asked = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
+    texts_query = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
 
-    assert database.query_rows(asked) == [("F\ufffd1", "é", None, "")]
+    assert database.query_rows(texts_query) == [("F\ufffd1", "é", None, "")]
 
 
 @pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'"])
-@pytest.mark.parametrize("at", [0, 5, 9])
+@pytest.mark.parametrize("row", [0, 5, 9])
 @pytest.mark.parametrize("rows", [2, 100])
 def test_what_is_no_number_is_damage_wherever_it_stands(
-    database: Database, value: str, at: int, rows: int
+    database: Database, value: str, row: int, rows: int
 ) -> None:
-    asked = asking(f"SELECT CASE WHEN a = {at} THEN {value} ELSE a END FROM n ORDER BY a")
+    numbers_query = asking(f"SELECT CASE WHEN a = {row} THEN {value} ELSE a END FROM n ORDER BY a")
 
     with pytest.raises(ProfileError, match=r"cannot be read \(.*\); the file is damaged"):
-        database.query_columns(asked, rows=rows)
+        database.query_columns(numbers_query, rows=rows)
 
 
 def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path) -> None:
@@ -90,11 +90,11 @@ def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path
 
 
 def test_nothing_can_be_written(database: Database, file: Path) -> None:
-    before = file.read_bytes()
+    content = file.read_bytes()
     with pytest.raises(ProfileError, match="readonly"):
         database.query_rows(asking("DELETE FROM n"))
 
-    assert file.read_bytes() == before
+    assert file.read_bytes() == content
     assert list(file.parent.iterdir()) == [file]
 
 
@@ -115,9 +115,9 @@ def plan(name: str, variants: tuple[Query, ...]) -> list[str]:
                 quoted = ", ".join(f'"{c}"{key if c == "id" else ""}' for c in columns)
                 database.execute(f"CREATE TABLE {table} ({quoted})")
             database.execute(f"CREATE TEMP VIEW {variant.name.split('/')[1]} AS {variant.text}")
-        chosen = query(name)
-        binds = dict.fromkeys(chosen.parameters)
-        steps = database.execute(f"EXPLAIN QUERY PLAN {chosen.text}", binds).fetchall()
+        selected_query = query(name)
+        binds = dict.fromkeys(selected_query.parameters)
+        steps = database.execute(f"EXPLAIN QUERY PLAN {selected_query.text}", binds).fetchall()
     return [step[3] for step in steps]
 
 

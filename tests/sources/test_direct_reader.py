@@ -68,12 +68,12 @@ def _numbers(export: SqliteExport, name: str) -> Any:
 def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
     """Yield some calls (rows that may be missing) as they are decoded, and as SQLite reads them."""
     for rows in ([], [-(1 << 62), 0, 1, 2, 3, 90, 91, 1 << 62], range(5, 3000, 7)):
-        wanted = np.array(rows, np.int64)
+        requested_rows = np.array(rows, np.int64)
         columns = None
         if isinstance(export.direct, DirectReader):
-            columns = export.direct.read_selected("calls/at", wanted)
+            columns = export.direct.read_selected("calls/at", requested_rows)
         if columns is not None:
-            binds = {"rows": json.dumps(wanted.tolist())}
+            binds = {"rows": json.dumps(requested_rows.tolist())}
             try:
                 read_by_sqlite = export.database.query_columns(query("calls/at"), binds)
                 yield columns.tolist(), read_by_sqlite.tolist()
@@ -89,12 +89,12 @@ def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
     by_sqlite = []
     for number in numbers:
         try:
-            named = export.query_columns(
+            matching_calls = export.query_columns(
                 "calls/named", {"name_ids": json.dumps([number]), "most": 1}
             )
         except ProfileError as error:
             return decoded, error
-        by_sqlite += [number] * bool(named.size)
+        by_sqlite += [number] * bool(matching_calls.size)
     return decoded, by_sqlite
 
 
@@ -155,13 +155,13 @@ def _compare(path: Path) -> int:
             assert decoded_calls == calls
         names, expected = _names_of_calls(export)
         assert names is None or names == expected
-        asked = [
+        selections = [
             *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
             *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
             ("ranges/sample", _by_name(export, ())),
             *(("ranges/lasting", _by_time(export, shortest)) for shortest in LASTING_NS),
         ]
-        for name, selection in asked:
+        for name, selection in selections:
             decoded_rows, expected = _named(export, name, selection)
             if decoded_rows is not None:
                 decoded += 1
@@ -202,8 +202,8 @@ UNRECORDED = {
     ("table", "column"), [(table, column) for table in UNRECORDED for column in UNRECORDED[table]]
 )
 def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> None:
-    lost = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other"'
-    path = edit_database(tmp_path / EXAMPLE.name, lost, source=EXAMPLE)
+    rename_column = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other"'
+    path = edit_database(tmp_path / EXAMPLE.name, rename_column, source=EXAMPLE)
 
     # At least the kernels or the calls are decoded.
     assert 1 <= _compare(path) <= ALL
@@ -211,8 +211,8 @@ def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> No
 
 def test_rows_that_touch_one_of_several_times() -> None:
     with open_export(str(EXAMPLE)) as export:
-        (every, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
-        start_ns, end_ns = np.array(every[0]), np.array(every[1])
+        (all_rows, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        start_ns, end_ns = np.array(all_rows[0]), np.array(all_rows[1])
         # Some begin where a row ends, and end where one starts: neither touches it.
         since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
         until_ns[1::2] = [start_ns[start_ns > at].min(initial=at + 1) for at in since_ns[1::2]]
@@ -222,15 +222,17 @@ def test_rows_that_touch_one_of_several_times() -> None:
         rows = np.flatnonzero(touched.any(axis=1)).tolist()
         assert 0 < len(rows) < len(texts)
         selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
-        threads, thread = selection.threads, np.array(every[3])
+        threads, thread = selection.threads, np.array(all_rows[3])
         # The times of all, or of each thread its own: of some none.
         bounds_of_threads = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
         for bounds in (
             (0, len(since_ns)) * len(threads),
             np.repeat(bounds_of_threads, 2)[1:-1].tolist(),
         ):
-            begin, end = np.reshape(bounds, (-1, 2))[np.searchsorted(threads, thread)].T[:, :, None]
-            of_thread = (np.arange(len(since_ns)) >= begin) & (np.arange(len(since_ns)) < end)
+            first, stop = np.reshape(bounds, (-1, 2))[np.searchsorted(threads, thread)].T[
+                :, :, None
+            ]
+            of_thread = (np.arange(len(since_ns)) >= first) & (np.arange(len(since_ns)) < stop)
             rows = np.flatnonzero((touched & of_thread).any(axis=1)).tolist()
             selection = replace(selection, bounds=(*bounds,))
             decoded = _direct(export).read_named("ranges/lasting", selection, [EVERY_ROW])
@@ -241,8 +243,8 @@ def test_rows_that_touch_one_of_several_times() -> None:
 
 def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
     with open_export(str(EXAMPLE)) as export:
-        every, _ = _named(export, "ranges/lasting", _by_time(export, 0))
-        starts_ns = np.sort(every[0][0])
+        all_rows, _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        starts_ns = np.sort(all_rows[0][0])
         direct = _direct(export)
         extents = direct._tables["ranges/named"].extents
         for n_before in (0, 1, len(starts_ns) // 100, len(starts_ns) // 2):
@@ -296,18 +298,21 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
     number = st.one_of(numbers, value) if odd else numbers
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(f"PRAGMA page_size = {draw(st.sampled_from([512, 1024, 4096, 65536]))}")
-        for table, wanted in ((KERNEL, KERNEL_COLUMNS), ("NVTX_EVENTS", (*NVTX_COLUMNS, "text"))):
-            others = [f"other{n}" for n in range(draw(st.integers(0, 9)))]
-            names = draw(st.permutations([*wanted, *others]))
-            types = dict.fromkeys(wanted, "INT") | {"text": "TEXT"}
+        for table, required in (
+            (KERNEL, KERNEL_COLUMNS),
+            ("NVTX_EVENTS", (*NVTX_COLUMNS, "text")),
+        ):
+            extra_columns = [f"other{n}" for n in range(draw(st.integers(0, 9)))]
+            names = draw(st.permutations([*required, *extra_columns]))
+            types = dict.fromkeys(required, "INT") | {"text": "TEXT"}
             columns = ", ".join(f'"{name}" {types.get(name, "")}' for name in names)
             db.execute(f"CREATE TABLE {table} ({columns})")
             marks = ", ".join("?" for _ in names)
             for _ in range(draw(st.integers(0, 20))):
-                row = {name: draw(value) for name in others} | {
-                    name: draw(number) for name in wanted
+                row = {name: draw(value) for name in extra_columns} | {
+                    name: draw(number) for name in required
                 }
-                if "text" in wanted:
+                if "text" in required:
                     row["text"] = draw(st.one_of(texts, st.none()))
                     row["eventType"] = draw(st.sampled_from([59, 60, 70, 71, 1]))
                     row["end"] = draw(st.one_of(numbers, st.none()))
@@ -328,10 +333,10 @@ def test_drawn_files(data: st.DataObject, odd: bool) -> None:
         assert odd or decoded == ALL - 1
 
 
-def _byte(at: int, value: int) -> Callable[[Path], None]:
+def _byte(offset: int, value: int) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         with path.open("r+b") as file:
-            file.seek(at)
+            file.seek(offset)
             file.write(bytes([value]))
 
     return edit
@@ -374,8 +379,8 @@ _RANGES = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
 
 
 def _rebuilt(columns: str, suffix: str = "", table: str = KERNEL) -> tuple[str, ...]:
-    wanted = KERNEL_COLUMNS if table == KERNEL else (*NVTX_COLUMNS, "text")
-    names = ", ".join(f'"{name}"' for name in wanted)
+    required_columns = KERNEL_COLUMNS if table == KERNEL else (*NVTX_COLUMNS, "text")
+    names = ", ".join(f'"{name}"' for name in required_columns)
     return (
         f"ALTER TABLE {table} RENAME TO other",
         f"CREATE TABLE {table} ({columns}){suffix}",
@@ -415,11 +420,11 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
     with open_export(str(path)) as export:
         assert _direct(export).read_columns("gpu_work/kernels", 1, 1 << 40) is None
         assert _direct(export).read_columns("gpu_work/kernels", 1, 1) is None
-        told = export.describe_readers()
-        assert told.startswith("compiled reader, ")
-        assert KERNEL in told
+        description = export.describe_readers()
+        assert description.startswith("compiled reader, ")
+        assert KERNEL in description
     if "where a number belongs" in name and not name.startswith("no"):
-        assert told == (
+        assert description == (
             f"compiled reader, then SQLite (a page of {KERNEL} cannot be read directly, or memory "
             "was short)"
         )
@@ -509,7 +514,7 @@ def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = []
+    outputs = []
     for switch, reader in (
         ("1", "compiled reader"),
         ("0", "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"),
@@ -518,10 +523,10 @@ def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
         code, out, err = cli("analyze", str(EXAMPLE), "--json", "-", "--timings")
         assert code == 0
         assert f"  {reader}: {EXAMPLE}\n" in err
-        shown.append(out)
+        outputs.append(out)
         assert f"\n  read by      {reader}\n" in cli.printed("inspect", str(EXAMPLE))
 
-    assert shown[0] == shown[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_reserved_bytes(tmp_path: Path) -> None:
@@ -545,8 +550,8 @@ def _damaged(folder: Path, seed: int) -> Path:
     page = 4096 * chance.randrange(1, len(raw) // 4096)
     for _ in range(chance.choice([1, 1, 2, 4, 16])):
         # Headers of pages and places of cells are what readers trip over.
-        at = page + chance.choice([chance.randrange(4096), chance.randrange(64)])
-        raw[at] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        offset = page + chance.choice([chance.randrange(4096), chance.randrange(64)])
+        raw[offset] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
     path = folder / "damaged.sqlite"
     path.write_bytes(raw)
     return path
@@ -560,12 +565,12 @@ def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
                 columns = _direct(export).read_columns(name, 1, 1 << 40)
                 if columns is not None:
                     expected = _numbers(export, name)
-                    whole = isinstance(expected, np.ndarray)
-                    yield columns.tolist(), expected.tolist() if whole else expected
+                    is_read = isinstance(expected, np.ndarray)
+                    yield columns.tolist(), expected.tolist() if is_read else expected
             yield from _calls(export)
-            rows, named = _named(export, "ranges/named", _by_name(export, ("*",)))
+            rows, expected_rows = _named(export, "ranges/named", _by_name(export, ("*",)))
             if rows is not None:
-                yield rows, named
+                yield rows, expected_rows
     except BubblevizError:
         return
 

@@ -68,8 +68,8 @@ def answers(export: Export, threads: list[int]) -> dict[str, Any]:
             for globs in GLOBS:
                 selection = Selection(read_event_types(export), globs, (*range(50),))
                 values, number, texts = export.read_named(name, selection, [EVERY_ROW])
-                named = [texts[text] if text >= 0 else None for text in number.tolist()]
-                rows_of_queries[f"{name} {globs}"] = (values.tolist(), named)
+                names_of_rows = [texts[text] if text >= 0 else None for text in number.tolist()]
+                rows_of_queries[f"{name} {globs}"] = (values.tolist(), names_of_rows)
         except BubblevizError:
             rows_of_queries[name] = "error"
     return rows_of_queries
@@ -140,15 +140,15 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
-def test_damaged_exports(what: str, tmp_path: Path) -> None:
-    table = DAMAGED[what].split()[1 if DAMAGED[what].startswith("UPDATE") else 2]
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_exports(damage: str, tmp_path: Path) -> None:
+    table = DAMAGED[damage].split()[1 if DAMAGED[damage].startswith("UPDATE") else 2]
     path = edit_database(
         tmp_path / EXAMPLE.name,
         f"CREATE TABLE kept AS SELECT * FROM {table}",
         f"DROP TABLE {table}",
         f"ALTER TABLE kept RENAME TO {table}",
-        DAMAGED[what],
+        DAMAGED[damage],
         source=EXAMPLE,
     )
 

@@ -58,11 +58,11 @@ def _report(files: Sequence[Path]) -> dict[str, Any]:
     return dict(report_document)
 
 
-def _assert_same(written: Sequence[Path], shuffled: Sequence[Path]) -> None:
-    first, second = _report(written), _report(shuffled)
+def _assert_same(in_order: Sequence[Path], shuffled: Sequence[Path]) -> None:
+    first, second = _report(in_order), _report(shuffled)
     for key in first:
         assert first[key] == second[key], key
-    for file, other in zip(written, shuffled, strict=True):
+    for file, other in zip(in_order, shuffled, strict=True):
         idle = [bubbleviz.idle(path).ranks for path in (file, other)]
         spans = [[(r.compute_ns, r.idle_ns, r.start_ns, r.end_ns) for r in ranks] for ranks in idle]
         assert spans[0] == spans[1]
@@ -98,22 +98,22 @@ def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> Non
 def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_path: Path) -> None:
     for folder in ("written", "shuffled"):
         (tmp_path / folder).mkdir()
-    written = write(tmp_path / "written" / "trace.db", read_processes(export))
+    in_order = write(tmp_path / "written" / "trace.db", read_processes(export))
 
-    _assert_same([written], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", written, seed)])
+    _assert_same([in_order], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", in_order, seed)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
-    written = write_traces(export, tmp_path)
+    in_order = write_traces(export, tmp_path)
     (tmp_path / "shuffled").mkdir()
-    shuffled = [tmp_path / "shuffled" / trace.name for trace in written]
-    for trace, file in zip(written, shuffled, strict=True):
+    shuffled = [tmp_path / "shuffled" / trace.name for trace in in_order]
+    for trace, file in zip(in_order, shuffled, strict=True):
         content = json.loads(gzip.decompress(trace.read_bytes()))
         random.Random(seed).shuffle(content["traceEvents"])
         file.write_bytes(gzip.compress(json.dumps(content).encode()))
 
-    _assert_same(written, shuffled)
+    _assert_same(in_order, shuffled)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -122,12 +122,12 @@ def test_rows_of_tables(export: Path, kind: str, seed: int, tmp_path: Path) -> N
     report = bubbleviz.analyze(export)
     for folder in ("written", "shuffled"):
         (tmp_path / folder).mkdir()
-    written, shuffled = (
+    in_order, shuffled = (
         tmp_path / folder / f"operations.{kind}" for folder in ("written", "shuffled")
     )
-    report.save(written)
+    report.save(in_order)
     if kind == "csv":
-        with written.open(newline="") as file:
+        with in_order.open(newline="") as file:
             header, *rows = csv.reader(file)
         random.Random(seed).shuffle(rows)
         with shuffled.open("w", newline="") as file:
@@ -135,11 +135,11 @@ def test_rows_of_tables(export: Path, kind: str, seed: int, tmp_path: Path) -> N
     else:
         from pyarrow import parquet
 
-        table = parquet.read_table(written)
+        table = parquet.read_table(in_order)
         order = random.Random(seed).sample(range(len(table)), len(table))
         parquet.write_table(table.take(order), shuffled)
 
-    first, second = _report([written]), _report([shuffled])
+    first, second = _report([in_order]), _report([shuffled])
     for key in first:
         assert first[key] == second[key], key
 
@@ -149,13 +149,13 @@ def test_lines_of_recordings(seed: int, tmp_path: Path, monkeypatch: pytest.Monk
     truth = plant(Planting(stages=2, iterations=5), tmp_path / "planted")
     record_run(truth, tmp_path / "written", monkeypatch)
     (tmp_path / "shuffled").mkdir()
-    written = sorted((tmp_path / "written").iterdir())
-    shuffled = [tmp_path / "shuffled" / file.name for file in written]
-    for file, other in zip(written, shuffled, strict=True):
+    in_order = sorted((tmp_path / "written").iterdir())
+    shuffled = [tmp_path / "shuffled" / file.name for file in in_order]
+    for file, other in zip(in_order, shuffled, strict=True):
         header, *lines = file.read_bytes().splitlines(keepends=True)
         random.Random(seed).shuffle(lines)
         other.write_bytes(b"".join([header, *lines]))
 
-    first, second = _report(written), _report(shuffled)
+    first, second = _report(in_order), _report(shuffled)
     for key in first:
         assert first[key] == second[key], key

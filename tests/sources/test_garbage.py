@@ -75,9 +75,9 @@ def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -
 def test_times_that_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
-    said = ended(capsys, "idle", kineto(tmp_path / "a.pt.trace.json", **{name: value}))
+    message = ended(capsys, "idle", kineto(tmp_path / "a.pt.trace.json", **{name: value}))
 
-    assert "kernels and copies with impossible times" in said or "events that cannot" in said
+    assert "kernels and copies with impossible times" in message or "events that cannot" in message
 
 
 # Nesting
@@ -90,19 +90,19 @@ def nested(depth: int, opening: str) -> str:
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 @pytest.mark.parametrize("depth", [1_000, 100_000])
-@pytest.mark.parametrize("place", ["head", "tail", "event", "many events"])
+@pytest.mark.parametrize("position", ["head", "tail", "event", "many events"])
 def test_nested_traces(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, depth: int, opening: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], position: str, depth: int, opening: str
 ) -> None:
     path = kineto(tmp_path / "a.pt.trace.json")
     text, deep = path.read_text(), nested(depth, opening)
-    if place == "head":
+    if position == "head":
         text = text.replace('"schemaVersion"', f'"x": {deep}, "schemaVersion"')
-    elif place == "tail":
+    elif position == "tail":
         text = f'{text.rstrip()[:-1]}, "x": {deep}}}'
     else:
         # A list of more than a block is decoded by another decoder.
-        filler = '{"ph": "i"}, ' * (200_000 if place == "many events" else 1)
+        filler = '{"ph": "i"}, ' * (200_000 if position == "many events" else 1)
         event = f'{{"ph": "X", "cat": "kernel", "args": {{"x": {deep}}}}}, '
         text = text.replace('"traceEvents": [', f'"traceEvents": [{filler}{event}')
     path.write_text(text)
@@ -179,9 +179,9 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
 
 
 def ask_without_end() -> None:
-    asked = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
+    endless_query = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
     with open_database(str(ONE), QUERIES) as database:
-        database.query_rows(asked)
+        database.query_rows(endless_query)
 
 
 # Times that are far apart

@@ -32,14 +32,14 @@ def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, 
     builder = ActivitiesBuilder(len(kernels))
     for block in blocks:
         builder.add_kernels(np.array(block, np.int64).reshape(-1, 6).T.copy())
-    made = builder.build(lambda ids: tuple(map(str, ids.tolist())))
+    activities = builder.build(lambda ids: tuple(map(str, ids.tolist())))
 
-    ranks = made.ranks[made.rank].reshape(-1, 2).tolist()
-    names = [made.names[name] for name in made.name_id.tolist()]
-    ids = made.correlation_id.tolist()
-    times = made.start_ns.tolist(), made.end_ns.tolist()
+    ranks = activities.ranks[activities.rank].reshape(-1, 2).tolist()
+    names = [activities.names[name] for name in activities.name_id.tolist()]
+    ids = activities.correlation_id.tolist()
+    times = activities.start_ns.tolist(), activities.end_ns.tolist()
     rows = [(*row[:2], *row[2], *row[3:]) for row in zip(*times, ranks, ids, names, strict=True)]
-    kept = [
+    expected_rows = [
         (
             start,
             end,
@@ -51,6 +51,6 @@ def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, 
         for start, end, device, thread, id_, name in possible
     ]
     # Rank by rank; kernels of a rank keep their order.
-    assert rows == sorted(kept, key=lambda row: row[2:4])
+    assert rows == sorted(expected_rows, key=lambda row: row[2:4])
     assert builder.untimed["kernels"] == len(kernels) - len(timed)
     assert builder.impossible["kernels"] == len(timed) - len(possible)

@@ -51,14 +51,20 @@ def _kernel(
     return {"ph": "X", "cat": cat, "name": "gemm", **fields}
 
 
-def _call(start: float, dur: float, correlation: int, **more: Any) -> dict[str, Any]:
+def _call(start: float, dur: float, correlation: int, **changes: Any) -> dict[str, Any]:
     fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur, "args": {"correlation": correlation}}
-    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **fields, **more}
+    return {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        **fields,
+        **changes,
+    }
 
 
-def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
+def _range(start: float, dur: float, name: str, **changes: Any) -> dict[str, Any]:
     fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur}
-    return {"ph": "X", "cat": "user_annotation", "name": name, **fields, **more}
+    return {"ph": "X", "cat": "user_annotation", "name": name, **fields, **changes}
 
 
 _KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
@@ -99,9 +105,9 @@ def test_what_is_left_out_is_said_and_what_is_not_needed_is_not(name: str, tmp_p
 
     notes = {note.what: note for note in profile.limitations}
     assert notes.keys() == expected.keys()
-    for what, (count, end) in expected.items():
-        assert notes[what].count == count
-        assert notes[what].reason.endswith(end)
+    for subject, (count, end) in expected.items():
+        assert notes[subject].count == count
+        assert notes[subject].reason.endswith(end)
     assert len(profile.activities) >= 1
 
 
@@ -109,8 +115,8 @@ def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
     trace = _trace(tmp_path / "b.json", [*_KEPT, _call(2, 1, 2), _call(3, 1, 3), _kernel(8, 2, 2)])
-    whole = trace.read_bytes()
-    trace.write_bytes(whole[: whole.rindex(b"{") - 2])
+    content = trace.read_bytes()
+    trace.write_bytes(content[: content.rindex(b"{") - 2])
 
     notes = count_limitations(_read(trace))
 
@@ -186,12 +192,12 @@ def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
         ("pp4_{0}{1}", [0, 0, 1, 1], [None] * 4),
         ("pp{2}_dp{0}", [0, 0, 1, 1], [None] * 4),
     ):
-        for place, trace in enumerate(traces):
-            named = name.format(place % 2, place // 2, place // 2 + 1)
-            traces[place] = trace.rename(tmp_path / f"{named}.trace.json.gz")
+        for number, trace in enumerate(traces):
+            file_name = name.format(number % 2, number // 2, number // 2 + 1)
+            traces[number] = trace.rename(tmp_path / f"{file_name}.trace.json.gz")
         ranks = bubbleviz.analyze([str(trace) for trace in traces]).ranks
-        told = [(rank.stage, rank.pipeline) for rank in ranks]
-        assert told == list(zip(stages, pipelines, strict=True))
+        stage_and_pipeline = [(rank.stage, rank.pipeline) for rank in ranks]
+        assert stage_and_pipeline == list(zip(stages, pipelines, strict=True))
 
 
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
@@ -253,13 +259,13 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
     profile = _read(_trace(tmp_path / "a.json", events))
 
     work = profile.activities
-    found = {
+    time_of_name = {
         work.names[name]: (start, end)
         for name, start, end in zip(
             work.name_id.tolist(), work.start_ns.tolist(), work.end_ns.tolist(), strict=True
         )
     }
-    assert found == {
+    assert time_of_name == {
         "aten::linear": (1000, 10_000),
         "aten::touching": (10_000, 15_000),
         "aten::other_thread": (3000, 33_000),
@@ -297,9 +303,9 @@ def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
 
 @given(st.integers(0, (1 << 43) * 1000), st.integers(0, 10**9))
 def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
-    written = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]
+    times_us = [float(f"{ns // 1000}.{ns % 1000:03}") for ns in (start_ns, duration_ns)]
 
-    assert convert_times_ns(written).tolist() == [start_ns, duration_ns]
+    assert convert_times_ns(times_us).tolist() == [start_ns, duration_ns]
 
 
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
@@ -509,8 +515,8 @@ def test_devices_of_xla_are_named_by_what_they_are(
     path = str(xla_profiles.write_planes(tmp_path, getattr(xla_profiles, f"make_{kind}")()))
     for command in ("analyze", "idle", "inspect"):
         assert main([command, path, "-v"]) == 0
-        shown = capsys.readouterr().out.replace(path, "")
-        assert f"{kind.upper()} 3" in shown
-        assert ("GPU 3" in shown) == (kind == "gpu")
+        output = capsys.readouterr().out.replace(path, "")
+        assert f"{kind.upper()} 3" in output
+        assert ("GPU 3" in output) == (kind == "gpu")
     main(["pgle", path])
     assert ("--xla_gpu" in capsys.readouterr().out) == (kind == "gpu")

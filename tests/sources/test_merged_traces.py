@@ -22,10 +22,16 @@ from tests.support.torch_traces import write_traces
 Event = dict[str, Any]
 
 
-def _launch(pid: int | str, correlation: int, start_us: float, **more: Any) -> Event:
+def _launch(pid: int | str, correlation: int, start_us: float, **changes: Any) -> Event:
     args = {"correlation": correlation}
     times = {"pid": pid, "tid": 1, "ts": start_us, "dur": 2, "args": args}
-    return {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", **times, **more}
+    return {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        **times,
+        **changes,
+    }
 
 
 def _kernel(pid: int | str, correlation: int, start_us: float, device: int = 0) -> Event:
@@ -145,13 +151,13 @@ def test_a_merged_run_has_the_ratios_of_its_files(
     facts = {key: value for key, value in documents[0].items() if key != "traceEvents"}
     path = _write(tmp_path / "merged.json", merged, **facts)
 
-    apart = bubbleviz.analyze([str(trace) for trace in run])
-    together = bubbleviz.analyze(path)
+    separate = bubbleviz.analyze([str(trace) for trace in run])
+    combined = bubbleviz.analyze(path)
 
-    assert together.summary == apart.summary
-    assert together.schedule == apart.schedule
-    assert _operations(together) == _operations(apart)
-    kernels = [sum(p.linked_kernels for p in report.profiles) for report in (together, apart)]
+    assert combined.summary == separate.summary
+    assert combined.schedule == separate.schedule
+    assert _operations(combined) == _operations(separate)
+    kernels = [sum(p.linked_kernels for p in report.profiles) for report in (combined, separate)]
     assert kernels[0] == kernels[1] > 0
 
 
@@ -175,8 +181,8 @@ def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
 
     ranks = bubbleviz.analyze(_write(tmp_path / "merged.json", merged)).ranks
 
-    told = {rank.label.split()[1]: rank.stage for rank in ranks}
-    assert told == {"TP00-PP00": 0, "TP01-PP00": 0, "TP00-PP01": 1, "TP01-PP01": 1}
+    stage_of_label = {rank.label.split()[1]: rank.stage for rank in ranks}
+    assert stage_of_label == {"TP00-PP00": 0, "TP01-PP00": 0, "TP00-PP01": 1, "TP01-PP01": 1}
 
 
 def test_ranks_that_were_only_concatenated_are_told_apart_by_their_devices(tmp_path: Path) -> None:
@@ -210,8 +216,8 @@ def test_processes_may_share_a_device(tmp_path: Path) -> None:
 
 
 def test_a_rank_without_recorded_launches_keeps_its_device(tmp_path: Path) -> None:
-    alone = [e for e in _rank(5084, 0, [60, 160]) if e["cat"] == "kernel"]
-    events = [*_rank(5083, 0, [10, 110, 400]), *_rename(alone, _offset(1))]
+    kernels = [e for e in _rank(5084, 0, [60, 160]) if e["cat"] == "kernel"]
+    events = [*_rank(5083, 0, [10, 110, 400]), *_rename(kernels, _offset(1))]
 
     assert _busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
 

@@ -55,11 +55,11 @@ def test_joined_xplane_files_are_devices_of_two_processes(
     files = [tmp_path / "a.xplane.pb", tmp_path / "b.xplane.pb"]
     files[0].write_bytes(make_space(make_gpu(), hosts))
     files[1].write_bytes(make_space(_delay(make_gpu(), 700, pid), hosts))
-    joined = tmp_path / "joined.xplane.pb"
-    joined.write_bytes(b"".join(file.read_bytes() for file in files))
+    concatenated = tmp_path / "joined.xplane.pb"
+    concatenated.write_bytes(b"".join(file.read_bytes() for file in files))
 
-    assert _devices(joined) == _devices(files[0]) + _devices(files[1])
-    labels = [rank.label for rank in bubbleviz.idle(joined).ranks]
+    assert _devices(concatenated) == _devices(files[0]) + _devices(files[1])
+    labels = [rank.label for rank in bubbleviz.idle(concatenated).ranks]
     assert len(set(labels)) == len(labels)
 
 
@@ -70,22 +70,22 @@ def test_joined_files_keep_their_clocks(tmp_path: Path) -> None:
     for number in range(2):
         environment = P("Task Environment", (), {"profile_start_time": utc + 5_000 * number})
         contents.append(make_space([*make_tpu(1), environment], ["h"]))
-    joined = tmp_path / "joined.xplane.pb"
-    joined.write_bytes(b"".join(contents))
+    concatenated = tmp_path / "joined.xplane.pb"
+    concatenated.write_bytes(b"".join(contents))
 
-    first, second = bubbleviz.idle(joined).ranks
+    first, second = bubbleviz.idle(concatenated).ranks
 
     assert second.start_ns - first.start_ns == 5_000
 
 
 def test_joined_files_of_two_hosts_are_refused(tmp_path: Path) -> None:
-    joined = tmp_path / "joined.xplane.pb"
-    joined.write_bytes(make_space(make_gpu(), ["a"]) + make_space(make_gpu(), ["b"]))
+    concatenated = tmp_path / "joined.xplane.pb"
+    concatenated.write_bytes(make_space(make_gpu(), ["a"]) + make_space(make_gpu(), ["b"]))
 
     with pytest.raises(
         ProfileError, match=r"contains recordings of 2 hosts.*give the original files"
     ):
-        bubbleviz.idle(joined)
+        bubbleviz.idle(concatenated)
 
 
 def _events(planes: Sequence[P], offset: int | str) -> list[Any]:
@@ -124,10 +124,10 @@ def test_merged_trace_json_holds_devices_of_two_processes(
 @pytest.mark.parametrize("planes", [make_tpu(2), make_gpu()], ids=["TPU", "GPU"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_events_does_not_matter(planes: list[P], seed: int, tmp_path: Path) -> None:
-    written = _events(planes, 0)
-    shuffled = random.Random(seed).sample(written, len(written))
+    events_in_order = _events(planes, 0)
+    shuffled = random.Random(seed).sample(events_in_order, len(events_in_order))
 
-    first = bubbleviz.analyze(_write(tmp_path / "written.trace.json", written))
+    first = bubbleviz.analyze(_write(tmp_path / "written.trace.json", events_in_order))
     second = bubbleviz.analyze(_write(tmp_path / "shuffled.trace.json", shuffled))
 
     assert list_ratios(first) == list_ratios(second)

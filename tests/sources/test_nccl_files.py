@@ -186,10 +186,12 @@ def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
-    one, two = plugin(TWO[0]).lines[1:], plugin(TWO[0]).lines[1:]
+    lines, changed_lines = plugin(TWO[0]).lines[1:], plugin(TWO[0]).lines[1:]
     mixed = [
         item
-        for pair in zip(one, (t.replace('"pid": 100', '"pid": 200') for t in two), strict=True)
+        for pair in zip(
+            lines, (t.replace('"pid": 100', '"pid": 200') for t in changed_lines), strict=True
+        )
         for item in pair
     ]
     events = read(tmp_path, "[\n" + "".join(mixed)).events
@@ -248,18 +250,18 @@ SMALL = plugin(Op("AllReduce", 60_000, 90_000, channels=1, steps=(SEND,)), valid
 
 def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
     text = SMALL.encode()
-    whole = [at for at in range(len(text)) if text[at : at + 3] == b"},\n"]
-    before = 0
+    line_ends = [at for at in range(len(text)) if text[at : at + 3] == b"},\n"]
+    n_events = 0
     for cut in range(len(text)):
         events, unreadable = events_of(text[:cut])
-        assert len(events) == sum(at < cut for at in whole)
+        assert len(events) == sum(at < cut for at in line_ends)
         assert unreadable <= 2
-        before = max(before, len(events))
+        n_events = max(n_events, len(events))
         if not detect_format(text[:cut]):
-            assert before < 2
+            assert n_events < 2
         elif cut % 16 == 0:
             assert len(read_events(written(tmp_path, text[:cut])).events) <= 1
-    assert before == len(whole)
+    assert n_events == len(line_ends)
 
 
 EVENTS = [
@@ -298,11 +300,11 @@ def json_of(text: str) -> dict[str, object]:
 
 @given(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=8), st.data())
 def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(lines) - 1))
-    cut = data.draw(st.integers(1, len(lines[at]) - 3))
-    kept = [*lines[:at], lines[at][:cut], *lines[at + 1 :]]
-    events, unreadable = events_of("\n".join(kept).encode())
-    rest = [json_of(item)["cat"] for number, item in enumerate(lines) if number != at]
+    cut_line = data.draw(st.integers(0, len(lines) - 1))
+    cut = data.draw(st.integers(1, len(lines[cut_line]) - 3))
+    lines_with_cut = [*lines[:cut_line], lines[cut_line][:cut], *lines[cut_line + 1 :]]
+    events, unreadable = events_of("\n".join(lines_with_cut).encode())
+    rest = [json_of(item)["cat"] for number, item in enumerate(lines) if number != cut_line]
 
     assert [event.cat for event in events] == rest
     assert unreadable >= 1
@@ -416,7 +418,7 @@ MANY = tuple(Op("AllReduce", at, at + 20_000, sequence=at) for at in range(60_00
 
 
 @pytest.mark.parametrize(
-    ("key", "at", "change_ns", "counted"),
+    ("key", "match_index", "change_ns", "n_conflicts"),
     [
         ("StartGpuClk", 7, -3_600 * 10**9, 1),
         ("StartGpuClk", 0, 3_600 * 10**9, 1),
@@ -425,19 +427,19 @@ MANY = tuple(Op("AllReduce", at, at + 20_000, sequence=at) for at in range(60_00
     ],
 )
 def test_a_damaged_time_of_a_gpu_is_left_out_and_counted(
-    key: str, at: int, change_ns: int, counted: int, tmp_path: Path
+    key: str, match_index: int, change_ns: int, n_conflicts: int, tmp_path: Path
 ) -> None:
     text = plugin(*MANY).text()
-    matches = [m for m in re.finditer(rf'"{key}": (\d+)', text) if int(m[1])][at]
+    matches = [m for m in re.finditer(rf'"{key}": (\d+)', text) if int(m[1])][match_index]
     changed = str(int(matches[1]) + change_ns)
 
     file = read(tmp_path, text[: matches.start(1)] + changed + text[matches.end(1) :])
 
-    assert (read(tmp_path, text).n_clock_conflicts, file.n_clock_conflicts) == (0, counted)
-    lost = np.flatnonzero(file.events.gpu_end_ns == UNKNOWN).tolist()
-    assert lost == [at // 2] * counted
+    assert (read(tmp_path, text).n_clock_conflicts, file.n_clock_conflicts) == (0, n_conflicts)
+    unknown_ends = np.flatnonzero(file.events.gpu_end_ns == UNKNOWN).tolist()
+    assert unknown_ends == [match_index // 2] * n_conflicts
     starts = np.flatnonzero(file.events.gpu_start_ns == UNKNOWN).tolist()
-    assert starts == (lost if key == "StartGpuClk" else [])
+    assert starts == (unknown_ends if key == "StartGpuClk" else [])
     assert not np.isin(file.bridges.row, starts).any()
 
 

@@ -21,11 +21,11 @@ def test_the_guide_names_every_column_and_no_other() -> None:
     text = (GUIDES / "tables.md").read_text(encoding="utf-8")
     sections = text.partition("## Columns")[2].partition("## Events of a tracer")[0]
     table = re.findall(r"^\| (`.+?) \|", sections, re.MULTILINE)
-    listed = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
-    named = set(re.findall(r"`(\w+)`", sections))
+    table_columns = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    mentioned_columns = set(re.findall(r"`(\w+)`", sections))
 
-    assert listed <= set(COLUMNS)
-    assert sorted(set(COLUMNS) - named) == []
+    assert table_columns <= set(COLUMNS)
+    assert sorted(set(COLUMNS) - mentioned_columns) == []
 
 
 def test_all_columns_that_reports_write_can_be_read() -> None:

@@ -113,8 +113,8 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
         stored = [row for row in sqlite.read_stored_columns(database) if row[4] is not None]
         if declared[name].text:
             direct = sqlite_export.DirectReader(pages, stored, queries.select_views(schema))
-            named = direct.read_named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
-            return named and [*zip(*named[0].tolist(), read_texts(named), strict=True)]
+            rows = direct.read_named(name, Selection((KIND,) * 4, GLOBS), [EVERY_ROW])
+            return rows and [*zip(*rows[0].tolist(), read_texts(rows), strict=True)]
         (table,) = schema
         read = pages.open_table(stored, declared[name])
         columns = None if read is None else read.read_columns()

@@ -86,10 +86,10 @@ def test_a_report_goes_by_its_own_path(
 ) -> None:
     nsys(COPIES)
 
-    code, told, complained = cli(command, str(report), "--json", "-", "--window", "time:0s-10000s")
+    code, output, errors = cli(command, str(report), "--json", "-", "--window", "time:0s-10000s")
     assert code == 0
-    assert str(report) in told
-    assert str(temporary) not in told + complained
+    assert str(report) in output
+    assert str(temporary) not in output + errors
     assert f"{report}: --window iteration:1-2: no ranges are recognized as steps" in cli.refused(
         command, str(report), "--window", "iteration:1-2", code=1
     )
@@ -101,8 +101,8 @@ def test_an_export_is_kept_on_request_and_never_replaced(
     nsys(COPIES)
 
     assert main(["analyze", str(report), "--keep-export"]) == 0
-    kept = report.with_suffix(".sqlite")
-    assert kept.read_bytes() == FIXTURE.read_bytes()
+    export = report.with_suffix(".sqlite")
+    assert export.read_bytes() == FIXTURE.read_bytes()
     assert "exists already" in cli.refused("analyze", str(report), "--keep-export", code=1)
     # In a directory, a report that was exported counts once.
     assert main(["analyze", str(report.parent)]) == 0
@@ -132,7 +132,7 @@ def ended_by(
         "TMPDIR": str(temporary),
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
-    begun = Path(f"{report}.begun")
+    start_marker = Path(f"{report}.begun")
     # What runs in the background ignores Ctrl-C, and so would what it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
@@ -143,9 +143,9 @@ def ended_by(
         env=environment,
     ) as process:
         limit = time.monotonic() + 300
-        while not begun.exists() and process.poll() is None and time.monotonic() < limit:
+        while not start_marker.exists() and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.02)
-        assert begun.exists()
+        assert start_marker.exists()
         assert list(temporary.iterdir())
         process.send_signal(number)
         out, err = process.communicate(timeout=300)
@@ -161,9 +161,9 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
 ) -> None:
     nsys(SLEEPS)
 
-    ended, out, err = ended_by(number, report, temporary, command)
+    exit_code, out, err = ended_by(number, report, temporary, command)
 
-    assert (ended, out) == (code, "")
+    assert (exit_code, out) == (code, "")
     assert list(temporary.iterdir()) == []
     assert err.startswith("bubbleviz: ")
     assert err.count("\n") == 1

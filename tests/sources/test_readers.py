@@ -38,9 +38,9 @@ def planted(folder: Path) -> dict[str, Path]:
     """Write a file of each kind; return them by their reader."""
     export = write_profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
     (trace,) = write_traces(export, folder)
-    planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
+    planes, trace_json = folder / "host.xplane.pb", folder / "host.trace.json.gz"
     planes.write_bytes(make_space(PLANES))
-    made.write_bytes(gzip.compress(make_trace_json(PLANES)))
+    trace_json.write_bytes(gzip.compress(make_trace_json(PLANES)))
     return {
         "nsys": export,
         "nsys_columns": write_columnar(export, folder),
@@ -48,7 +48,7 @@ def planted(folder: Path) -> dict[str, Path]:
         "rpd": write_rpd(folder / "trace.rpd", read_processes(export)),
         "kineto": trace,
         "xplane": planes,
-        "xla-trace": made,
+        "xla-trace": trace_json,
         "recording": write_recording(folder / "recordings"),
         **write_tables(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
         "traced": write_trace(folder / "traced.json", [(0, 0, "F", 0, 10), (0, 0, "BW", 10, 30)]),
@@ -94,8 +94,8 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for seed in range(40):
         file = files[seed % len(files)]
-        whole, chance = file.read_bytes(), random.Random(seed)
-        content = bytearray(whole)
+        undamaged, chance = file.read_bytes(), random.Random(seed)
+        content = bytearray(undamaged)
         for _ in range(chance.randint(1, 6)):
             content[chance.randrange(len(content))] = chance.randrange(256)
         end = chance.choice([len(content), chance.randrange(len(content))])
@@ -106,7 +106,7 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
             assert code in (0, 1)
             assert "Traceback" not in stderr
             assert code == 0 or stderr.count("\n") == 1, stderr
-        file.write_bytes(whole)
+        file.write_bytes(undamaged)
 
 
 #: Those that hold operations themselves have no kernels.
@@ -126,9 +126,9 @@ def without_calls(folder: Path) -> dict[str, Path]:
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     kernels = [E("gemm", 10, 20), E("gemm", 30, 45)]
     bare = [P("/device:GPU:0", [L("Stream #1", kernels, 1)])]
-    planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
+    planes, trace_json = folder / "host.xplane.pb", folder / "host.trace.json.gz"
     planes.write_bytes(make_space(bare))
-    made.write_bytes(gzip.compress(make_trace_json(bare)))
+    trace_json.write_bytes(gzip.compress(make_trace_json(bare)))
     tables = write_columnar(export, folder)
     profiles = {"nsys": export, "nsys_columns": tables}
     (process,) = read_processes(
@@ -139,7 +139,7 @@ def without_calls(folder: Path) -> dict[str, Path]:
         "rocpd": write_rocpd(folder / "7_results.db", [process]),
         "rpd": write_rpd(folder / "trace.rpd", [process]),
     }
-    return {**profiles, **of_rocm, "kineto": trace, "xplane": planes, "xla-trace": made}
+    return {**profiles, **of_rocm, "kineto": trace, "xplane": planes, "xla-trace": trace_json}
 
 
 @pytest.mark.parametrize("name", PROFILES)

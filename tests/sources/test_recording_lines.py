@@ -73,38 +73,38 @@ def rows_of(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]
     return list(zip(texts, *(column.tolist() for column in columns), strict=True))
 
 
-def expected_rows(written: list[Block]) -> list[tuple[object, ...]]:
+def expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
     """Return the same of the iterations that were written."""
     threads: dict[int, int] = {}
     rows: list[tuple[object, ...]] = []
-    for iteration, block in enumerate(written):
+    for iteration, block in enumerate(blocks):
         spans = block.spans or [(NONE, NONE)] * len(block.stamps)
         for (name, launches, thread, *host, _), span in zip(block.stamps, spans, strict=True):
             number = threads.setdefault(thread, len(threads))
-            lost = block.on_device and span[0] == NONE and not launches
-            rows.append((name, iteration, number, launches, *host, *span, lost))
+            is_lost = block.on_device and span[0] == NONE and not launches
+            rows.append((name, iteration, number, launches, *host, *span, is_lost))
     return rows
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    written=st.lists(st.tuples(blocks(), CLOCKS), min_size=1, max_size=4),
-    place=st.tuples(st.integers(0, MAX_RANK), st.just(NONE) | st.integers(1, MAX_RANK + 1)),
+    blocks_and_clocks=st.lists(st.tuples(blocks(), CLOCKS), min_size=1, max_size=4),
+    coordinates=st.tuples(st.integers(0, MAX_RANK), st.just(NONE) | st.integers(1, MAX_RANK + 1)),
     start_ns=TIMES,
     sampled=st.just((0, 0)) | st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
     texts=st.tuples(TEXTS, st.none() | TEXTS, TEXTS),
     chunk_bytes=st.sampled_from([1, parts.CHUNK_BYTES]),
 )
 def test_every_field_comes_back(
-    written: list[tuple[Block, Clocks]],
-    place: tuple[int, int],
+    blocks_and_clocks: list[tuple[Block, Clocks]],
+    coordinates: tuple[int, int],
     start_ns: int,
     sampled: tuple[int, int],
     texts: tuple[str, str | None, str],
     chunk_bytes: int,
 ) -> None:
     # Iterations are read in the order of their clock.
-    written.sort(key=lambda each: each[0].start_ns)
+    blocks_and_clocks.sort(key=lambda each: each[0].start_ns)
     host, device, run = texts
     environment = {"SLURM_JOB_ID": run.replace("\0", "")}
     with (
@@ -116,20 +116,20 @@ def test_every_field_comes_back(
         files = PartFiles(
             Path(folder),
             1 << 20,
-            rank_and_size=place,
+            rank_and_size=coordinates,
             start_ns=start_ns,
             sampled=sampled,
             device=device,
         )
-        for block, clock in written:
+        for block, clock in blocks_and_clocks:
             files.append(block, clock)
         files.close()
         session = read_session(str(next(Path(folder).iterdir())), lambda _: None)
 
     header = session.header
     began = header.clock
-    assert (began.monotonic_ns, began.utc_ns, began.half_width_ns) == written[0][1]
-    assert (header.rank, header.world_size, header.began_ns) == (*place, start_ns)
+    assert (began.monotonic_ns, began.utc_ns, began.half_width_ns) == blocks_and_clocks[0][1]
+    assert (header.rank, header.world_size, header.began_ns) == (*coordinates, start_ns)
     assert (header.every, header.iterations, header.part) == (*sampled, 0)
     assert (header.host, header.device, header.run) == (host, device, environment["SLURM_JOB_ID"])
     iterations = session.stretch.iterations
@@ -153,9 +153,9 @@ def test_every_field_comes_back(
             block.device_offset_ns,
             *clocks[:2],
         )
-        for block, clocks in written
+        for block, clocks in blocks_and_clocks
     ]
-    blocks_written = [block for block, _ in written]
+    blocks_written = [block for block, _ in blocks_and_clocks]
     assert rows_of(session.stretch, session.names) == expected_rows(blocks_written)
     assert (session.n_damaged, session.tail_bytes) == (0, 0)
 
@@ -188,7 +188,7 @@ HEADER = {
 NAMES = {"0": "bubbleviz:F mb=0 stage=0", "1": "bubbleviz:BW mb=0 stage=0"}
 
 
-def iteration(number: int, **more: Any) -> dict[str, Any]:
+def iteration(number: int, **extra_fields: Any) -> dict[str, Any]:
     """Return the line of an iteration as others may write it."""
     start_ns = 10_000 * (number + 1)
     return {
@@ -198,7 +198,7 @@ def iteration(number: int, **more: Any) -> dict[str, Any]:
         "clock": {"monotonic_ns": start_ns + 9_000, "utc_ns": 1_760_000_000_000_000_000 + start_ns},
         "names": NAMES,
         "operations": {"name": [0, 1], "start": [0, 4_000], "end": [3_000, 9_000]},
-        **more,
+        **extra_fields,
     }
 
 
@@ -212,8 +212,8 @@ def write(folder: Path, lines: list[dict[str, Any]], newline: str = "\n") -> Pat
 def test_lines_of_other_writers_need_no_checksum_and_may_have_blanks(
     newline: str, tmp_path: Path
 ) -> None:
-    more = {"added_by_a_later_version": [1]}
-    lines = [HEADER | more, iteration(0), iteration(1, **more)]
+    extra_fields = {"added_by_a_later_version": [1]}
+    lines = [HEADER | extra_fields, iteration(0), iteration(1, **extra_fields)]
     with (write(tmp_path, lines, newline)).open("ab") as file:
         file.write(b"{")
 
@@ -274,30 +274,30 @@ def test_a_name_that_no_line_defines_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
-    whole = write(tmp_path, [HEADER, iteration(0), iteration(1)]).read_bytes()
-    ends = [match.end() for match in re.finditer(b"\n", whole)][1:]
+    content = write(tmp_path, [HEADER, iteration(0), iteration(1)]).read_bytes()
+    line_ends = [match.end() for match in re.finditer(b"\n", content)][1:]
     path = tmp_path / "growing.bvrec"
     path.touch()
     reader = PartReader(str(path), Numbering())
-    for size in range(len(whole) + 1):
-        path.write_bytes(whole[:size])
+    for size in range(len(content) + 1):
+        path.write_bytes(content[:size])
         stretch = reader.read()
 
         read = [] if stretch is None else stretch.iterations.number.tolist()
-        assert read == [number for number, end in enumerate(ends) if end == size]
+        assert read == [number for number, end in enumerate(line_ends) if end == size]
     assert reader.tail_bytes == reader.n_damaged == 0
 
 
 def test_lines_that_another_machine_sees_late_are_no_damage(tmp_path: Path) -> None:
     """A network file system may show zeros where data is still on its way."""
     path = write(tmp_path, [HEADER, iteration(0), iteration(1), iteration(2)])
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], bytes(len(lines[2]) - 1), b"\n"]))
     reader = PartReader(str(path), Numbering())
     first = reader.read()
     assert reader.read() is None
-    path.write_bytes(whole)
+    path.write_bytes(content)
     rest = reader.read()
 
     assert first is not None

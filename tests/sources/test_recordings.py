@@ -125,16 +125,18 @@ def test_clocks_of_several_hosts_are_brought_together(
         assert interval[1] - interval[0] < 0.01
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("has_names", [True, False])
 def test_iterations_are_told_apart_with_names_and_without(
-    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = planted(tmp_path, replace(BASE, iterations=4))
-    record_run(truth, tmp_path / "run", monkeypatch, number_of=lambda k: k + 70 if named else None)
+    record_run(
+        truth, tmp_path / "run", monkeypatch, number_of=lambda k: k + 70 if has_names else None
+    )
 
     report = bubbleviz.analyze([tmp_path / "run"])
 
-    first = 70 if named else 0
+    first = 70 if has_names else 0
     assert [iteration.name for iteration in report.iterations] == [str(first + k) for k in range(4)]
     assert list(ratios(report).values()) == [
         pytest.approx(values, abs=1e-12) for values in true_ratios(truth).values()
@@ -150,14 +152,14 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
     report = bubbleviz.analyze([tmp_path / "run"])
     table = tmp_path / "operations.csv"
     assert main(["analyze", str(tmp_path / "run"), "-o", str(table)]) == 0
-    again = bubbleviz.analyze([table])
+    table_report = bubbleviz.analyze([table])
 
     true = true_ratios(truth)
     assert list(ratios(report)) == ["0", "1", "5", "6", "10", "11"]
     for name, values in ratios(report).items():
         expected = true[name] | ({"period": None} if name in ("1", "6") else {})
         assert values == pytest.approx(expected, abs=1e-12)
-    assert ratios(again) == ratios(report)
+    assert ratios(table_report) == ratios(report)
     assert "2 of every 5 are" in join_limitations(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
@@ -202,10 +204,10 @@ def numbers(path: Path) -> list[int]:
 
 def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
     path = write_recording(tmp_path)
-    whole = path.read_bytes()
-    header = whole.index(b"\n") + 1
+    content = path.read_bytes()
+    header = content.index(b"\n") + 1
     for length in (0, 1, 8, 40, header - 1, header, header + 1, header + 100):
-        path.write_bytes(whole[:length])
+        path.write_bytes(content[:length])
 
         assert numbers(path) == []
         with pytest.raises(BubblevizError) as refused:
@@ -228,13 +230,13 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_recording(Path(folder), 8)
-        whole = path.read_bytes()
-        header = whole.index(b"\n") + 1
-        path.write_bytes(whole[: len(whole) - cut % (len(whole) - header)])
+        content = path.read_bytes()
+        header = content.index(b"\n") + 1
+        path.write_bytes(content[: len(content) - cut % (len(content) - header)])
         iteration_numbers = numbers(path)
         assert iteration_numbers == list(range(len(iteration_numbers)))
         rng = random.Random(seed)
-        damaged = bytearray(whole)
+        damaged = bytearray(content)
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(header, len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(bytes(damaged))
@@ -301,12 +303,12 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     path = tmp_path / "rank-00001.bvrec"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     names, operations = lines[1]["names"], lines[1]["operations"]
-    lost = next(number for number, name in names.items() if "Optimizer" in name)
-    row = operations["name"].index(int(lost))
+    optimizer_id = next(number for number, name in names.items() if "Optimizer" in name)
+    row = operations["name"].index(int(optimizer_id))
     # The first iteration does not name the optimizer; the second one does, and is damaged.
     for column in operations.values():
         del column[row]
-    lines[2]["names"] = {lost: names.pop(lost)}
+    lines[2]["names"] = {optimizer_id: names.pop(optimizer_id)}
     path.write_bytes(b"".join(map(encoded, lines)))
     damage(path, line=2)
 
@@ -470,14 +472,14 @@ def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
     parts = rotated(tmp_path)
     assert len(parts) == 4
 
-    whole = ratios(bubbleviz.analyze([tmp_path]))
+    complete_ratios = ratios(bubbleviz.analyze([tmp_path]))
 
-    assert ratios(bubbleviz.analyze([parts[2]])) == whole
-    assert ratios(bubbleviz.analyze(parts)) == whole
-    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == whole
-    names = [int(name) for name in whole]
+    assert ratios(bubbleviz.analyze([parts[2]])) == complete_ratios
+    assert ratios(bubbleviz.analyze(parts)) == complete_ratios
+    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == complete_ratios
+    names = [int(name) for name in complete_ratios]
     assert names == list(range(names[0], 40))
-    assert all(values["period"] is not None for values in list(whole.values())[:-1])
+    assert all(values["period"] is not None for values in list(complete_ratios.values())[:-1])
 
 
 def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
@@ -558,13 +560,13 @@ def test_a_recording_that_contradicts_itself_names_both_operations(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("is_file_named", [True, False])
 def test_an_empty_recording_says_what_it_is(
-    command: str, named: bool, tmp_path: Path, cli: CommandLine
+    command: str, is_file_named: bool, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "rank-00000.bvrec"
     path.touch()
-    sentence = cli.refused(command, path if named else tmp_path, code=1)
+    sentence = cli.refused(command, path if is_file_named else tmp_path, code=1)
 
     assert "rank-00000.bvrec: the file is empty: its process recorded nothing; record" in sentence
     assert "nsys" not in sentence

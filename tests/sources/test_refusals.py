@@ -212,8 +212,8 @@ def _torch_trace(*, device: bool) -> bytes:
 
 
 def _shown(command: str, path: Path, cli: CommandLine) -> str:
-    _, *shown = cli(command, path)
-    return " ".join("".join(shown).split())
+    _, *outputs = cli(command, path)
+    return " ".join("".join(outputs).split())
 
 
 @pytest.mark.parametrize("command", SHOWING)

@@ -136,7 +136,7 @@ def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
         is_time = key in {"start_ns", "end_ns"} and isinstance(value, int)
         return value - start_ns if is_time else value
 
-    own: dict[str, Any] = without(
+    comparable_report: dict[str, Any] = without(
         {k: v for k, v in report.items() if k not in {"timeline", "methods"}}
     )
     timeline = report["timeline"]
@@ -146,14 +146,14 @@ def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
             key: [names[n] if n is not None else "" for n in column] if key in NAMES else column
             for key, column in table.items()
         }
-        own[f"timeline of {name}"] = columns
-    own["sums"] = {
+        comparable_report[f"timeline of {name}"] = columns
+    comparable_report["sums"] = {
         name: sum(profile[name] for profile in report["profiles"])
         for name in report["profiles"][0]
         if name.endswith(("kernels", "_ns")) and not name.startswith(("clock", "session"))
     }
-    own["profiles"] = len(report["profiles"]) >= exports
-    return own
+    comparable_report["profiles"] = len(report["profiles"]) >= exports
+    return comparable_report
 
 
 @cache
@@ -256,13 +256,13 @@ def test_a_merge_is_opened_once_however_many_processes_it_holds(
 ) -> None:
     # What SQLite learns of a file as it opens it grows with the processes, too.
     (path,) = merged(exports(tmp_path)[0], tmp_path, suffixed=suffixed)
-    (alone, *_) = apart(exports(tmp_path)[0], tmp_path)
+    (single_process, *_) = apart(exports(tmp_path)[0], tmp_path)
     connect = Mock(wraps=sqlite3.connect)
     monkeypatch.setattr(sqlite3, "connect", connect)
     counts = []
-    for each in (alone, path):
+    for file in (single_process, path):
         connect.reset_mock()
-        read_recording(str(each), "rocpd", unwatched)
+        read_recording(str(file), "rocpd", unwatched)
         counts.append(connect.call_count)
 
     assert counts == [1, 1]
@@ -271,26 +271,28 @@ def test_a_merge_is_opened_once_however_many_processes_it_holds(
 def test_twice_the_processes_in_one_table_take_twice_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken: list[int] = []
+    step_counts: list[int] = []
 
     def counted(_: list[BaseException]) -> Iterator[bool]:
         while True:
-            taken[-1] += 1
+            step_counts[-1] += 1
             yield False
 
     monkeypatch.setattr(database, "_iter_interrupts", counted)
     monkeypatch.setattr(database, "_STEPS", 100)
     for number in (40, 80):
-        taken.append(0)
-        each = [
+        step_counts.append(0)
+        processes = [
             Process("node0", pid, [(pid, pid + 9, 5, 1, "hipLaunchKernel")], threads=[(5, "main")])
             for pid in range(1, number + 1)
         ]
-        path = write_rocpd(tmp_path / f"{number}.db", each, suffixed=False)
+        path = write_rocpd(tmp_path / f"{number}.db", processes, suffixed=False)
         recording = read_recording(str(path), "rocpd", unwatched)
-        assert sorted(thread.thread >> 24 for thread in recording.threads) == [p.pid for p in each]
+        assert sorted(thread.thread >> 24 for thread in recording.threads) == [
+            p.pid for p in processes
+        ]
 
-    assert taken[1] < 2.3 * taken[0]
+    assert step_counts[1] < 2.3 * step_counts[0]
 
 
 def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:
@@ -312,21 +314,21 @@ def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> Non
 def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (export,) = exports(tmp_path)
     path = str(DOORS["a merge of processes"](export, tmp_path)[0])
-    shown = {}
+    output_of_command = {}
     for command in ("analyze", "inspect", "idle", "nccl", "compare", ""):
         files = [path, path] if command == "compare" else [path]
         code = main([command, *files] if command else files)
         out, err = capsys.readouterr()
-        shown[command] = out
+        output_of_command[command] = out
         assert code == 0, err
         assert "Traceback" not in err
 
-    assert "rocpd, schema 3" in shown["inspect"]
-    assert "HIP API calls" in shown["inspect"]
-    assert "ROCTx ranges" in shown["inspect"]
-    assert "MI300X" in shown["inspect"]
-    assert "SendRecv" in shown["nccl"]
-    for text in shown.values():
+    assert "rocpd, schema 3" in output_of_command["inspect"]
+    assert "HIP API calls" in output_of_command["inspect"]
+    assert "ROCTx ranges" in output_of_command["inspect"]
+    assert "MI300X" in output_of_command["inspect"]
+    assert "SendRecv" in output_of_command["nccl"]
+    for text in output_of_command.values():
         assert "nsys" not in text
         assert "Nsight" not in text
         assert "CUDA" not in text
@@ -348,13 +350,13 @@ def test_secrets_are_never_shown(
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     for file in (path, damaged):
-        more = ["-o", str(outputs / f"{file.stem}.json")] if command != "inspect" else []
-        main([command, str(file), *more])
-    written = b"".join(file.read_bytes() for file in outputs.iterdir())
+        output_options = ["-o", str(outputs / f"{file.stem}.json")] if command != "inspect" else []
+        main([command, str(file), *output_options])
+    output_bytes = b"".join(file.read_bytes() for file in outputs.iterdir())
 
     output = capsys.readouterr()
     assert SECRET not in output.out + output.err
-    assert SECRET.encode() not in written
+    assert SECRET.encode() not in output_bytes
     assert SECRET.encode() in path.read_bytes() or door == "rpd"
 
 
@@ -510,7 +512,7 @@ def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
 def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
     run = Planting(schedule="zb-v", replicas=2, jitter=0.2, servers=2, iteration_ranges=True)
     plant(run, tmp_path)
-    alone, same = [], []
+    distinct_names, equal_names = [], []
     for number in range(2):
         processes = read_processes(tmp_path / f"node{number}.sqlite")
         for process in processes if number else ():
@@ -518,11 +520,13 @@ def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
                 rows[:] = [(row[0] + DAY_NS, row[1] + DAY_NS, *row[2:]) for row in rows]
         folder = tmp_path / f"{number}"
         folder.mkdir()
-        alone.append(write_rpd(tmp_path / f"node{number}.rpd", processes))
+        distinct_names.append(write_rpd(tmp_path / f"node{number}.rpd", processes))
         # What runTracer.sh names it unless told otherwise.
-        same.append(write_rpd(folder / "trace.rpd", processes))
+        equal_names.append(write_rpd(folder / "trace.rpd", processes))
 
-    own, then = bubbleviz.analyze(same), bubbleviz.analyze(alone)
+    actual, expected = bubbleviz.analyze(equal_names), bubbleviz.analyze(distinct_names)
 
-    ratios = [[iteration.ratios for iteration in report.iterations] for report in (own, then)]
+    ratios = [
+        [iteration.ratios for iteration in report.iterations] for report in (actual, expected)
+    ]
     assert ratios[0] == ratios[1]

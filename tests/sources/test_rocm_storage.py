@@ -40,10 +40,10 @@ def _quoted(columns: tuple[str, ...]) -> str:
 def _without_rowid(declared_type: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
     def statements(table: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         key = "id" if "id" in columns else columns[0]
-        others = _quoted(tuple(column for column in columns if column != key))
+        rest = _quoted(tuple(column for column in columns if column != key))
         return (
-            f'CREATE TABLE kept ("{key}" {declared_type} PRIMARY KEY, {others}) WITHOUT ROWID',
-            f'INSERT INTO kept ("{key}", {others}) SELECT "{key}", {others} FROM "{table}"',
+            f'CREATE TABLE kept ("{key}" {declared_type} PRIMARY KEY, {rest}) WITHOUT ROWID',
+            f'INSERT INTO kept ("{key}", {rest}) SELECT "{key}", {rest} FROM "{table}"',
             f'DROP TABLE "{table}"',
             f'ALTER TABLE kept RENAME TO "{table}"',
         )

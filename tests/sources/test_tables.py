@@ -48,15 +48,15 @@ def ratio(report: Report) -> float | None:
 
 def refusal(path: Path, columns: Columns) -> str:
     """Return why a table is refused, in one line; in every format."""
-    said = set()
+    messages = set()
     for file in write_columns(path, columns, "t").values():
         with pytest.raises(BubblevizError) as caught:
             bubbleviz.analyze(file)
         assert "\n" not in str(caught.value)
         assert str(caught.value).startswith(str(file))
-        said.add(str(caught.value).removeprefix(str(file)))
-    assert len(said) == 1
-    return said.pop()
+        messages.add(str(caught.value).removeprefix(str(file)))
+    assert len(messages) == 1
+    return messages.pop()
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
@@ -70,12 +70,12 @@ def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
     assert report.profiles[0].format == kind
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_events_of_a_tracer_are_a_table(whole: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_one_event", [False, True])
+def test_events_of_a_tracer_are_a_table(as_one_event: bool, tmp_path: Path) -> None:
     phases = ["BW" if phase == "B" else phase for phase in PHASE]
     rows = list(zip(RANK, MICROBATCH, phases, START, END, strict=True))
     path = write_trace(
-        tmp_path / "t.json", [*rows, (0, 0, "Optimizer", 80, 85)], as_one_event=whole
+        tmp_path / "t.json", [*rows, (0, 0, "Optimizer", 80, 85)], as_one_event=as_one_event
     )
     report = bubbleviz.analyze(tmp_path)
 
@@ -265,8 +265,8 @@ def halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
         rows = [at for at, value in enumerate(RANK) if value == rank]
-        one = {name: [cells[row] for row in rows] for name, cells in ONE.items()}
-        paths.append(write_csv(folder / f"rank{rank}.csv", one))
+        half = {name: [cells[row] for row in rows] for name, cells in ONE.items()}
+        paths.append(write_csv(folder / f"rank{rank}.csv", half))
     return paths
 
 
@@ -316,13 +316,13 @@ def test_a_rank_in_two_files_is_refused(tmp_path: Path) -> None:
 
 def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
     hosts = [f"node{rank}" for rank in RANK]
-    late = {
+    delayed = {
         name: [time + 1_000_000 * rank for time, rank in zip(ONE[name], RANK, strict=True)]
         for name in ("start_ns", "end_ns")
     }
     report = bubbleviz.analyze(write_csv(tmp_path / "a.csv", ONE | {"host": hosts}))
     two = bubbleviz.analyze(
-        write_csv(tmp_path / "b.csv", ONE | late | {"host": hosts, "clock": hosts})
+        write_csv(tmp_path / "b.csv", ONE | delayed | {"host": hosts, "clock": hosts})
     )
 
     assert ratio(report) == 1 - 120 / 160
@@ -335,11 +335,11 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rank", "phase", "start_ns", "end_ns"])
 def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path: Path) -> None:
-    said = refusal(tmp_path, without(name))
+    message = refusal(tmp_path, without(name))
 
-    assert f"lacks {name}" in said
-    assert all(repr(other) in said for other in ONE if other != name)
-    assert said.endswith("rename them (bubbleviz guide tables)")
+    assert f"lacks {name}" in message
+    assert all(repr(other) in message for other in ONE if other != name)
+    assert message.endswith("rename them (bubbleviz guide tables)")
 
 
 @pytest.mark.parametrize(
@@ -414,9 +414,9 @@ def test_a_cell_that_cannot_be_is_named(
 def test_columns_that_cannot_be_are_refused(
     columns: Columns, words: str | tuple[str, ...], tmp_path: Path
 ) -> None:
-    said = refusal(tmp_path, columns)
+    message = refusal(tmp_path, columns)
 
-    assert all(each in said for each in ([words] if isinstance(words, str) else words))
+    assert all(each in message for each in ([words] if isinstance(words, str) else words))
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,15 @@ Read = tuple[list[_Event], TraceFile[_Args]]
 
 
 def _read(path: Path) -> Read:
-    found = []
+    events_read = []
     file = TraceFile(str(path), _Args)
     for events in file.blocks():
         texts = file.texts.values
         numbers = (events.start_ns, events.duration_ns, events.arguments["correlation"])
-        known = ([None if n == MISSING else n for n in c.tolist()] for c in numbers)
+        optional_numbers = ([None if n == MISSING else n for n in c.tolist()] for c in numbers)
         words = ([texts[n] for n in column.tolist()] for column in (events.ph, events.name))
-        found += [_Event(*event) for event in zip(*words, *known, strict=True)]
-    return found, file
+        events_read += [_Event(*event) for event in zip(*words, *optional_numbers, strict=True)]
+    return events_read, file
 
 
 def _of(tmp_path: Path, content: bytes) -> Read:
@@ -145,9 +145,9 @@ def test_what_is_written_is_read(
         document |= {"traceName": "},{", "x": [{"a": 1}, {"b": 2}], "baseTimeNanoseconds": 17}
     text = json.dumps(document, indent=indent, separators=separators).encode()
 
-    found, file = _of(tmp_path, gzip.compress(text) if zipped else text)
+    events_read, file = _of(tmp_path, gzip.compress(text) if zipped else text)
 
-    assert found == [
+    assert events_read == [
         _Event(
             "X",
             e["name"],
@@ -175,21 +175,21 @@ _THREE = json.dumps(
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -> None:
     content = gzip.compress(_THREE) if zipped else _THREE
-    before = -1
+    n_names = -1
     for length in range(len(content)):
         try:
             events, file = _of(tmp_path, content[:length])
         except ProfileError:
-            assert before == -1
+            assert n_names == -1
             continue
         names = "".join(e.name for e in events)
         assert "abc".startswith(names)
-        assert len(names) >= before
-        before = len(names)
-        whole = b"]" in _THREE[: 1 if zipped else length]
-        assert zipped or file.cut == (not whole)
+        assert len(names) >= n_names
+        n_names = len(names)
+        has_list_end = b"]" in _THREE[: 1 if zipped else length]
+        assert zipped or file.cut == (not has_list_end)
         assert file._n_malformed == 0
-    assert before == 3
+    assert n_names == 3
 
 
 @pytest.mark.parametrize(
@@ -245,10 +245,10 @@ def test_events_that_cannot_be_read_are_counted_once_each(
     """Objects inside a broken event are neither events nor further damage."""
     fields = ", ".join(f'"f{number}": {{"name": "x"}}' for number in range(n_fields))
     broken = broken.replace('"ph"', f'{fields}, "ph"', 1) if n_fields > 1 else broken
-    whole = '{"ph":"X","name":"a","ts":1.5,"args": {"name": "y"}}'
-    texts = [text for _ in range(5) for text in (whole, broken)]
+    readable_event = '{"ph":"X","name":"a","ts":1.5,"args": {"name": "y"}}'
+    texts = [text for _ in range(5) for text in (readable_event, broken)]
 
-    events, file = _of(tmp_path, ("[" + ",\n".join([*texts, whole]) + "]").encode())
+    events, file = _of(tmp_path, ("[" + ",\n".join([*texts, readable_event]) + "]").encode())
 
     assert [event.name for event in events] == ["a"] * 6
     assert file._n_malformed == 5
@@ -322,10 +322,10 @@ def test_numbers_beyond_all_times_are_impossible(text: str, is_time: bool) -> No
 
 
 @pytest.mark.parametrize("text", ['"x"', "[1]", "[1, 2]", "{}", '"1,2"', '"1.2.3"', "true", '""'])
-@pytest.mark.parametrize("others", [[], ["1.5"], ["null"]])
-def test_what_is_no_number_is_no_time(text: str, others: list[str]) -> None:
+@pytest.mark.parametrize("other_values", [[], ["1.5"], ["null"]])
+def test_what_is_no_number_is_no_time(text: str, other_values: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        read_times_ns([msgspec.Raw(each.encode()) for each in (*others, text)])
+        read_times_ns([msgspec.Raw(each.encode()) for each in (*other_values, text)])
 
 
 def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,15 +204,20 @@ def test_scopes_can_name_microbatches(tmp_path: Path) -> None:
     paths: dict[str, dict[str, int | str]] = {}
     for number in range(4):
         for name, path in (("f", f"jvp(mb{number})"), ("b", f"transpose(jvp(mb{number}))")):
-            at = 100 * number + (500 if name == "b" else 0)
-            ops += [E(f"{name}.{number}", at, at + 40), E(f"{name}x.{number}", at + 40, at + 90)]
+            start = 100 * number + (500 if name == "b" else 0)
+            ops += [
+                E(f"{name}.{number}", start, start + 40),
+                E(f"{name}x.{number}", start + 40, start + 90),
+            ]
             paths |= {op.name: {"tf_op": f"jit(step)/{path}/dot:"} for op in ops[-2:]}
     plane = P("/device:TPU:0", [L("XLA Ops", ops)], {}, paths)
     report = bubbleviz.analyze(write_planes(tmp_path, [plane]), convention=naming)
 
     table = report.operations
     assert sorted(zip(table.microbatch, table.start_ns, table.end_ns, strict=True)) == sorted(
-        (number, at, at + 90) for number in range(4) for at in (100 * number, 100 * number + 500)
+        (number, start, start + 90)
+        for number in range(4)
+        for start in (100 * number, 100 * number + 500)
     )
 
 
@@ -232,12 +237,12 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
     lines = [L("XLA Ops", [E("a", 5, 9)], timestamp=utc + 100)]
     plain = read_profile_of(write_planes(tmp_path, [P("/device:TPU:0", lines)]))
     environment = P("Task Environment", (), {"profile_start_time": utc, "secret": "token"})
-    known = read_profile_of(
+    with_utc = read_profile_of(
         write_planes(tmp_path, [P("/device:TPU:0", lines), environment], "b.xplane.pb")
     )
 
     assert (plain.source.session_utc_ns, plain.activities.start_ns[0]) == (utc + 100, 5)
-    assert (known.source.session_utc_ns, known.activities.start_ns[0]) == (utc, 105)
+    assert (with_utc.source.session_utc_ns, with_utc.activities.start_ns[0]) == (utc, 105)
 
 
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:
@@ -253,14 +258,14 @@ SMALL = [
 
 
 def test_a_trace_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
-    path, whole, counts = tmp_path / "a.trace.json", make_trace_json(make_tpu(1)), []
-    path.write_bytes(whole)
+    path, content, counts = tmp_path / "a.trace.json", make_trace_json(make_tpu(1)), []
+    path.write_bytes(content)
     everything = len(read_profile_of(path).activities)
-    for length in np.linspace(200, len(whole), 40).astype(int).tolist():
-        path.write_bytes(whole[:length])
+    for length in np.linspace(200, len(content), 40).astype(int).tolist():
+        path.write_bytes(content[:length])
         cut_profile = read_or_refused(path)
         counts.append(0 if cut_profile is None else len(cut_profile.activities))
-        if cut_profile is not None and length < len(whole) - 4:
+        if cut_profile is not None and length < len(content) - 4:
             assert "the end of the trace" in list_limitation_subjects(cut_profile)
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, everything)
@@ -268,9 +273,9 @@ def test_a_trace_cut_anywhere_is_read_as_far_as_it_is_whole(tmp_path: Path) -> N
 
 
 def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
-    path, whole = tmp_path / "cut.xplane.pb", make_space(SMALL, ["h"])
+    path, content = tmp_path / "cut.xplane.pb", make_space(SMALL, ["h"])
     for length in range(40, len(make_space(SMALL[:1]))):
-        path.write_bytes(whole[:length])
+        path.write_bytes(content[:length])
         with pytest.raises(
             errors.ProfileError, match=r"is cut short, damaged, or not an XLA profile"
         ):
@@ -279,13 +284,13 @@ def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
 
 def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the count and the sum of durations (ps) of every line, by protobuf alone."""
-    whole = build_space_type().FromString(path.read_bytes())
+    space = build_space_type().FromString(path.read_bytes())
     return {
         (plane.name.decode(), line.name.decode()): (
             len(line.events),
             sum(event.duration_ps for event in line.events),
         )
-        for plane in whole.planes
+        for plane in space.planes
         for line in plane.lines
     }
 
@@ -343,8 +348,8 @@ def test_events_with_bad_offsets_are_left_out_and_counted(
 ) -> None:
     def damaged(events: Sequence[E]) -> list[E]:
         event = events[5]
-        moved = replace(event, start=event.start + shift, end=event.end + shift + longer)
-        return [*events[:5], moved, *events[6:]]
+        moved_event = replace(event, start=event.start + shift, end=event.end + shift + longer)
+        return [*events[:5], moved_event, *events[6:]]
 
     def planes(change: Callable[[Sequence[E]], list[E]]) -> list[P]:
         return [
@@ -381,9 +386,9 @@ def traced(folder: Path, planes: list[P], name: str = "host0.trace.json.gz") -> 
     return path
 
 
-def rows(found: Profile) -> list[tuple[int, str, int, int]]:
+def rows(profile: Profile) -> list[tuple[int, str, int, int]]:
     """Return device, name, start and end of all that ran."""
-    work = found.activities
+    work = profile.activities
     names = [work.names[n] if n >= 0 else "" for n in work.name_id.tolist()]
     device = work.ranks[work.rank, 1].tolist()
     return sorted(zip(device, names, work.start_ns.tolist(), work.end_ns.tolist(), strict=True))
@@ -410,8 +415,8 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
 
     # What is cut to nanoseconds there is rounded here.
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
-    apart = np.array([row[2:] for row in ours]) - np.array([row[2:] for row in theirs])
-    assert np.abs(apart).max() <= 1
+    differences_ns = np.array([row[2:] for row in ours]) - np.array([row[2:] for row in theirs])
+    assert np.abs(differences_ns).max() <= 1
     thunks = [
         Counter({n: c for n, c in count_names(found.ranges).items() if n.startswith("Thunk")})
         for found in (xplane, json_trace)
