@@ -228,7 +228,7 @@ def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
 
 def _find_host(recording: Recording, rank: LocalRank) -> str:
     """Return the host of a rank: the one that a table gives, or else the host of the profile."""
-    declared = rank.told
+    declared = rank.declared
     return recording.source.host if declared is None or declared.host is None else declared.host
 
 

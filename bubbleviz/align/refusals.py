@@ -145,7 +145,11 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
         # Each container numbers its processes separately.
         keys: dict[tuple[str | int, ...], None] = {
             **{(machine, source.host, get_pid(rank.process)): None for rank in recording.ranks},
-            **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
+            **{
+                (rank.declared.number,): None
+                for rank in recording.ranks
+                if rank.declared is not None
+            },
         }
         for key in keys:
             path, is_declared = paths.setdefault(key, source.path), len(key) == 1

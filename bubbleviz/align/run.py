@@ -225,7 +225,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         layers=build_stage_layers(recordings, operations, rank_of_local),
         recorded=tuple(recorded),
         profile_hosts=alignment.hosts,
-        has_kernels=all(rank.local.told is None for rank in joined_recordings.ranks),
+        has_kernels=all(rank.local.declared is None for rank in joined_recordings.ranks),
     )
 
 

@@ -40,7 +40,7 @@ def inspect(
     file = find_profiles([str(path)])[0].path
     user_conventions = convention_file.find_conventions(convention)
     user_patterns = tuple(each for each in user_conventions if each.patterns)
-    known = user_patterns or tuple(convention_file.built_in().values())
+    conventions = user_patterns or tuple(convention_file.built_in().values())
     with record.open_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
             return looks.inspect_table(opened.inspect(()))
@@ -57,15 +57,15 @@ def inspect(
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
-        counted = user_patterns or tuple(score.convention for score in scores)
+        counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
             phases = [score.convention for score in scores if score.work + score.other]
-            counted = add_iteration_names(phases)
-        globs = collect_globs((*counted, *drafted.values()))
+            counted_conventions = add_iteration_names(phases)
+        globs = collect_globs((*counted_conventions, *drafted.values()))
         contents = opened.inspect((*globs, *kinds.OPERATION_GLOBS) if drafted else globs)
         contents = replace(contents, source=replace(contents.source, path=file))
         draft = next(iter(drafted), None)
-        inspection = looks.inspect_contents(contents, known, sample, followed, draft)
+        inspection = looks.inspect_contents(contents, conventions, sample, followed, draft)
         work = record.get_work(opened)
         if work is not None:
             candidates = communication.describe_candidates(

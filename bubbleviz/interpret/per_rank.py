@@ -331,8 +331,8 @@ def _record_together(
     operating = merge_busy_times(keys, busy, COMPUTE)
     active, running = measure_active_time(operations, times, busy, operating, collecting)
     running = replace(running, rank=line.find_ranks(running.start_ns))
-    both = zip(operating, times.unattributed, strict=True)
-    start_ns, end_ns = map(np.concatenate, both)
+    interval_parts = zip(operating, times.unattributed, strict=True)
+    start_ns, end_ns = map(np.concatenate, interval_parts)
     computed = intervals.union(start_ns, end_ns)
     exposed = intervals.difference(collecting, computed)
     launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
@@ -345,7 +345,7 @@ def _record_together(
         collectives, launched_ns, by_thread, (computed, exposed), line.get_starts(collectives.rank)
     )
     of_operations = find_late_operations(operations, thread, computed, line.get_starts(keys.rank))
-    late = join_tables([of_operations, late_collectives, find_stalls(operations, thread)])
+    late_launches = join_tables([of_operations, late_collectives, find_stalls(operations, thread)])
     tables = {
         "operations": line.convert_columns(
             operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"
@@ -356,7 +356,7 @@ def _record_together(
         "unattributed": line.of_ranks(times.unattributed),
         "exposed": line.of_ranks(exposed),
         "collectives": line.convert_columns(collectives, collectives.rank, *_TIMES),
-        "late": line.convert_columns(late, late.rank, "since_ns", "until_ns"),
+        "late": line.convert_columns(late_launches, late_launches.rank, "since_ns", "until_ns"),
     }
     return (
         tables,

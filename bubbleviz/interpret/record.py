@@ -216,8 +216,8 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
         except _NothingNamedError:
             raise
         except NothingToAnalyseError as error:
-            others = _suggest_commands(file, path)
-            raise NothingToAnalyseError(f"{error}; {others}") from error
+            suggestion = _suggest_commands(file, path)
+            raise NothingToAnalyseError(f"{error}; {suggestion}") from error
 
 
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:

@@ -43,7 +43,7 @@ class LocalRank:
         global_rank: Number in the run, or None if unknown.
         place: The device in words, such as ``GPU 0``.
         world_size: Number of ranks of the run, or None if unknown.
-        told: What a table of operations states about the rank, or None for a rank of a profile.
+        declared: Properties of the rank in a table of operations, or None for a rank of a profile.
         stage_in_file_name: Stage and replica in the file name, or -1 if it contains none.
     """
 
@@ -53,7 +53,7 @@ class LocalRank:
     global_rank: int | None
     place: str
     world_size: int | None
-    told: DeclaredRank | None = None
+    declared: DeclaredRank | None = None
     stage_in_file_name: tuple[int, int] = (NONE, NONE)
 
 
@@ -213,7 +213,7 @@ def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
     for recording in recordings:
         if recording.source.clock is None:
             names.append(recording.source.host)
-        for declared in (rank.told for rank in recording.ranks if rank.told is not None):
+        for declared in (rank.declared for rank in recording.ranks if rank.declared is not None):
             names += [] if declared.host is None else [declared.host]
             names += [] if declared.clock is None else [declared.clock.name]
     return tuple(dict.fromkeys(names))

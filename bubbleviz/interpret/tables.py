@@ -133,7 +133,7 @@ def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
             global_rank=place.global_rank,
             place=f"rank {place.number}",
             world_size=place.world_size,
-            told=place,
+            declared=place,
         )
         for place in table.places
     )
@@ -580,7 +580,7 @@ def split_by_clock(recordings: Recordings) -> Recordings:
         order of their first ranks.
     """
     (recording,) = recordings.recordings
-    clocks = [rank.told.clock if rank.told else None for rank in recording.ranks]
+    clocks = [rank.declared.clock if rank.declared else None for rank in recording.ranks]
     distinct = list(dict.fromkeys(clocks))
     if distinct == [None]:
         return recordings

@@ -133,10 +133,10 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
         assert model.assumptions == ()
     for measured_ms, own_ns in zip(ms(model), whole_ns, strict=True):
         assert measured_ms == pytest.approx([own_ns / 1e8 * layer for layer in LAYERS], rel=1e-4)
-    assert model.own is not None
-    assert model.own.bounds == (0, 3, 6, 9, 12)
+    assert model.run_layout is not None
+    assert model.run_layout.bounds == (0, 3, 6, 9, 12)
     if planting.schedule == "zb-v":
-        assert model.own.placement == make_v_placement(2)
+        assert model.run_layout.placement == make_v_placement(2)
     assert model.layers.names == tuple(f"layers.{number}" for number in range(12))
     assert model.microbatches == planting.microbatches
     assert model.split == (planting.schedule in {"zb-h1", "zb-v"})

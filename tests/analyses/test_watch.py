@@ -136,7 +136,9 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
 
     newest = sight.trend[-1]
     assert newest.number == 4
-    assert [(entry.rank, entry.host, entry.since) for entry in newest.slow] == [(2, "node2", 3)]
+    assert [(entry.rank, entry.host, entry.slow_since) for entry in newest.slow] == [
+        (2, "node2", 3)
+    ]
     assert newest.slow[0].excess == pytest.approx(0.5, abs=0.05)
     assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
     # Two of the three newest iterations show it.

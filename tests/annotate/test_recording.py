@@ -151,7 +151,7 @@ def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
 
     recorded = session(tmp_path)
     assert names_of(recorded) == []
-    assert recorded.stretch.iterations.lost.tolist() == [0, 1]
+    assert recorded.stretch.iterations.n_lost.tolist() == [0, 1]
 
 
 def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

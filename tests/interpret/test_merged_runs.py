@@ -142,7 +142,7 @@ def test_event_lists_of_two_runs_are_refused(
 ) -> None:
     runs = [_run(0, 1000, steps=steps), _run(begin_ns, 1300, steps=steps)]
 
-    with pytest.raises(ProfileError, match=r"several runs were merged; give each run a file"):
+    with pytest.raises(ProfileError, match=r"contains two runs; write each run to a separate"):
         bubbleviz.analyze(_event_list(tmp_path / "a.json", runs, complete_events=complete_events))
 
 

@@ -138,7 +138,7 @@ def test_every_field_comes_back(
         iterations.start_ns,
         iterations.end_ns,
         iterations.after_gap,
-        iterations.lost,
+        iterations.n_lost,
         iterations.device_ns,
         iterations.monotonic_ns,
         iterations.utc_ns,

@@ -136,7 +136,7 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     Returns:
         Number for each rank, or -1 if there is none.
     """
-    declared = [getattr(rank.local.told, name, None) for rank in recordings.ranks]
+    declared = [getattr(rank.local.declared, name, None) for rank in recordings.ranks]
     places = np.array(
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
     ).reshape(-1, 2)
@@ -144,7 +144,7 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)
     is_usable = is_distinct and (stages == np.arange(len(stages))).all()
-    if is_usable and not any(rank.local.told for rank in recordings.ranks):
+    if is_usable and not any(rank.local.declared for rank in recordings.ranks):
         return np.unique(places[:, int(name == "pipeline")], return_inverse=True)[1].reshape(-1)
     return np.array([NONE if number is None else number for number in declared], np.int64)
 

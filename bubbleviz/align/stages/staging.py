@@ -173,7 +173,7 @@ def find_stages(
             return _add_limitations(inputs, staged, (_GIVEN_CONTRADICTED,))
     elif named_stages is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
-        by_name = any(rank.local.told is None for rank in recordings.ranks)
+        by_name = any(rank.local.declared is None for rank in recordings.ranks)
         staged = _apply_stages(inputs, named_stages, by_name=by_name)
     elif (declared := virtual_stages.get_declared_stages(recordings)) is not None:
         n_stages = int(declared.max(initial=0)) + 1
@@ -351,7 +351,7 @@ def _find_stage_gaps(
     """
     operations, numbers = staged.operations, inputs.numbers
     # Rank numbers in tables are arbitrary.
-    is_table = any(rank.local.told is not None for rank in inputs.recordings.ranks)
+    is_table = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
     iteration = staged.common_iteration if staged.paired else None
     gaps = stage_gaps.find_stages_before_gaps(
         operations, inputs.recordings.arrivals, inputs.machine, iteration
@@ -424,7 +424,7 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     if run_kind(operations.phase) == INFERENCE:
         comparable = inputs.comparable
         # Whoever wrote a table numbered its ranks as they liked.
-        is_declared = any(rank.local.told is not None for rank in inputs.recordings.ranks)
+        is_declared = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
         numbers = replace(inputs.numbers, from_names=inputs.numbers.from_names and not is_declared)
         if comparable is not None:
             operations = comparable

@@ -127,17 +127,17 @@ def idle(
             skew = (excluded, *skew)
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
-    lost = [note for profile in profiles for note in profile.limitations]
+    profile_limitations = [note for profile in profiles for note in profile.limitations]
     totals = _add_up(ranks)
-    named = [options.activities.find(total.activity) for total in totals]
-    activities_by_name = {activity.name: activity for activity in named if activity}
+    found_activities = [options.activities.find(total.activity) for total in totals]
+    activities_by_name = {activity.name: activity for activity in found_activities if activity}
     return IdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,
         advice={name: a.advice for name, a in activities_by_name.items() if a.advice},
         meaning={name: a.meaning for name, a in activities_by_name.items() if a.meaning},
-        limitations=_add_up_limitations((*unreadable, *skew, *waiting, *lost)),
+        limitations=_add_up_limitations((*unreadable, *skew, *waiting, *profile_limitations)),
         window=None if window is None else window.text,
     )
 

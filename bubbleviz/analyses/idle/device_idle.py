@@ -59,7 +59,7 @@ def measure_device(
     threads = find_distinct(np.append(launches.thread, fallback_threads))
     events = evidence.host.select_for_rank(activities, device.rank, threads, numbers)
     idle = attribute_idle(
-        device, launches, activities, evidence.waiting.held, events, fallback_threads, numbers
+        device, launches, activities, evidence.waiting.held_work, events, fallback_threads, numbers
     )
 
     def example(gap: int, number: int) -> GapExample | None:

@@ -292,15 +292,17 @@ def find_events_around(
     )
     is_near = intervals.mask_overlapping(low, high, (start, end))
     events, low, high = events[is_near], low[is_near], high[is_near]
-    piece, begin, stop = intervals.split_at(start, end, np.append(low, high))
+    piece, piece_start, piece_end = intervals.split_at(start, end, np.append(low, high))
     # The strongest event around a time wins; ties go to the innermost one.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
-    strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(begin, stop)
+    strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(
+        piece_start, piece_end
+    )
     return (
         row[piece],
-        begin - start[piece] + start_ns[piece],
-        stop - start[piece] + start_ns[piece],
+        piece_start - start[piece] + start_ns[piece],
+        piece_end - start[piece] + start_ns[piece],
         np.append(events, NONE)[strongest],
     )
 

@@ -277,15 +277,15 @@ def _list_gaps(
         np.searchsorted(idle.interval, gaps.interval, side="right"),
     )
     for row in zip(*(column.tolist() for column in columns), strict=True):
-        step, start_ns, end_ns, activity, before, after, first, end = row
+        step, start_ns, end_ns, activity, work_before, work_after, first, end = row
         yield GapEntry(
             start_ns=start_ns,
             end_ns=end_ns,
             idle_ns=end_ns - start_ns,
             step=None if step == NONE else steps[step],
             activity=activities[activity],
-            before=works[before],
-            after=works[after],
+            before=works[work_before],
+            after=works[work_after],
             chunks=[GapChunk(*piece) for piece in pieces[first:end]],
         )
 
@@ -295,9 +295,9 @@ def _find_main_activities(idle: IdleIntervals) -> Ints:
 
     If several take as much, it is the one with the smallest number.
     """
-    each = group_rows(idle.activity, idle.interval)
-    spent_ns = group_sum(each.of_row, len(each), idle.end_ns - idle.start_ns)
-    activity, gap = idle.activity[each.first], idle.interval[each.first]
+    groups = group_rows(idle.activity, idle.interval)
+    spent_ns = group_sum(groups.of_row, len(groups), idle.end_ns - idle.start_ns)
+    activity, gap = idle.activity[groups.first], idle.interval[groups.first]
     order = np.lexsort((-activity, spent_ns, gap))
     return scatter(int(gap.max(initial=NONE)) + 1, gap[order], activity[order])
 

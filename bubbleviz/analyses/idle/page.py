@@ -54,7 +54,7 @@ def render(measurement: IdleMeasurement) -> str:
     parts["Shares"] = "Shares of time", picture.draw_idle(measurement)
     if limits := [limitation.sentence for limitation in measurement.limitations]:
         parts["Limitations"] = "Limitations", render_html([blocks.make_bullets(limits)])
-    own = (
+    replacements = (
         f"<title>{title}</title>",
         f'<h1 class="number"><span id="headline-name">{title}</span></h1>'
         + "".join(f"<p>{text}</p>" for text in advice_texts),
@@ -67,7 +67,7 @@ def render(measurement: IdleMeasurement) -> str:
     )
     names, columns = _make_timeline(measurement)
     text = json.dumps({"idle": names}).encode()
-    return fill_template(compress(text, LEVEL), compress(columns, LEVEL), replacements=own)
+    return fill_template(compress(text, LEVEL), compress(columns, LEVEL), replacements=replacements)
 
 
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:

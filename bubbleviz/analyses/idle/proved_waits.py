@@ -115,7 +115,7 @@ def _collect_stream_waits(
         waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
     """
-    held_work = waiting.held
+    held_work = waiting.held_work
     start_ns, end_ns = (
         np.clip(time, *device.span_ns) for time in (held_work.start_ns, held_work.end_ns)
     )

@@ -64,8 +64,8 @@ def sections(
         top: Maximum number of rows of a table, or None for as many as fit on a screen.
         everything: Whether to yield all tables instead of what fits on one screen.
     """
-    few = _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
-    devices, activities, steps, waits, kernels = (top,) * 5 if top else few
+    n_rows = _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
+    devices, activities, steps, waits, kernels = (top,) * 5 if top else n_rows
     hint, by = "; -v", ""
     if everything:
         hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))})"
@@ -382,11 +382,11 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
         parts.append(
             f"{format_percent(measurement.proved_idle_ns / measurement.idle_ns)} of the idle time"
         )
-    for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
+    for kind, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
         awaited_ns = measurement.summed(f"awaited_{name}")
         if awaited_ns:
-            share = awaited_ns / measurement.summed(f"exposed_{name}")
-            parts.append(f"{format_percent(share)} of exposed {what} held up launched work")
+            awaited_share = awaited_ns / measurement.summed(f"exposed_{name}")
+            parts.append(f"{format_percent(awaited_share)} of exposed {kind} held up launched work")
     if parts:
         yield blocks.Sentence(f"proved: {', '.join(parts)}")
 

@@ -76,7 +76,7 @@ class Waiting:
     """The waits that a profile proves.
 
     Attributes:
-        held: Work of streams that waited.
+        held_work: Work of streams that waited.
         hosts: Process and correlation id of each call in which a host waited, sorted by them, and
             the activity that the call waited for last.
         streams: Stream of each activity, or -1 if unknown. Empty if nothing is proved.
@@ -84,7 +84,7 @@ class Waiting:
         n_unrecorded: Number of these waits for which no record of the event is known.
     """
 
-    held: HeldWork = field(default_factory=HeldWork.make_empty)
+    held_work: HeldWork = field(default_factory=HeldWork.make_empty)
     hosts: tuple[Ints, ...] = ()
     streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     n_waits: int = 0
@@ -475,7 +475,7 @@ def find_waiting(
     host_rows = host_rows[np.lexsort((waits.correlation_id[host_rows], waits.process[host_rows]))]
     by = completed_by[held_record]
     return Waiting(
-        held=HeldWork(held_work, start_ns, end_ns, by, classify_work(activities, by, kinds)),
+        held_work=HeldWork(held_work, start_ns, end_ns, by, classify_work(activities, by, kinds)),
         hosts=(waits.process[host_rows], waits.correlation_id[host_rows], awaited[host_rows]),
         streams=streams,
         n_waits=int(is_stream_wait.sum()),

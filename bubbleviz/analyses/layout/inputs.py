@@ -82,7 +82,7 @@ def _make_model(
         ran_ns=ran_ns,
         stages=workload.devices,
         microbatches=workload.microbatches,
-        own=layout,
+        run_layout=layout,
         links=measure_links(workload),
     )
 
@@ -118,9 +118,9 @@ def measure_model(
     recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run, skip=skip)
     times = explain(run, counts).phase_times
-    shown = choose_typical(counts.iterations, counts.headline)
-    microbatches = None if shown is None else shown.microbatches
-    ratio = None if shown is None else shown.ratios.get("schedule")
+    typical = choose_typical(counts.iterations, counts.headline)
+    microbatches = None if typical is None else typical.microbatches
+    ratio = None if typical is None else typical.ratios.get("schedule")
     workload = build_workload(times.kinds, times.transfer_ns, microbatches, forward_only=True)
     names: tuple[LayerName, ...] = ()
     assumptions: tuple[str, ...] = (_EVEN,)
@@ -129,9 +129,9 @@ def measure_model(
     else:
         layers, layout, names, assumptions = split_stage_times(run.layers, workload)
     memory, allocated = None, None
-    if (found := memory_limits.collect_memory(recordings, run)) is not None:
+    if (rank_memory := memory_limits.collect_memory(recordings, run)) is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measure_memory(found, of_stages)
+        memory = measure_memory(rank_memory, of_stages)
         allocated = measure_layer_bytes(recordings, run, names, layout) if names else None
     return _make_model(
         f"{format_count(len(files), 'profile')} of {format_count(len(run.ranks), 'rank')}",

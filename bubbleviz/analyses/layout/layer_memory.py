@@ -67,7 +67,9 @@ def measure_layer_bytes(
         names: Names of the layers in ranges.
         layout: Layout of the run.
     """
-    place = {(s, names[at]): at for s, stage in enumerate(layout.stages) for at in stage}
+    index_of_layer = {
+        (s, names[index]): index for s, stage in enumerate(layout.stages) for index in stage
+    }
     result = np.zeros(len(names))
     for number, recording in enumerate(recordings):
         if recording.memory is None:
@@ -77,12 +79,14 @@ def measure_layer_bytes(
         stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         columns = table.rank, table.chunk, table.layer, table.activation
         # One row per layer and chunk, which are a few dozen per rank.
-        for rank, chunk, layer, held in zip(*(c.tolist() for c in columns), strict=True):
+        for rank, chunk, layer, layer_bytes in zip(*(c.tolist() for c in columns), strict=True):
             stage = stage_of.get((rank, chunk), NONE)
             if layer != NONE:
                 name = table.layers[layer]
                 # All parts of an embedding or a head form one layer.
-                at = place.get((stage, name), place.get((stage, LayerName(name.kind)), NONE))
-                if at != NONE:
-                    result[at] += held
+                index = index_of_layer.get(
+                    (stage, name), index_of_layer.get((stage, LayerName(name.kind)), NONE)
+                )
+                if index != NONE:
+                    result[index] += layer_bytes
     return result

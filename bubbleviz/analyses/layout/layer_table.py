@@ -53,7 +53,7 @@ class MeasuredModel:
         ran_ns: Measured length of an iteration, or None if unknown.
         stages: Number of devices of the run, or None without a run.
         microbatches: Number of microbatches per iteration, or None without a run.
-        own: Layout of the run, or None without a run.
+        run_layout: Layout of the run, or None without a run.
         links: Transfer time in ns between each pair of devices, or None if unknown.
     """
 
@@ -68,7 +68,7 @@ class MeasuredModel:
     ran_ns: float | None = None
     stages: int | None = None
     microbatches: int | None = None
-    own: Layout | None = None
+    run_layout: Layout | None = None
     links: tuple[tuple[int, ...], ...] | None = None
 
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
@@ -85,12 +85,12 @@ class MeasuredModel:
         missing_options = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
         if p is None or m is None:
             raise UsageError(f"give {' and '.join(missing_options)}, or the profiles of a run")
-        own = self.own if p == self.stages else None
+        run_layout = self.run_layout if p == self.stages else None
         links = self.links
         if links is not None and p != self.stages:
             usual = int(np.median([ns for row in links for ns in row]))
             links = ((usual,) * p,) * p
-        return LayoutQuestion(self.layers, p, m, own=own, links=links, split=self.split)
+        return LayoutQuestion(self.layers, p, m, own=run_layout, links=links, split=self.split)
 
 
 COLUMNS = (

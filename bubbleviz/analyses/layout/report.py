@@ -25,13 +25,14 @@ class LayoutReport:
         question: Question that the search answered.
         measured: The measured model.
         rows: Best layout of each schedule, the shortest iteration first.
-        asked: Whether the user named the schedules. By default they are all with a fixed order.
+        are_schedules_named: Whether the user named the schedules. By default, ``rows`` contains
+            all schedules with a fixed order.
     """
 
     question: LayoutQuestion
     measured: MeasuredModel
     rows: tuple[ScheduleLayout, ...]
-    asked: bool = False
+    are_schedules_named: bool = False
 
     @property
     def best(self) -> ScheduleLayout | None:
@@ -91,4 +92,4 @@ def find_layouts(
             measured = replace(measured, in_bytes=limit.in_bytes)
         question = replace(question, limit=(limit.amount,) * question.stages)
     rows = find_best_layouts(question, schedules, chunks, watch)
-    return LayoutReport(question, measured, rows, asked=bool(schedules))
+    return LayoutReport(question, measured, rows, are_schedules_named=bool(schedules))

@@ -58,7 +58,7 @@ def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
     These are the layout of the schedule that ran and the fastest layout, or the first few layouts
     if the user named schedules.
     """
-    if report.asked:
+    if report.are_schedules_named:
         return [row for row in report.rows if row.best is not None][:_MAX_SHOWN]
     rows = {row.schedule: row for row in (report.same, report.best) if row is not None}
     return list(rows.values())

@@ -256,7 +256,7 @@ def align_events(
             columns["clock"][rows], columns["timing"][rows] = clock_index, gpu.timing
             matched_kernels = aligned.kernel[aligned.kernel != NONE]
             columns["gpu"][rows] = (
-                pool.place[matched_kernels[0]] if len(matched_kernels) else next_gpu
+                pool.gpu_index[matched_kernels[0]] if len(matched_kernels) else next_gpu
             )
             next_gpu += 1
         columns["bytes"] = _count_bytes(events)
@@ -304,19 +304,19 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     rows, starts = gpu.select_starts(pool, gpu.gpu_ns if use_gpu_clock else gpu.start_ns)
     tolerance_ns = GPU_TOLERANCE_NS if use_gpu_clock else HOST_TOLERANCE_NS
     matches = [
-        (match, place)
-        for place in gpu.list_places(pool, used_places)
-        if (match := match_starts(starts, pool.select_starts(place), tolerance_ns)) is not None
+        (match, gpu_index)
+        for gpu_index in gpu.list_places(pool, used_places)
+        if (match := match_starts(starts, pool.select_starts(gpu_index), tolerance_ns)) is not None
     ]
     clear_matches = [pair for pair in matches if pair[0].is_clear]
     if not clear_matches:
         clock = RecordingClock(gpu.label, Alignment.UNALIGNED)
         return _AlignedGpu(clock, bool(matches), gpu.start_ns, gpu.end_ns, kernel)
-    match, place = max(clear_matches, key=lambda pair: _score_match(pair[0]))
+    match, gpu_index = max(clear_matches, key=lambda pair: _score_match(pair[0]))
     # The threads of a process with one GPU write separate files, which share the place.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
-        used_places.add(place)
-    first_kernel = int(np.searchsorted(pool.place, place))
+        used_places.add(gpu_index)
+    first_kernel = int(np.searchsorted(pool.gpu_index, gpu_index))
     kernel[rows] = np.where(match.kernel == NONE, NONE, match.kernel + first_kernel)
     line = match.line
     clock = RecordingClock.measured(

@@ -223,8 +223,10 @@ def _split_waiting(
 ) -> Communications:
     """Split durations into waiting and moving, see :func:`.members.split_waiting`."""
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
-    place, family = (np.append(column, NONE)[table.kernel] for column in (pool.place, pool.family))
-    order_instance = members.pair_by_order(table, place, family)
+    gpu_index, family = (
+        np.append(column, NONE)[table.kernel] for column in (pool.gpu_index, pool.family)
+    )
+    order_instance = members.pair_by_order(table, gpu_index, family)
     peer_wait_ns, transfer_ns = np.zeros((2, len(table)), np.int64)
     # The operations of event files come first.
     first = 0
@@ -430,7 +432,7 @@ def _list_limitations(
     event_clocks = communication.clocks[len(profiles) :] if profiles else ()
     unaligned = [clock.label for clock in event_clocks if not clock.aligned]
     is_unsplit = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
-    for what, count, reason in (
+    for subject, count, reason in (
         (
             "operations of unknown duration",
             (table.duration_ns < 0).sum(),
@@ -493,12 +495,12 @@ def _list_limitations(
         ),
     ):
         if count:
-            yield Limitation(what, reason, int(count))
+            yield Limitation(subject, reason, int(count))
 
 
 def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
     """Yield the events of a file that are damaged, incomplete or left out."""
-    for what, count, reason in (
+    for subject, count, reason in (
         ("damaged events", file.unreadable, "cut or damaged, and left out"),
         ("events without an end", file.n_without_end, "the job or the file ended first"),
         ("ends without a begin", file.n_without_begin, "their begin is missing; left out"),
@@ -511,9 +513,9 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
         ),
     ):
         if count:
-            is_damage = what == "damaged events" and file.is_damaged
+            is_damage = subject == "damaged events" and file.is_damaged
             kind = LimitationKind.FILE_DAMAGED if is_damage else LimitationKind.OTHER
-            yield Limitation(what, f"{file.path}: {reason}", count, kind)
+            yield Limitation(subject, f"{file.path}: {reason}", count, kind)
 
 
 def _count_incomplete(communication: Communication, instance: Ints) -> int:

@@ -128,8 +128,8 @@ def list_late_ranks(table: Communications) -> list[LateRank]:
     operations = np.bincount(of_row, minlength=len(ranks))
     awaited_ns = np.bincount(of_row, table.awaited_ns[rows], len(ranks)).astype(np.int64)
     columns = ranks.tolist(), operations.tolist(), awaited_ns.tolist()
-    late = [LateRank(*row) for row in zip(*columns, strict=True)]
-    return sorted(late, key=lambda entry: (-entry.awaited_ns, entry.rank))
+    late_ranks = [LateRank(*row) for row in zip(*columns, strict=True)]
+    return sorted(late_ranks, key=lambda entry: (-entry.awaited_ns, entry.rank))
 
 
 def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:

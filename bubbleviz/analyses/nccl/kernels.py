@@ -68,12 +68,12 @@ class Starts(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
-    """Communication kernels: NCCL's and those that the user listed. Sorted by (place, start).
+    """Communication kernels: NCCL's and those that the user listed. Sorted by (GPU, start).
 
     Attributes:
         start_ns: Start on the profile's clock, or on the report's clock after pooling.
         end_ns: End on the same clock.
-        place: Index of the GPU in ``places``.
+        gpu_index: Index of the GPU in ``places``.
         name: Index of the name in ``names``.
         family: Index of the family in ``families``, or -1 if unknown.
         names: Names of kernels.
@@ -83,16 +83,16 @@ class Kernels(Table):
 
     start_ns: Ints
     end_ns: Ints
-    place: Ints
+    gpu_index: Ints
     name: Ints
     family: Ints
     names: tuple[str, ...] = field(default=(), metadata={"shared": True})
     families: tuple[str, ...] = field(default=(), metadata={"shared": True})
     places: tuple[tuple[int, int, str], ...] = field(default=(), metadata={"shared": True})
 
-    def select_starts(self, place: int) -> Starts:
+    def select_starts(self, gpu_index: int) -> Starts:
         """Return the starts of the kernels of a GPU, given as an index of ``places``."""
-        kernels = self.take(self.place == place)
+        kernels = self.take(self.gpu_index == gpu_index)
         return Starts(kernels.start_ns, kernels.family, kernels.end_ns - kernels.start_ns)
 
 
@@ -105,7 +105,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
         host: Name of the host that recorded them.
 
     Returns:
-        kernels: The kernels, sorted by place and start.
+        kernels: The kernels, sorted by GPU and start.
         rows: Their rows in ``activities``.
     """
     is_listed = naming.match_any(activities.names, kinds.added_communication)
@@ -120,7 +120,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
     kernels = Kernels(
         start_ns=activities.start_ns[rows],
         end_ns=activities.end_ns[rows],
-        place=activities.rank[rows].astype(np.int64),
+        gpu_index=activities.rank[rows].astype(np.int64),
         name=name.reshape(-1).astype(np.int64),
         family=family[name.reshape(-1)],
         names=names,
@@ -145,7 +145,7 @@ def pool_kernels(tables: Sequence[Kernels], clocks: Sequence[ProfileClock]) -> K
                 table,
                 start_ns=clock.convert(table.start_ns),
                 end_ns=clock.convert(table.end_ns),
-                place=table.place + len(places),
+                gpu_index=table.gpu_index + len(places),
             )
         )
         places += table.places
@@ -194,12 +194,12 @@ def list_operations(
     first, last = np.append(first, bare), np.append(last, bare)
     pids = np.array([pid for pid, *_ in kernels.places], np.int64)
     all_columns |= {
-        "pid": pids[kernels.place[first]],
+        "pid": pids[kernels.gpu_index[first]],
         "algorithm": algorithm[kernels.name[first]],
         "protocol": protocol[kernels.name[first]],
         "duration_ns": kernels.end_ns[last] - kernels.start_ns[first],
         "kernel": first,
-        "gpu": kernels.place[first],
+        "gpu": kernels.gpu_index[first],
     }
     codes = {"kind": int(OperationKind.KERNEL), "timing": int(Timing.KERNEL)}
     return make_communications(len(first), {**all_columns, **codes}, numbers.values, communicators)

@@ -129,7 +129,7 @@ def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
     return nth
 
 
-def pair_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
+def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     """Pair kernels of different GPUs by their order alone, for profiles without communicators.
 
     The k-th kernels of a family on all GPUs are one operation if every GPU ran the same number of
@@ -138,7 +138,7 @@ def pair_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
 
     Args:
         table: Operations of all files.
-        place: GPU of each row, or -1 if unknown.
+        gpu_index: GPU of each row, or -1 if unknown.
         family: Kernel family of each row, or -1 if unknown.
 
     Returns:
@@ -148,19 +148,19 @@ def pair_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     is_bare_kernel = (
         (table.kernel != NONE) & (table.communicator == NONE) & (table.kind == OperationKind.KERNEL)
     )
-    rows = np.flatnonzero(is_bare_kernel & (place != NONE) & (family != NONE))
+    rows = np.flatnonzero(is_bare_kernel & (gpu_index != NONE) & (family != NONE))
     if len(rows) == 0:
         return instance
     kernels = grouping.group_rows(table.kernel[rows])
     kernel_row = rows[kernels.first]
-    order = np.lexsort((table.start_ns[kernel_row], place[kernel_row], family[kernel_row]))
+    order = np.lexsort((table.start_ns[kernel_row], gpu_index[kernel_row], family[kernel_row]))
     sorted_row = kernel_row[order]
-    nth = number_occurrences((family[sorted_row], place[sorted_row]))
+    nth = number_occurrences((family[sorted_row], gpu_index[sorted_row]))
     instance_of_kernel = np.full(len(kernel_row), NONE, np.int64)
     n_instances = 0
     for code in grouping.find_distinct(family[sorted_row]).tolist():
         of_family = np.flatnonzero(family[sorted_row] == code)
-        per_gpu = np.unique(place[sorted_row[of_family]], return_counts=True)[1]
+        per_gpu = np.unique(gpu_index[sorted_row[of_family]], return_counts=True)[1]
         if len(per_gpu) < 2 or len(grouping.find_distinct(per_gpu)) > 1:
             continue
         n_groups = int(per_gpu[0])

@@ -122,7 +122,7 @@ def _lookup_payloads(
         column: np.where(payload == NONE, NONE, getattr(payloads, column)[payload])
         for column in ("communicator", "bytes", "peer", "root")
     }
-    device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.place[kernel]]
+    device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.gpu_index[kernel]]
     process = process_of(ranges.thread[rows])
     columns["rank"] = _find_ranks(payloads, process, columns["communicator"], device)
     return columns

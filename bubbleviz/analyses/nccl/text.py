@@ -47,8 +47,8 @@ def sections(communication: Communication) -> Iterator[blocks.Block]:
 def first_screen(communication: Communication) -> Iterator[blocks.Block]:
     """Yield a shortened report that fits on one screen."""
     *files, sums = summary(communication).splitlines()
-    more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
-    yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
+    omitted_files = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
+    yield blocks.HangingLines([("", line) for line in (*files[:_FILES], *omitted_files, sums)])
     yield from list_late_and_hanging(communication, _FILES)
     yield _make_table(communication, _FEW)
     yield blocks.Sentence(

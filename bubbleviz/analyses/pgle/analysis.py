@@ -73,9 +73,14 @@ def measure_costs(
     ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
         with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = read_jax_profile(file)
-            measured, left_out, lost = instructions.measure(profile, kinds, skip)
+            measured, left_out, limitations = instructions.measure(profile, kinds, skip)
         # A temporary export is reported under the name of its report.
-        return measured, left_out, rename_limitations(lost, export, path), profile.source.device
+        return (
+            measured,
+            left_out,
+            rename_limitations(limitations, export, path),
+            profile.source.device,
+        )
 
     profiles, unreadable = read_each(files, read, progress)
     samples = merge_samples([measured for measured, *_ in profiles])

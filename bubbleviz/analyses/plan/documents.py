@@ -147,9 +147,9 @@ def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
         for candidate in planned.best.candidates
         if (ratio := planned.best.bubble_ratio(candidate)) is not None
     )
-    taken = "memory" if resident else "activations"
+    quantity = "memory" if resident else "activations"
     return MemoryPlot(
-        f"Bubble ratio of orders against the {taken} of their fullest device",
+        f"Bubble ratio of orders against the {quantity} of their fullest device",
         points,
         planned.in_bytes,
         limit=None if limit is None else max(map(sum, zip(limit, always, strict=True))),

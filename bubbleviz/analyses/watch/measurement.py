@@ -320,11 +320,13 @@ class Watcher:
             if pace.excess > SLOW:
                 first = self._slow.get(pace.rank)
                 slow_since = (
-                    (first.since, first.since_utc_ns)
+                    (first.slow_since, first.since_utc_ns)
                     if first
                     else (iteration.number, iteration.utc_ns)
                 )
-                slow[pace.rank] = replace(pace, since=slow_since[0], since_utc_ns=slow_since[1])
+                slow[pace.rank] = replace(
+                    pace, slow_since=slow_since[0], since_utc_ns=slow_since[1]
+                )
         self._slow = slow
         watched = replace(
             iteration, slow=tuple(slow.values()), usual_pause_ns=self._find_usual_pause(iteration)

@@ -82,18 +82,20 @@ def _open_json_lines(path: str) -> Iterator[Take]:
     def take(sight: Observation) -> None:
         documents = (
             {
-                "iteration": own.number,
-                "utc_ns": own.utc_ns,
-                "length_ns": own.length_ns,
-                "pause_ns": own.pause_ns if own.pause_ns >= 0 else None,
-                "ranks": own.ranks,
-                "world_size": own.world_size if own.world_size > 0 else None,
-                "headline": own.headline,
-                "ratios": dict(own.ratios),
-                "causes": {part.name: part.share for part in own.parts},
-                "slowest": [{name: getattr(p, name) for name in _PACE} for p in own.paces[:3]],
+                "iteration": iteration.number,
+                "utc_ns": iteration.utc_ns,
+                "length_ns": iteration.length_ns,
+                "pause_ns": iteration.pause_ns if iteration.pause_ns >= 0 else None,
+                "ranks": iteration.ranks,
+                "world_size": iteration.world_size if iteration.world_size > 0 else None,
+                "headline": iteration.headline,
+                "ratios": dict(iteration.ratios),
+                "causes": {part.name: part.share for part in iteration.parts},
+                "slowest": [
+                    {name: getattr(p, name) for name in _PACE} for p in iteration.paces[:3]
+                ],
             }
-            for own in sight.iterations
+            for iteration in sight.iterations
         )
         lines = [json.dumps(document) + "\n" for document in documents]
         with refusals():
@@ -122,13 +124,13 @@ def _open_scalars(directory: str) -> Iterator[Take]:
     with open_scalar_writer(directory) as write:
 
         def take(sight: Observation) -> None:
-            for own in sight.iterations:
+            for iteration in sight.iterations:
                 values = {
                     "/".join((f"bubbleviz/{name}", *labels[:1])): value
-                    for name, _, _, measured in _list_gauges(own, len(sight.silent))
+                    for name, _, _, measured in _list_gauges(iteration, len(sight.silent))
                     for labels, value in measured
                 }
-                write(values, own.number, own.utc_ns / 1e9)
+                write(values, iteration.number, iteration.utc_ns / 1e9)
 
         yield take
 

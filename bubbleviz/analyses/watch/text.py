@@ -63,7 +63,7 @@ def _format_slow(slow: RankPace) -> str:
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
         f"rank {slow.rank}{f' ({location})' if location else ''} computes "
-        f"{texts.format_percent(slow.excess)} longer, since iteration {slow.since} "
+        f"{texts.format_percent(slow.excess)} longer, since iteration {slow.slow_since} "
         f"({clock:%H:%M:%S} UTC)"
     )
 
@@ -112,16 +112,16 @@ def format_page(
 def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
     newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
-    shown = "unknown" if value is None else texts.format_percent(value)
+    ratio_text = "unknown" if value is None else texts.format_percent(value)
     yield (
-        Span(f"{newest.headline} {shown}", "bold"),
+        Span(f"{newest.headline} {ratio_text}", "bold"),
         Span(
             f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, "
             f"{_format_ranks(newest)}, "
         ),
         Span(f"{observation.total:,} measured in {folder}"),
     )
-    values = [own.ratios.get(newest.headline) for own in observation.trend]
+    values = [iteration.ratios.get(newest.headline) for iteration in observation.trend]
     bars, scale = _format_trend(values[-min(_WIDTH, width) :])
     if len(bars) + 2 + len(scale) <= width:
         yield (Span(f"{bars}  {scale}", "cyan"),)
@@ -129,21 +129,23 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
         yield from ((Span(bars, "cyan"),), (Span(scale, "cyan"),))
     yield ()
     yield (Span("What the bubble is made of, % of the window", "bold"),)
-    largest = max((own.share for own in newest.parts), default=0.0)
-    for own in newest.parts[:_CAUSES]:
-        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * own.share / largest))
-        yield (Span(f"  {own.name:<16}{texts.format_percent(own.share):>9}  {bar}"),)
+    largest = max((part.share for part in newest.parts), default=0.0)
+    for part in newest.parts[:_CAUSES]:
+        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * part.share / largest))
+        yield (Span(f"  {part.name:<16}{texts.format_percent(part.share):>9}  {bar}"),)
     if not newest.parts:
         yield (Span("  nothing"),)
-    paused = [own for own in observation.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
+    paused = [
+        iteration for iteration in observation.trend[-_PAUSES:] if iteration.usual_pause_ns != NONE
+    ]
     if paused:
         yield (Span(f"Iteration {paused[-1].number} {_format_pause(paused[-1])}", "red"),)
     for slow in newest.slow[:_SHOWN_RANKS]:
         yield (Span(f"Slow: {_format_slow(slow)}", "red"),)
     if observation.silent:
         ranks = texts.list_first(map(str, observation.silent), 8)
-        named = "rank" if len(observation.silent) == 1 else "ranks"
-        yield (Span(f"Silent: {named} {ranks}", "red"),)
+        noun = "rank" if len(observation.silent) == 1 else "ranks"
+        yield (Span(f"Silent: {noun} {ranks}", "red"),)
     if observation.advice:
         advice = texts.to_one_line(observation.advice, _MAX_ADVICE)
         yield from ((), (Span(f"What to do first: {advice}"),))

@@ -29,7 +29,8 @@ class RankPace:
         compute_ns: Time the rank spent in forward and backward passes.
         excess: Relative difference from the median of the ranks of its stage, or of all ranks if
             the stage has no other rank.
-        since: First iteration of a slow period that has not ended, or -1 if the rank is not slow.
+        slow_since: First iteration of a slow period that has not ended, or -1 if the rank is not
+            slow.
         since_utc_ns: When the rank wrote that iteration.
     """
 
@@ -38,7 +39,7 @@ class RankPace:
     stage: int | None
     compute_ns: int
     excess: float
-    since: int = NONE
+    slow_since: int = NONE
     since_utc_ns: int = NONE
 
 

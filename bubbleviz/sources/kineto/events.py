@@ -261,8 +261,8 @@ class EventCollector:
             return 0
         start_ns = np.concatenate(starts)
         middle = int(np.median(start_ns))
-        near = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
-        return int(start_ns[near].min(initial=middle))
+        is_near_median = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
+        return int(start_ns[is_near_median].min(initial=middle))
 
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
         """Return the events of the given kinds, kind by kind, each in file order.

@@ -526,12 +526,12 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
 def _report_operators_as_work(trace: _Trace) -> Limitation:
     """Return the limitation of a trace in which operators are used as the work of devices."""
-    lost = (
+    cut_reason = (
         "the file is cut short, and GPU work, which is written last, may be missing; copy the "
         "file again"
     )
     reason = (
-        f"{trace.path}: {lost if trace.is_cut else 'no device recorded any'}; the outermost "
+        f"{trace.path}: {cut_reason if trace.is_cut else 'no device recorded any'}; the outermost "
         "operators of each thread are used as kernels, and the host as the device"
     )
     return Limitation("GPU work", reason)

@@ -346,8 +346,8 @@ class _Finder:
         places = group_rows(self._work.thread, self._work.device)
         devices = {}
         for row in places.first.tolist():
-            place = int(self._work.thread[row]), int(self._work.device[row])
-            devices[place] = key_number[self._key_of_place[self._place_of_work[row]]]
+            thread_and_device = int(self._work.thread[row]), int(self._work.device[row])
+            devices[thread_and_device] = key_number[self._key_of_place[self._place_of_work[row]]]
         labels = tuple(label.strip(" []():-_") for label, _ in keys)
         return Recordings(labels, by_thread, devices)
 

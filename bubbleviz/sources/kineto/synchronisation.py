@@ -98,6 +98,6 @@ def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
     for _, start_ns, args in events:
         event_id = args.event if args.waited_event is None else args.waited_event
         ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.record_id)
-        call, *others = (parse_number(value, UNCORRELATED) for value in ids)
-        rows.append((start_ns, call, parse_number(args.device, _DEVICES), *others))
+        call, *numbers = (parse_number(value, UNCORRELATED) for value in ids)
+        rows.append((start_ns, call, parse_number(args.device, _DEVICES), *numbers))
     return np.array(rows, np.int64).reshape(-1, 7).T

@@ -23,13 +23,13 @@ _MAX_REASON_LENGTH = 120
 
 
 def check_installed(
-    path: str, what: str, package: str = "pyarrow", otherwise: str = "write the table as CSV"
+    path: str, file_kind: str, package: str = "pyarrow", otherwise: str = "write the table as CSV"
 ) -> None:
     """Raise an error if a package of the extra ``parquet`` is not installed.
 
     Args:
         path: Path of the file or directory to read.
-        what: Kind of the file, with its article.
+        file_kind: Kind of the file, with its article.
         package: Name of the package that reads it.
         otherwise: Alternative to installing the package.
 
@@ -40,7 +40,7 @@ def check_installed(
         import_module(package)
     except ImportError as error:
         raise ProfileError(
-            f"{path}: {what} is read by {package}, which is not installed; install it with "
+            f"{path}: {file_kind} is read by {package}, which is not installed; install it with "
             f"pip install 'bubbleviz[parquet]', or {otherwise}"
         ) from error
 
@@ -118,8 +118,8 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
             operations, or a cell that must be a number is not a number.
     """
     watch(0.0)
-    what, opened = _OPENED[kind]
-    check_installed(path, what)
+    file_kind, opened = _OPENED[kind]
+    check_installed(path, file_kind)
     import pyarrow as pa
 
     try:
@@ -141,7 +141,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
     except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         reason = to_one_line(str(error).split("\n", 1)[0], _MAX_REASON_LENGTH)
         raise ProfileError(
-            f"{path}: {what} that cannot be read ({reason}); write it again"
+            f"{path}: {file_kind} that cannot be read ({reason}); write it again"
         ) from error
     return model.Cells(path, table.num_rows, numbers, texts)
 

@@ -273,18 +273,18 @@ class Cells:
         if name in self.interval_columns:
             return self.interval_columns[name]
         column = self.text(name).drop_unused()
-        ends: list[list[str]] = []
+        bounds_ns: list[list[str]] = []
         first = [0]
-        for place, text in enumerate(column.texts):
+        for text_code, text in enumerate(column.texts):
             if _INTERVALS.fullmatch(text) is None:
                 reason = f"{name} is {format_cell(text)}, and should be times such as 12..15 20..31"
-                self.refuse(column.code == place, reason)
-            ends += [word.split("..") for word in text.split(" ")]
-            first.append(len(ends))
+                self.refuse(column.code == text_code, reason)
+            bounds_ns += [word.split("..") for word in text.split(" ")]
+            first.append(len(bounds_ns))
         rows = np.flatnonzero(column.known)
         code, bounds = column.code[rows], np.array(first, np.int64)
-        row, at = expand_ranges(bounds[code], bounds[code + 1])
-        start_ns, end_ns = np.array(ends, np.int64).reshape(-1, 2)[at].T.copy()
+        row, interval = expand_ranges(bounds[code], bounds[code + 1])
+        start_ns, end_ns = np.array(bounds_ns, np.int64).reshape(-1, 2)[interval].T.copy()
         return BusyIntervals(rows[row], start_ns, end_ns)
 
     def collectives(self) -> DeclaredCollectives:

@@ -135,7 +135,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
         if (clock_name := clocks[index]) is not None:
             uncertainty_ns = uncertainties_ns[index]
             clock = DeclaredClock(clock_name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
-        place = DeclaredRank(
+        declared_rank = DeclaredRank(
             number=rank,
             global_rank=global_ranks[index] if "global_rank" in cells.names else rank,
             host=hosts[index],
@@ -143,7 +143,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
             stage=stages[index],
             pipeline=pipeline,
         )
-        places.append(place)
+        places.append(declared_rank)
     return rank_index, tuple(places)
 
 

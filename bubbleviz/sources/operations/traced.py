@@ -69,23 +69,23 @@ def _pair_events(
         events: Events sorted by thread and time. At equal times, end events come first.
         letters: Numbers of the phase letters X, B and E.
     """
-    complete, begin, end = letters
+    complete_letter, begin_letter, end_letter = letters
     open_events: dict[int, list[_Traced]] = defaultdict(list)
     early_ends: dict[int, list[_Traced]] = defaultdict(list)
     for event in events:
         letter, thread, name, start_ns = event[:4]
-        if letter == complete:
+        if letter == complete_letter:
             yield event, event
-        elif letter == begin:
+        elif letter == begin_letter:
             # An operation without a duration has its end event before its begin event.
-            ended = early_ends[thread]
-            if ended and ended[-1][2:4] == [name, start_ns]:
-                yield event, ended.pop()
+            ended_events = early_ends[thread]
+            if ended_events and ended_events[-1][2:4] == [name, start_ns]:
+                yield event, ended_events.pop()
             else:
                 open_events[thread].append(event)
-        elif letter == end and open_events[thread]:
+        elif letter == end_letter and open_events[thread]:
             yield open_events[thread].pop(), event
-        elif letter == end:
+        elif letter == end_letter:
             early_ends[thread].append(event)
 
 
@@ -103,11 +103,11 @@ def read_traced(path: str, watch: Watch) -> Cells:
     names = file.texts.values
     rows: list[_Traced] = []
     phases: list[Phase] = []
-    for begin, end in _pair_events(events, letters):
-        phase = guess_phase(names[begin[2]])
-        has_microbatch = end[_MICROBATCH] != MISSING
+    for begin_event, end_event in _pair_events(events, letters):
+        phase = guess_phase(names[begin_event[2]])
+        has_microbatch = end_event[_MICROBATCH] != MISSING
         if phase is not None and (has_microbatch or phase is Phase.OPTIMIZER):
-            rows.append([*begin[1:4], *end[4:]])
+            rows.append([*begin_event[1:4], *end_event[4:]])
             phases.append(phase)
     columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(_FIELDS)).T
     thread, name, start_ns, end_ns = columns[:4]
@@ -193,7 +193,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
     if n_shared > _MAX_SHARED * len(operations):
         raise ProfileError(
             f"{path}: {n_shared:,} of {len(operations):,} operations occur on several threads of "
-            "one rank, so several runs were merged; write each run to a separate file"
+            "one rank, so the file contains two runs; write each run to a separate file"
         )
 
 

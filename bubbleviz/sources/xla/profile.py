@@ -511,10 +511,10 @@ def make_profile(
         "steps": len(work.steps),
         "host events": work.host_events,
     }
-    lacking = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
+    empty_reason = f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
     if cut:
-        lacking = "cut short before the first complete kernel or instruction; copy it again"
-    return in_memory.Decoded(profile, counts, "" if activities.kernels else lacking)
+        empty_reason = "cut short before the first complete kernel or instruction; copy it again"
+    return in_memory.Decoded(profile, counts, "" if activities.kernels else empty_reason)
 
 
 def make_process_number(recording: int, pid: int) -> int:

@@ -262,7 +262,7 @@ def read_profile(path: str, watch: Watch) -> Decoded:
     ]
     if n_strays:
         reason = f"{path}: where they ran is unknown, so they are left out"
-        what = "events of processes without a name"
-        limitations.append(Limitation(what, reason, n_strays))
+        subject = "events of processes without a name"
+        limitations.append(Limitation(subject, reason, n_strays))
     limitations += decoded.profile.limitations
     return replace(decoded, profile=replace(decoded.profile, limitations=tuple(limitations)))

@@ -202,10 +202,10 @@ def decode_messages(
             is_field = tag == (number << 3 | _LENGTH)
             if is_field.any():
                 slices.append((rows[is_field], first[is_field], position[is_field]))
-    joined = {
+    columns_of_field = {
         n: [np.concatenate(c) for c in zip(*p, strict=True)] for n, p in slices_of_field.items()
     }
-    return values, {number: (c[0], c[1], c[2]) for number, c in joined.items()}
+    return values, {number: (c[0], c[1], c[2]) for number, c in columns_of_field.items()}
 
 
 def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -79,7 +79,7 @@ class RecordedIterations(Table):
         start_ns: Start time on the host's monotonic clock, like all other times.
         end_ns: End time of its range.
         after_gap: Whether iterations before it are damaged or were not recorded.
-        lost: Number of operations that ended too late to be written.
+        n_lost: Number of operations that ended too late to be written.
         monotonic_ns: Time when it was written.
         utc_ns: UTC at that time.
         device_ns: The host's clock minus the device's; 0 without a device.
@@ -89,7 +89,7 @@ class RecordedIterations(Table):
     start_ns: Ints
     end_ns: Ints
     after_gap: Bools
-    lost: Ints
+    n_lost: Ints
     monotonic_ns: Ints
     utc_ns: Ints
     device_ns: Ints
@@ -173,7 +173,7 @@ def make_stretch(
         start_ns=_make_column(iteration.start_ns for iteration in iterations),
         end_ns=_make_column(iteration.end_ns for iteration in iterations),
         after_gap=np.array(after_damage) | np.array(after_pause),
-        lost=_make_column(iteration.lost for iteration in iterations),
+        n_lost=_make_column(iteration.lost for iteration in iterations),
         monotonic_ns=_make_column(iteration.clock.monotonic_ns for iteration in iterations),
         utc_ns=_make_column(iteration.clock.utc_ns for iteration in iterations),
         device_ns=_make_column(iteration.device_offset_ns for iteration in iterations),

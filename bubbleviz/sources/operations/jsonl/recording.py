@@ -85,17 +85,17 @@ def make_table(session: RecordedSession) -> OperationTable:
         session_clock_ns=0,
         device="rank",
     )
-    place = DeclaredRank(
+    declared_rank = DeclaredRank(
         number=header.rank,
         global_rank=header.rank,
         world_size=header.world_size if header.world_size > 0 else None,
     )
     table = make_operation_table(cells, source)
-    told = table.told
+    declared_columns = table.told
     if (operations.start_ns == NONE).all():
         # Launches of lost work alone do not show which launches were late.
-        told -= {"launched_ns"}
-    return replace(table, places=(place,), told=told, noun="recording")
+        declared_columns -= {"launched_ns"}
+    return replace(table, places=(declared_rank,), told=declared_columns, noun="recording")
 
 
 def _make_cells(
@@ -217,8 +217,10 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     np.maximum.at(host_end_ns, first, operations.host_end_ns[later])
     np.maximum.at(end_ns, first, operations.end_ns[later])
     np.logical_or.at(times_lost, first, operations.times_lost[later])
-    joined = replace(operations, host_end_ns=host_end_ns, end_ns=end_ns, times_lost=times_lost)
-    return joined.take(~is_later_part)
+    joined_operations = replace(
+        operations, host_end_ns=host_end_ns, end_ns=end_ns, times_lost=times_lost
+    )
+    return joined_operations.take(~is_later_part)
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:
@@ -253,11 +255,11 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
     """Return the times when nothing was recorded, each in the row of the operation before it."""
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
-    before = np.searchsorted(operations.iteration, resumed) - 1
-    resumed, before = resumed[before >= 0], before[before >= 0]
-    start_ns = np.maximum.accumulate(operations.host_end_ns)[before]
+    row_before = np.searchsorted(operations.iteration, resumed) - 1
+    resumed, row_before = resumed[row_before >= 0], row_before[row_before >= 0]
+    start_ns = np.maximum.accumulate(operations.host_end_ns)[row_before]
     end_ns = np.maximum(start_ns, iterations.start_ns[resumed])
-    return model.BusyIntervals(before, start_ns, end_ns)
+    return model.BusyIntervals(row_before, start_ns, end_ns)
 
 
 def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
@@ -269,7 +271,7 @@ def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limi
     """
     path, header, stretch = session.path, session.header, session.stretch
     kind = limitations.LimitationKind
-    for what, count, note_kind, reason in (
+    for subject, count, note_kind, reason in (
         (
             "lost iterations of a recording (damaged lines)",
             session.n_damaged,
@@ -286,7 +288,7 @@ def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limi
         ),
         (
             "operations that were recorded too late",
-            int(stretch.iterations.lost.sum()),
+            int(stretch.iterations.n_lost.sum()),
             kind.OTHER,
             "they ended after the next iteration had begun, or are too many",
         ),
@@ -304,7 +306,7 @@ def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limi
         ),
     ):
         if count:
-            yield limitations.Limitation(what, f"{path}: {reason}", count, note_kind)
+            yield limitations.Limitation(subject, f"{path}: {reason}", count, note_kind)
     if _has_repeated_numbers(session):
         yield limitations.Limitation(
             "numbers of iterations",

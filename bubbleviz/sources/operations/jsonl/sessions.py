@@ -161,18 +161,22 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     paths = find_parts(path)
     readers = [PartReader(part, names) for part in paths]
     stretches: list[Stretch] = []
-    before: Header | None = None
+    previous_header: Header | None = None
     for number, reader in enumerate(readers):
         count = len(stretches)
         while (stretch := reader.read()) is not None:
             part = None if reader.header is None else reader.header.part
-            if number and len(stretches) == count and (before is None or before.part + 1 != part):
+            if (
+                number
+                and len(stretches) == count
+                and (previous_header is None or previous_header.part + 1 != part)
+            ):
                 # The parts before this one are missing, and so are their iterations.
                 iterations = stretch.iterations
                 after_gap = np.append(True, iterations.after_gap[1:])
                 stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
             stretches.append(stretch)
-        before = reader.header
+        previous_header = reader.header
         watch((number + 1) / len(readers))
     header = next((reader.header for reader in readers if reader.header is not None), None)
     damage = next((reader.damage for reader in readers if reader.damage), "")
