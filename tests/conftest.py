@@ -50,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test that needs something this machine lacks, or fail it if nothing may be missing."""
-    needs = [need for name, need in NEEDS.items() if item.get_closest_marker(name)]
-    for need in needs:
+    required = [need for name, need in NEEDS.items() if item.get_closest_marker(name)]
+    for need in required:
         if need.is_met():
             continue
         if item.config.getoption("--nothing-missing"):

@@ -44,8 +44,8 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
         ("AllReduce", 300),
     ]
     # They are none of NCCL, which has ranges for its own.
-    outside = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
-    assert [note["count"] for note in outside] == [1]
+    outside_ranges = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
+    assert [note["count"] for note in outside_ranges] == [1]
 
 
 def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
@@ -86,21 +86,21 @@ def run_with_transfers(folder: Path, name: str) -> str:
     steps = range(0, 3000, 1000)
     ops = [
         E(
-            own,
+            op_name,
             step + start,
             step + end,
             {**stats, "run_id": step, "tf_op": f"jit(step)/{path}/dot"},
         )
         for step in steps
-        for own, path, start, end in (
+        for op_name, path, start, end in (
             (name, "jvp(layer)", 0, 1),
             ("dot.2", "jvp(layer)", 1, 90),
             ("dot.3", "transpose(jvp(layer))", 100, 300),
         )
     ]
-    beside = [E(name, at, at + 500, {**stats, "run_id": at}) for at in steps]
+    transfers = [E(name, at, at + 500, {**stats, "run_id": at}) for at in steps]
     modules = [E("jit_step(7)", at, at + 600, {**stats, "run_id": at}) for at in steps]
-    lines = [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2), L("Async XLA Ops", beside, 3)]
+    lines = [L("XLA Modules", modules, 1), L("XLA Ops", ops, 2), L("Async XLA Ops", transfers, 3)]
     folder.mkdir(exist_ok=True)
     return str(write_planes(folder, [P("/device:TPU:0", lines)]))
 
@@ -109,21 +109,21 @@ def run_with_transfers(folder: Path, name: str) -> str:
 def test_transfers_of_xla_take_additions_as_built_in_names(
     tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
-    known = run_with_transfers(tmp_path / "known", "all-gather.4")
+    built_in = run_with_transfers(tmp_path / "known", "all-gather.4")
     added = run_with_transfers(tmp_path / "added", "mover.444444")
     options = ["--convention", additions(tmp_path)]
     options += ["--convention", "jax-xla"] if command == "analyze" else []
-    shown = []
-    for file, name in ((known, "all-gather.4"), (added, "mover.444444")):
+    outputs = []
+    for file, name in ((built_in, "all-gather.4"), (added, "mover.444444")):
         code, out, err = cli(command, file, *options)
         assert code == 0
         # What a transfer does is known of built-in names alone.
         text = f"{out}{err}".replace("Overlap AllGather", "Overlap collective")
-        shown.append(text.replace(file, "FILE").replace(name, "NAME"))
+        outputs.append(text.replace(file, "FILE").replace(name, "NAME"))
 
     # Lines break where the names' lengths put it.
-    shown = [" ".join(text.split()) for text in shown]
-    assert shown[0] == shown[1]
+    outputs = [" ".join(text.split()) for text in outputs]
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize(

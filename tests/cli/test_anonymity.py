@@ -78,10 +78,10 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
 
     assert main(["analyze", str(profile), "--anonymous", f"--{output}", str(file)]) == 0
 
-    written = legible(file)
-    assert not SECRET.search(written)
-    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", written)}
-    assert str(tmp_path) not in written
+    content = legible(file)
+    assert not SECRET.search(content)
+    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", content)}
+    assert str(tmp_path) not in content
 
 
 def test_a_bundle_reproduces_the_numbers_and_names_nothing(
@@ -95,11 +95,11 @@ def test_a_bundle_reproduces_the_numbers_and_names_nothing(
         table, numbers = (archive.read(name).decode() for name in archive.namelist())
     (tmp_path / "operations.csv").write_text(table)
     measured = cli.json("analyze", profile, "--json", "-")["summary"]["bubble_ratio"]
-    again = cli.json("analyze", tmp_path / "operations.csv", "--json", "-")
+    reproduced = cli.json("analyze", tmp_path / "operations.csv", "--json", "-")
 
-    head, first, *others = table.splitlines()
+    head, first, *other_lines = table.splitlines()
     cell = '"[[""0"",""AllReduce"",""zqgroup"",4,0,0,-1,1,9000000000,9000500000]]"'
-    (tmp_path / "grouped.csv").write_text("\n".join((head, first + cell, *others)))
+    (tmp_path / "grouped.csv").write_text("\n".join((head, first + cell, *other_lines)))
     assert cli.printed("inspect", tmp_path / "grouped.csv", "--report", tmp_path / "grouped.zip")
     with ZipFile(tmp_path / "grouped.zip") as archive:
         grouped = archive.read("operations.csv").decode()
@@ -109,7 +109,7 @@ def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     assert bundles[0].read_bytes() == bundles[1].read_bytes()
     assert not SECRET.search(table + numbers)
     assert "F0.0.0" not in table
-    assert again["summary"]["bubble_ratio"] == measured
+    assert reproduced["summary"]["bubble_ratio"] == measured
     assert json.loads(numbers)["ratios"] == measured
 
 
@@ -193,9 +193,11 @@ def test_command_lines() -> None:
     names.note_hosts(["svg", "a"])
     names.note_paths(["x.sqlite", "out"])
 
-    shown = names.replaced({"command": "analyze x.sqlite --svg out --same-clock=a,svg --skip 1"})
+    anonymized = names.replaced(
+        {"command": "analyze x.sqlite --svg out --same-clock=a,svg --skip 1"}
+    )
 
-    assert shown == {
+    assert anonymized == {
         "command": "analyze file1.sqlite --svg file2 --same-clock=host2,host1 --skip 1"
     }
 
@@ -209,10 +211,10 @@ _SPECIAL = {"chunk-costs", "memory-plot"}
 
 def outputs_of(folder: Path) -> dict[str, Path]:
     """Return a file for every format of ``analyze``, in a folder whose name is private."""
-    place = folder / f"{TOKEN}-out"
-    place.mkdir(exist_ok=True)
+    output_folder = folder / f"{TOKEN}-out"
+    output_folder.mkdir(exist_ok=True)
     names = (renderer for renderer in list_renderers() if renderer.name not in _SPECIAL)
-    return {name.name: place / f"{TOKEN}{name.suffixes[0]}" for name in names}
+    return {name.name: output_folder / f"{TOKEN}{name.suffixes[0]}" for name in names}
 
 
 @pytest.fixture(params=INPUTS, ids=lambda own: own.__name__)
@@ -229,8 +231,8 @@ def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
     files = outputs_of(planted.parent)
     words = [word for file in files.values() for word in ("-o", file)]
 
-    for given in (planted, planted.parent):
-        code, printed, complained = cli("analyze", given, *words, "--force", "--anonymous")
+    for path in (planted, planted.parent):
+        code, printed, complained = cli("analyze", path, *words, "--force", "--anonymous")
 
         assert code == 0, complained
         assert TOKEN not in (printed + complained).lower()
@@ -270,15 +272,15 @@ _COMMANDS = [
 
 
 def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
-    shown = set()
+    is_token_printed = set()
     for command in _COMMANDS:
         _, printed, complained = cli(command[0], planted, *command[1:], "--anonymous")
         assert printed + complained
         assert TOKEN not in (printed + complained).lower(), command
         if command[0] in {"idle", "inspect", "nccl"}:
-            shown |= {TOKEN in "".join(cli(command[0], planted, *command[1:])[1:])}
+            is_token_printed |= {TOKEN in "".join(cli(command[0], planted, *command[1:])[1:])}
 
-    assert True in shown
+    assert True in is_token_printed
 
 
 def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> None:
@@ -351,9 +353,9 @@ def test_no_page_in_the_browser_contains_the_token(
     idle = tmp_path / f"{TOKEN}-idle.sqlite"
     unnamed = edit_database(idle, "UPDATE NVTX_EVENTS SET text = 'x' || text", source=export)
 
-    for given in (export, report, unnamed):
-        cli.printed("view", given, "--no-browser")
-        cli.printed("view", given, "--no-browser", "--anonymous")
+    for path in (export, report, unnamed):
+        cli.printed("view", path, "--no-browser")
+        cli.printed("view", path, "--no-browser", "--anonymous")
 
     assert [has_token(page, TOKEN) for page in pages] == [True, False] * 3
 
@@ -384,12 +386,12 @@ def test_no_output_of_nccl_contains_the_token(
 ) -> None:
     folder = tmp_path / TOKEN
     folder.mkdir()
-    given = write(folder)
+    path = write(folder)
 
     for command in (["nccl"], ["nccl", "-v"], ["nccl", "--json", "-"], ["nccl", "--csv", "-"]):
-        printed = cli.printed(command[0], given, *command[1:], "--anonymous")
+        printed = cli.printed(command[0], path, *command[1:], "--anonymous")
         assert TOKEN not in printed
-    assert TOKEN in cli.printed("nccl", given, "--json", "-")
+    assert TOKEN in cli.printed("nccl", path, "--json", "-")
 
 
 def test_a_process_has_one_number_in_every_table(tmp_path: Path, cli: CommandLine) -> None:
@@ -416,9 +418,9 @@ def test_no_error_on_a_damaged_file_contains_the_token(
     planted.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": noise}[damage])
 
     for command in ("analyze", "idle", "inspect", "nccl", "plan"):
-        for given in (planted, planted.parent):
-            real = cli(command, given)
-            hidden = cli(command, given, "--anonymous")
+        for path in (planted, planted.parent):
+            real = cli(command, path)
+            hidden = cli(command, path, "--anonymous")
             assert hidden[0] == real[0]
             assert TOKEN not in "".join(hidden[1:]).lower(), command
             assert real[0] == 0 or TOKEN in real[2]
@@ -463,9 +465,9 @@ def test_no_error_on_what_was_given_contains_the_token(
     folder = tmp_path / TOKEN
     folder.mkdir()
     places = {"file": write_nsys_export(folder), "folder": folder, "T": TOKEN}
-    given = [word.format(**places) for word in words]
+    arguments = [word.format(**places) for word in words]
 
-    real, hidden = cli(*given), cli(*given, "--anonymous")
+    real, hidden = cli(*arguments), cli(*arguments, "--anonymous")
 
     assert real[0] == hidden[0] != 0
     assert TOKEN in real[2]
@@ -475,8 +477,10 @@ def test_no_error_on_what_was_given_contains_the_token(
 def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
     """The hosts are known from files that have no report, for the run is refused."""
     (tmp_path / "export").mkdir()
-    (one,) = read_processes(write_nsys_export(tmp_path / "export"))
-    merged = write_rocpd(tmp_path / "merged.db", [one, replace(one, host=f"{HOST}2", pid=9)])
+    (process,) = read_processes(write_nsys_export(tmp_path / "export"))
+    merged = write_rocpd(
+        tmp_path / "merged.db", [process, replace(process, host=f"{HOST}2", pid=9)]
+    )
 
     assert HOST in cli("analyze", merged)[2]
     assert TOKEN not in "".join(cli("analyze", merged, "--anonymous")[1:])

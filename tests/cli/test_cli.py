@@ -87,9 +87,11 @@ def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
 def test_what_is_drawn_needs_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
     """A table and numbers are none, and panels hold no heat map."""
-    others = [[], ["--json", str(tmp_path / "a.json")]]
-    others += [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []
-    for outputs in others:
+    outputs_without_picture = [[], ["--json", str(tmp_path / "a.json")]]
+    outputs_without_picture += (
+        [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []
+    )
+    for outputs in outputs_without_picture:
         message = cli.refused("analyze", ONE, option, *outputs, code=2)
         assert message.startswith(f"bubbleviz: {option}: needs a picture to draw on; add --")
     assert not list(tmp_path.iterdir())
@@ -101,9 +103,9 @@ def test_inspect_says_what_can_be_done(cli: CommandLine) -> None:
 
     assert "analyze can compute bubble ratios" in printed
     assert "zero-bubble: 96 F" in printed
-    several = cli.printed("inspect", "fixtures/zb-v")
-    assert several.count("analyze can compute bubble ratios") == 1
-    assert "and 3 similar files (-v): " in several
+    printed_of_four = cli.printed("inspect", "fixtures/zb-v")
+    assert printed_of_four.count("analyze can compute bubble ratios") == 1
+    assert "and 3 similar files (-v): " in printed_of_four
 
 
 def test_inspect_counts_a_single_row_in_the_singular(tmp_path: Path, cli: CommandLine) -> None:

@@ -13,16 +13,16 @@ from tests.support.command_line import run_program
 
 def completed(words: list[str], shell: str = "bash") -> list[str]:
     """Return what is offered for the last of some words."""
-    asked = {
+    variables = {
         "_BUBBLEVIZ_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": "\n".join(words),
         "COMP_CWORD": str(len(words) - 1),
     }
     if shell != "bash":
-        asked["_TYPER_COMPLETE_ARGS"] = " ".join(words)
-        asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-        del asked["COMP_WORDS"]
-    done = run_program(["-m", "bubbleviz"], **asked)
+        variables["_TYPER_COMPLETE_ARGS"] = " ".join(words)
+        variables["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+        del variables["COMP_WORDS"]
+    done = run_program(["-m", "bubbleviz"], **variables)
     assert done.stderr == ""
     return [line.partition("\t")[0] for line in done.stdout.splitlines() if line]
 
@@ -63,8 +63,8 @@ def test_bash_takes_the_script_that_it_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "bubbleviz"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bubbleviz "$@"\n')
     program.chmod(0o755)
-    asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = run_program([str(program), "--show-completion", "bash"], **asked).stdout
+    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = run_program([str(program), "--show-completion", "bash"], **variables).stdout
     typed = (
         f"{script}\nCOMP_WORDS=(bubbleviz analyze --heat); COMP_CWORD=2; "
         f'_bubbleviz_completion {program}; echo "${{COMPREPLY[@]}}"'

@@ -17,7 +17,7 @@ ONE = str(FIXTURES / "1f1b")
 
 
 @pytest.mark.parametrize(
-    ("given", "spelled"),
+    ("typed", "spelled"),
     [
         ("", ""),
         ("analyze -v", "analyze -v all"),
@@ -32,8 +32,8 @@ ONE = str(FIXTURES / "1f1b")
         ("analyze -- -v", "analyze -- -v"),
     ],
 )
-def test_a_value_may_be_left_out(given: str, spelled: str) -> None:
-    assert insert_default_values(given.split()) == spelled.split()
+def test_a_value_may_be_left_out(typed: str, spelled: str) -> None:
+    assert insert_default_values(typed.split()) == spelled.split()
 
 
 def test_a_profile_behind_the_option_is_no_value(
@@ -54,9 +54,9 @@ def test_a_table_that_is_not_known_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ANALYZE_TABLES)
 def test_every_table_is_printed(name: str, cli: CommandLine) -> None:
-    shown = cli.printed("analyze", ONE, "-v", name)
-    assert len(shown.splitlines()) >= 2
-    assert "What to do first" not in shown
+    output = cli.printed("analyze", ONE, "-v", name)
+    assert len(output.splitlines()) >= 2
+    assert "What to do first" not in output
 
 
 def test_all_tables_are_those_of_the_text_file(cli: CommandLine) -> None:
@@ -108,7 +108,7 @@ def test_the_width_can_be_given() -> None:
 def test_what_shows_no_blocks_gets_ascii(
     arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    shown = printed(*arguments, **environment)
+    output = printed(*arguments, **environment)
 
-    assert shown.isascii()
-    assert "?" not in shown
+    assert output.isascii()
+    assert "?" not in output

@@ -11,10 +11,10 @@ GUIDES = sorted((CHECKOUT / "bubbleviz" / "guides").glob("*.md"))
 
 
 def test_guides_are_listed_with_their_titles(cli: CommandLine) -> None:
-    listed = cli.printed("guide").splitlines()
+    lines = cli.printed("guide").splitlines()
 
-    assert [line.split()[0] for line in listed[: len(GUIDES)]] == [file.stem for file in GUIDES]
-    for line, file in zip(listed, GUIDES, strict=False):
+    assert [line.split()[0] for line in lines[: len(GUIDES)]] == [file.stem for file in GUIDES]
+    for line, file in zip(lines, GUIDES, strict=False):
         title = file.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         assert line.endswith(f"  {title}")
 
@@ -30,7 +30,7 @@ def test_a_mistyped_name_is_corrected(cli: CommandLine) -> None:
 
 
 def test_a_guide_is_rendered_on_a_terminal() -> None:
-    shown = run_on_terminal("guide", "ratios")
+    output = run_on_terminal("guide", "ratios")
 
-    assert "\x1b[" in shown
-    assert "# " not in shown.splitlines()[0]
+    assert "\x1b[" in output
+    assert "# " not in output.splitlines()[0]

@@ -74,9 +74,9 @@ def test_help_is_found_as_it_is_typed_first(
     assert cli.printed(*words) == cli.printed("gate", "--help")
     assert cli.printed("help") == cli.printed("--help") == cli.printed("help", "-v")
     assert "no such command" in cli.refused("help", "nothing", code=2)
-    code, guide, said = cli("guide", "gate")
+    code, guide, hint = cli("guide", "gate")
     assert (code, guide) == (0, cli.printed("guide", "compare"))
-    assert said == "bubbleviz: guide compare; options: bubbleviz gate --help\n"
+    assert hint == "bubbleviz: guide compare; options: bubbleviz gate --help\n"
     assert cli.printed("-v", "analyze", EXAMPLE) == cli.printed("-v", EXAMPLE)
     assert cli("-q", EXAMPLE, "-o", "-")[0] == 2
     (tmp_path / "old.svg").touch()

@@ -63,9 +63,9 @@ def test_a_picture_says_where_nothing_moves(tmp_path: Path) -> None:
         main(["layout", "--layers", str(table), *SIZES, "-o", str(svg), "--schedule", "gpipe"]) == 0
     )
 
-    drawn = svg.read_text()
-    assert "ms; nothing moves" in drawn
-    assert ">after<" not in drawn
+    content = svg.read_text()
+    assert "ms; nothing moves" in content
+    assert ">after<" not in content
 
 
 def test_devices_hold_stages_of_both_directions(
@@ -109,8 +109,8 @@ def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine)
 
 
 def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) -> None:
-    few = tmp_path / "few.csv"
-    few.write_text("\n".join(TABLE.splitlines()[:2]))
+    short_table = tmp_path / "few.csv"
+    short_table.write_text("\n".join(TABLE.splitlines()[:2]))
     table = ("--layers", layers)
 
     assert "give the profiles of a run, or a table" in cli.refused("layout")
@@ -122,10 +122,10 @@ def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) 
         "layout", str(FIXTURES / "1f1b")
     )
     assert "each needs at least one" in cli.refused(
-        "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
+        "layout", "--layers", str(short_table), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
     assert "1 layer for 2 devices: each needs at least one" in cli.refused(
-        "layout", "--layers", str(few), *SIZES
+        "layout", "--layers", str(short_table), *SIZES
     )
     assert "not a number" in cli.refused(
         "layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a"

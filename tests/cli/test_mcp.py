@@ -31,10 +31,10 @@ def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = Fal
 
     async def asked() -> list[Any]:
         words = ["-m", "bubbleviz", "mcp", str(folder)]
-        where = {"PYTHONPATH": str(CHECKOUT)}
+        environment = {"PYTHONPATH": str(CHECKOUT)}
         results: list[Any] = []
         async with Client(
-            StdioServerParameters(command=sys.executable, args=words, env=where)
+            StdioServerParameters(command=sys.executable, args=words, env=environment)
         ) as client:
             for tool in (await client.list_tools()).tools:
                 assert tool.description
@@ -45,9 +45,9 @@ def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = Fal
                 result = await client.call_tool(*waiting.pop(0))
                 (content,) = result.content
                 assert isinstance(content, TextContent)
-                told = content.text if result.is_error else json.loads(content.text)
+                answer = content.text if result.is_error else json.loads(content.text)
                 assert len(content.text) <= MOST
-                results.append(told)
+                results.append(answer)
                 if follow and not result.is_error and len(results) <= len(calls):
                     call = results[-1]["next"]
                     waiting.append((call["tool"], call["arguments"]))
@@ -65,7 +65,7 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
 
     assert len(results) == 2 * len(calls)
     assert all(isinstance(answer, dict) for answer in results)
-    look, run, waits, planned, window, both, theory = results[: len(calls)]
+    look, run, waits, planned, window, comparison, theory = results[: len(calls)]
     assert look["files"][0]["analysable"]
     assert run["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
     assert sum(part["share"] for part in run["bubble"]) == pytest.approx(3 / 11, abs=1e-5)
@@ -73,7 +73,7 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     assert planned["ran"] == {"schedule": "1f1b", "makespan_ns": 33_000_000}
     assert window["found"] > len(window["operations"]) > 10
     assert "left_out" not in window  # what is next begins behind what is told
-    assert both["ratios"][0]["bubble_ratio"] == pytest.approx([3 / 11, 7 / 55], abs=1e-6)
+    assert comparison["ratios"][0]["bubble_ratio"] == pytest.approx([3 / 11, 7 / 55], abs=1e-6)
     assert theory["makespan_ms"] == 27.0
     # The window goes on where the first answer ends.
     assert results[len(calls) + 4]["operations"][0] not in window["operations"][:5]
@@ -90,7 +90,7 @@ def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None:
-    missing, wrong, both = answers(
+    missing_path, wrong_type, missing_runs = answers(
         FIXTURES,
         ("analyze", {}),
         ("why", {"path": "1f1b", "rank": "first"}),
@@ -98,12 +98,12 @@ def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None
     )
 
     prefix = "Error executing tool "
-    assert missing == (
+    assert missing_path == (
         f"{prefix}analyze: path is missing: give a profile, a folder with the profiles of one run, "
         "or a saved report (JSON)"
     )
-    assert wrong.startswith(f"{prefix}why: rank has the wrong type: give ")
-    assert both == (
+    assert wrong_type.startswith(f"{prefix}why: rank has the wrong type: give ")
+    assert missing_runs == (
         f"{prefix}compare: before is missing: give profiles or a saved report of the first run; "
         "after is missing: give profiles or a saved report of the second run"
     )
@@ -163,19 +163,19 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
 
 
 def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
-    own, secret = tmp_path / "own", tmp_path / "secret"
+    served_folder, secret = tmp_path / "own", tmp_path / "secret"
     shutil.copytree(FIXTURES / "1f1b", secret)
-    (own / "linked").mkdir(parents=True)
-    (own / "link").symlink_to(secret)
-    (own / "linked" / "node0.sqlite").symlink_to(secret / "node0.sqlite")
-    (own / "circle").symlink_to(own / "circle")
-    os.mkfifo(own / "pipe")
-    outside = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
-    outside += ["linked/node0.sqlite", "circle", "pipe", "*.sqlite", "nowhere"]
-    outside += ["a\0b", "x" * 5_000, ".."]
-    results = answers(own, *(("analyze", {"path": path}) for path in outside))
+    (served_folder / "linked").mkdir(parents=True)
+    (served_folder / "link").symlink_to(secret)
+    (served_folder / "linked" / "node0.sqlite").symlink_to(secret / "node0.sqlite")
+    (served_folder / "circle").symlink_to(served_folder / "circle")
+    os.mkfifo(served_folder / "pipe")
+    outside_paths = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
+    outside_paths += ["linked/node0.sqlite", "circle", "pipe", "*.sqlite", "nowhere"]
+    outside_paths += ["a\0b", "x" * 5_000, ".."]
+    results = answers(served_folder, *(("analyze", {"path": path}) for path in outside_paths))
 
-    assert "the link node0.sqlite leads out of" in results[outside.index("linked")]
+    assert "the link node0.sqlite leads out of" in results[outside_paths.index("linked")]
     for refusal in results:
         assert isinstance(refusal, str)
         assert "the folders of this server" in refusal
@@ -183,13 +183,13 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
 
 
 def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_path: Path) -> None:
-    whole = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
-    (tmp_path / "cut.sqlite").write_bytes(whole[:50_000])
+    content = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
+    (tmp_path / "cut.sqlite").write_bytes(content[:50_000])
     (tmp_path / "empty.sqlite").write_bytes(b"")
-    (tmp_path / "noise.sqlite").write_bytes(whole[:16] + bytes(range(256)) * 64)
+    (tmp_path / "noise.sqlite").write_bytes(content[:16] + bytes(range(256)) * 64)
     (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}', encoding="utf-8")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "ts": ', encoding="utf-8")
-    (tmp_path / "good.sqlite").write_bytes(whole)
+    (tmp_path / "good.sqlite").write_bytes(content)
     bad = [file.name for file in sorted(tmp_path.iterdir()) if file.stem != "good"]
     calls = [(tool, {"path": name}) for name in bad for tool in ("inspect", "analyze", "plan")]
     *refusals, good = answers(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))

@@ -27,11 +27,11 @@ def test_too_little_memory_is_a_sentence(limit: str, command: str) -> None:
     done = run(limit, command, EXAMPLE)
 
     option, kibibytes = limit.split()
-    least = {"-v": 512, "-d": 256}[option]
+    min_mib = {"-v": 512, "-d": 256}[option]
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"bubbleviz: ulimit {option} allows {int(kibibytes) >> 10} MiB, and {least} are needed; "
-        f"raise it to {least << 10} or more\n"
+        f"bubbleviz: ulimit {option} allows {int(kibibytes) >> 10} MiB, and {min_mib} are needed; "
+        f"raise it to {min_mib << 10} or more\n"
     )
 
 

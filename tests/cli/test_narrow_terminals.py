@@ -37,16 +37,20 @@ def test_a_command_fits(
     monkeypatch.setenv("COLUMNS", str(width))
     lines = cli.printed(*arguments).splitlines()
     monkeypatch.setenv("COLUMNS", "1000")
-    known = set(f"{cli.printed(*arguments)} {NOTE}".split())
+    wide_words = set(f"{cli.printed(*arguments)} {NOTE}".split())
 
     # A path may be longer than a line.
-    fitting = [line for line in lines if command != "nccl" or str(tmp_path) not in line]
-    assert max(map(measure_cells, fitting)) <= width
+    lines_without_path = [line for line in lines if command != "nccl" or str(tmp_path) not in line]
+    assert max(map(measure_cells, lines_without_path)) <= width
     assert width < 80 or len(lines) <= MAX_LINES
     if command != "nccl":
         words = {word for line in lines for word in line.split() if word.strip(";:,.").islower()}
-        whole = {word for word in words if "…" not in word}
-        assert {word for word in whole if word not in known and word[:-1] not in known} == set()
+        complete_words = {word for word in words if "…" not in word}
+        assert {
+            word
+            for word in complete_words
+            if word not in wide_words and word[:-1] not in wide_words
+        } == set()
 
 
 def test_what_has_no_room_beside_its_lead_goes_on_below_it(

@@ -38,9 +38,9 @@ def run_named(text: str, path: str, cli: CommandLine) -> list[str]:
     sentence = " ".join(text.split())
     matches = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
     for command, word in matches:
-        given = shlex.split(word.rstrip(",;"))[0] if word and "/" in word else path
-        assert given == path
-        assert cli.printed(command, given), sentence
+        argument = shlex.split(word.rstrip(",;"))[0] if word and "/" in word else path
+        assert argument == path
+        assert cli.printed(command, argument), sentence
     return [command for command, _ in matches]
 
 
@@ -78,10 +78,10 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
     for file in FILES:
         with subtests.test(file=file):
             path = str(get_real_file(file))
-            named = followed(path, cli)
-            assert named
+            commands = followed(path, cli)
+            assert commands
             # What the commands themselves say leads on, too.
-            for command in {*named, "inspect"}:
+            for command in {*commands, "inspect"}:
                 code, out, err = cli(command, path)
                 if code == 0:
                     run_named(out + err, path, cli)

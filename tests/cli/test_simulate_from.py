@@ -18,9 +18,9 @@ def test_schedules_that_are_named_one_by_one_are_all_compared(
     cli: CommandLine, saved: Path
 ) -> None:
     words = ("simulate", "--from", str(saved), "--json", "-")
-    apart = cli.json(*words, "--schedule", "1f1b", "--schedule", "zb-h1")
+    repeated_option = cli.json(*words, "--schedule", "1f1b", "--schedule", "zb-h1")
 
-    assert apart == cli.json(*words, "--schedule", "1f1b,zb-h1")
+    assert repeated_option == cli.json(*words, "--schedule", "1f1b,zb-h1")
 
 
 def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(

@@ -42,9 +42,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(command: str, path: str, cli: CommandLine) -> str:
     """Run a command on a path in this process, and return its one line of complaint."""
-    _, _, complaint = ended = cli(*(word.format(path) for word in COMMANDS[command]))
+    _, _, complaint = outcome = cli(*(word.format(path) for word in COMMANDS[command]))
 
-    assert ended[0] in {1, 2}, complaint
+    assert outcome[0] in {1, 2}, complaint
     assert complaint.count("\n") == 1
     assert complaint.startswith("bubbleviz: ")
     return complaint
@@ -120,11 +120,11 @@ def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
 def test_a_pipe_of_the_shell_is_read(saved: Path) -> None:
     script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {saved}) --max-bubble step=1'
 
-    begun = time.monotonic()
+    start_s = time.monotonic()
     done = run_program(["bash", "-c", script])
 
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - begun > 0.5
+    assert time.monotonic() - start_s > 0.5
 
 
 def test_a_directory_with_json_files_asks_for_the_files(tmp_path: Path, cli: CommandLine) -> None:

@@ -31,8 +31,8 @@ STEMS = (
 def unnamed(path: Path) -> None:
     """Write a profile whose ranges no convention names."""
     kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
-    written = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
-    written.rename(path)
+    profile = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
+    profile.rename(path)
 
 
 def without_ranges(path: Path) -> None:
@@ -85,8 +85,8 @@ def test_a_shell_reads_the_path_that_was_given(
     _, out, err = cli(command, "--", f"{stem}{suffix}")
 
     words = suggested(out + err)
-    named = f"./{stem}{suffix}" if stem.startswith("-") else f"{stem}{suffix}"
-    assert words[-1] == named
+    expected_path = f"./{stem}{suffix}" if stem.startswith("-") else f"{stem}{suffix}"
+    assert words[-1] == expected_path
     assert not any(word.startswith("-") for word in words[2:] if word not in ("--type", "--output"))
     assert {file.name for file in tmp_path.iterdir()} == {f"{stem}{suffix}"}
 

@@ -25,9 +25,13 @@ def test_the_bar_never_stands_full_while_the_rest_goes_on() -> None:
     )
     watched = ReadingBars(bars)
     watched.files({"a.sqlite": 4_000_000, "b.sqlite": 6_000_000})
-    for seconds, file, share in ((1, "a.sqlite", 0.5), (2, "a.sqlite", 1.0), (3, "b.sqlite", 0.5)):
+    for seconds, file, fraction in (
+        (1, "a.sqlite", 0.5),
+        (2, "a.sqlite", 1.0),
+        (3, "b.sqlite", 0.5),
+    ):
         clock[0] = float(seconds)
-        watched.read(file, share)
+        watched.read(file, fraction)
 
     assert (bars.tasks[0].description, bars.tasks[0].percentage) == ("2 profiles, 10 MB", 70)
 
@@ -40,13 +44,14 @@ def test_failed_is_red(tmp_path: Path) -> None:
     report = str(tmp_path / "report.json")
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", report]) == 0
 
-    failed = run_on_terminal("gate", report, "--max-bubble", "schedule=12%")
-    passed = run_on_terminal("gate", report, "--max-bubble", "schedule=30%")
+    failed_output = run_on_terminal("gate", report, "--max-bubble", "schedule=12%")
+    passed_output = run_on_terminal("gate", report, "--max-bubble", "schedule=30%")
 
     assert (
-        "\x1b[1;31mFAILED\x1b[0m: schedule 27.27 % is above 12 % (mean of 3 iterations)" in failed
+        "\x1b[1;31mFAILED\x1b[0m: schedule 27.27 % is above 12 % (mean of 3 iterations)"
+        in failed_output
     )
-    assert "\x1b[32mok\x1b[0m: schedule" in passed
+    assert "\x1b[32mok\x1b[0m: schedule" in passed_output
     assert "\x1b[" not in run_on_terminal(
         "gate", report, "--max-bubble", "schedule=30%", NO_COLOR="1"
     )

@@ -66,15 +66,15 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
     code, out, err = cli(command, str(profile), *arguments)
     if code != 0:
         pytest.skip(f"the fixture holds nothing for {command}: {err}")
-    alone = out, output.read_text() if output.exists() else ""
+    output_alone = out, output.read_text() if output.exists() else ""
     _put(BAD[bad], folder)
     code, out, err = cli(command, str(folder), *arguments, *(["--force"] if arguments else []))
     assert code == 0
 
     if output.exists():
-        assert _document(output.read_text()) == _document(alone[1])
+        assert _document(output.read_text()) == _document(output_alone[1])
     else:
-        assert out == alone[0]
+        assert out == output_alone[0]
     if command == "analyze":
         # Its limitations are part of what it prints.
         notes = json.loads(output.read_text())["limitations"]

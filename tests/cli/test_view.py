@@ -58,11 +58,11 @@ def test_only_the_address_itself_is_answered() -> None:
 def test_a_page_is_served_until_it_is_interrupted(
     source: str, number: signal.Signals, saved: Path
 ) -> None:
-    given = ONE if source == "profiles" else str(saved)
+    path = ONE if source == "profiles" else str(saved)
     # What runs in the background ignores Ctrl-C, and so would what it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
-        [sys.executable, "-m", "bubbleviz", "view", given, "--no-browser"],
+        [sys.executable, "-m", "bubbleviz", "view", path, "--no-browser"],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

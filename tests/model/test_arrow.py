@@ -72,8 +72,8 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
         assert pa.table(empty).num_rows == 0
         assert pa.table(empty).schema == pa.table(full).schema
         assert pl.DataFrame(empty).shape == (0, pl.DataFrame(full).width)
-    for some in (report.operations.take(slice(0, 0)), report.iterations[:0]):
-        assert pa.table(some).num_rows == 0
+    for empty_rows in (report.operations.take(slice(0, 0)), report.iterations[:0]):
+        assert pa.table(empty_rows).num_rows == 0
 
 
 def test_a_long_name_is_held_once() -> None:
@@ -85,9 +85,9 @@ def test_a_long_name_is_held_once() -> None:
 def test_whole_numbers_are_not_copied(report: Report) -> None:
     table = pa.table(report.operations)
 
-    for name, own in (("host_start_ns", "host_start_ns"), ("active_ns", "active_ns")):
+    for name, attribute in (("host_start_ns", "host_start_ns"), ("active_ns", "active_ns")):
         (chunk,) = table[name].chunks
-        assert chunk.buffers()[1].address == getattr(report.operations, own).ctypes.data
+        assert chunk.buffers()[1].address == getattr(report.operations, attribute).ctypes.data
 
 
 def test_operations_are_those_of_the_csv(report: Report) -> None:
@@ -104,10 +104,10 @@ def test_gaps_are_those_of_the_file(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render_bubbles(report, View()))
     table = pa.table(report.bubbles)
     renamed = list(csv_renderer.list_bubble_columns(report))
-    same = {name: cells for name, cells in file.items() if name not in LABELS}
+    shared_columns = {name: cells for name, cells in file.items() if name not in LABELS}
 
     assert sorted(table.column_names) == sorted(renamed)
-    assert {name: written(table[name].to_pylist()) for name in same} == same
+    assert {name: written(table[name].to_pylist()) for name in shared_columns} == shared_columns
     assert len(table) == len(report.bubbles)
 
 
@@ -145,8 +145,8 @@ def test_iterations_are_those_of_the_json(report: Report) -> None:
             if key in {"ranks", "cause_ns"}:
                 continue
             if key == "bubble_interval":
-                for name, ends in value.items():
-                    row[f"{key}_low_{name}"], row[f"{key}_high_{name}"] = ends or (None, None)
+                for name, bounds in value.items():
+                    row[f"{key}_low_{name}"], row[f"{key}_high_{name}"] = bounds or (None, None)
             elif isinstance(value, dict):
                 row |= {f"{key}_{name}": number for name, number in value.items()}
             else:
@@ -157,12 +157,12 @@ def test_iterations_are_those_of_the_json(report: Report) -> None:
 
 def test_hostile_names_are_values_like_others() -> None:
     report = make_report([Op(0, Phase.F, 0, 0, 10, name=HOSTILE)])
-    named = make_iteration_records(replace(i, name=HOSTILE) for i in report.iterations)
+    hostile_iterations = make_iteration_records(replace(i, name=HOSTILE) for i in report.iterations)
     replaced = HOSTILE.replace("\ud800", "?")
 
     assert pa.table(report.operations)["name"].to_pylist() == [replaced]
     assert pl.DataFrame(report.operations)["name"].to_list() == [replaced]
-    assert pa.table(named)["name"].to_pylist() == [replaced]
+    assert pa.table(hostile_iterations)["name"].to_pylist() == [replaced]
 
 
 def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:
@@ -174,12 +174,12 @@ def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:
 
 def test_a_schema_that_is_asked_for_is_given(report: Report) -> None:
     schema = pa.table(report.operations).schema
-    plain = schema.set(schema.get_field_index("phase"), pa.field("phase", pa.string()))
+    requested = schema.set(schema.get_field_index("phase"), pa.field("phase", pa.string()))
 
-    asked = pa.table(report.operations, schema=plain)
+    table = pa.table(report.operations, schema=requested)
 
-    assert asked.schema == plain
-    assert asked["phase"].to_pylist() == pa.table(report.operations)["phase"].to_pylist()
+    assert table.schema == requested
+    assert table["phase"].to_pylist() == pa.table(report.operations)["phase"].to_pylist()
 
 
 def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
@@ -200,9 +200,18 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
 
 
 def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
-    named = make_iteration_records(replace(i, name="\n" + "n" * 10_000) for i in report.iterations)
+    long_names = make_iteration_records(
+        replace(i, name="\n" + "n" * 10_000) for i in report.iterations
+    )
 
-    for value in (report, make_report([]), report.operations, report.busy, report.bubbles, named):
+    for value in (
+        report,
+        make_report([]),
+        report.operations,
+        report.busy,
+        report.bubbles,
+        long_names,
+    ):
         assert len(repr(value)) < 400
         assert repr(value).isprintable()
     assert repr(report).startswith("Report(")

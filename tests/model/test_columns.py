@@ -40,36 +40,36 @@ def held_bytes(values: Ints) -> int:
 
 
 def test_a_column_of_one_value_takes_no_memory() -> None:
-    one, many = compact(np.full(100, 7)), compact(np.arange(100))
+    constant, varied = compact(np.full(100, 7)), compact(np.arange(100))
     none = column()
 
     assert compact(none).tolist() == join_tables([Pairs(none, none)]).first.tolist() == []
-    assert one.tolist() == [7] * 100
-    assert held_bytes(one) == 0
-    assert many.tolist() == list(range(100))
+    assert constant.tolist() == [7] * 100
+    assert held_bytes(constant) == 0
+    assert varied.tolist() == list(range(100))
     with pytest.raises(ValueError, match="read-only"):
-        one[0] = 3
+        constant[0] = 3
 
 
 def test_rows_of_a_column_of_one_value_stay_one_value() -> None:
     table = Pairs(np.arange(100), make_constant(5, 100))
-    taken = table.take(np.array([3, 3, 99]))
+    selected = table.take(np.array([3, 3, 99]))
 
-    assert (taken.first.tolist(), taken.second.tolist()) == ([3, 3, 99], [5, 5, 5])
-    assert held_bytes(taken.second) == 0
+    assert (selected.first.tolist(), selected.second.tolist()) == ([3, 3, 99], [5, 5, 5])
+    assert held_bytes(selected.second) == 0
     assert table.take(np.zeros(100, bool)).second.tolist() == []
 
 
 def test_joined_columns_of_one_value_stay_one_value() -> None:
-    same = join_tables(
+    equal_constants = join_tables(
         [Pairs(np.arange(3), make_constant(5, 3)), Pairs(np.arange(2), make_constant(5, 2))]
     )
-    other = join_tables(
+    different_constants = join_tables(
         [Pairs(np.arange(3), make_constant(5, 3)), Pairs(np.arange(2), make_constant(4, 2))]
     )
 
-    assert (same.second.tolist(), held_bytes(same.second)) == ([5] * 5, 0)
-    assert other.second.tolist() == [5, 5, 5, 4, 4]
+    assert (equal_constants.second.tolist(), held_bytes(equal_constants.second)) == ([5] * 5, 0)
+    assert different_constants.second.tolist() == [5, 5, 5, 4, 4]
 
 
 rows_of_tables = st.lists(
@@ -84,21 +84,24 @@ def test_joined_tables_have_the_rows_of_all_in_order(
     tables: list[list[tuple[int, int]]], compact: bool, data: st.DataObject
 ) -> None:
     parts = [Pairs(column(*(a for a, _ in t)), column(*(b for _, b in t))) for t in tables]
-    joined = join_tables([part.compact() if compact else part for part in parts])
+    concatenated = join_tables([part.compact() if compact else part for part in parts])
 
     expected = [row for table in tables for row in table]
-    assert list(zip(joined.first.tolist(), joined.second.tolist(), strict=True)) == expected
+    assert (
+        list(zip(concatenated.first.tolist(), concatenated.second.tolist(), strict=True))
+        == expected
+    )
     rows = data.draw(st.lists(st.sampled_from(range(len(expected))))) if expected else []
-    taken = joined.take(column(*rows))
-    taken_rows = list(zip(taken.first.tolist(), taken.second.tolist(), strict=True))
-    assert taken_rows == [expected[row] for row in rows]
-    assert not taken.first.flags.writeable
+    selected = concatenated.take(column(*rows))
+    selected_rows = list(zip(selected.first.tolist(), selected.second.tolist(), strict=True))
+    assert selected_rows == [expected[row] for row in rows]
+    assert not selected.first.flags.writeable
 
 
 def test_joined_columns_have_room_for_the_values_of_all() -> None:
-    joined = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
+    concatenated = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
 
-    assert joined.number.tolist() == [1, -1, 1 << 40]
+    assert concatenated.number.tolist() == [1, -1, 1 << 40]
 
 
 def test_a_column_of_one_value_is_pickled_once() -> None:
@@ -114,25 +117,25 @@ def test_a_column_of_one_value_is_pickled_once() -> None:
 
 
 def test_equal_rows_share_a_text_that_is_made_once() -> None:
-    made = []
+    calls = []
 
     def text(first: int, second: int) -> str:
-        made.append((first, second))
+        calls.append((first, second))
         return f"{first};{second}"
 
     texts = make_coded_texts(text, np.array([1, 0, 1, 1]), np.array([5, 7, 5, 2]))
 
     assert texts.listed() == ["1;5", "0;7", "1;5", "1;2"]
-    assert sorted(made) == [(0, 7), (1, 2), (1, 5)]
+    assert sorted(calls) == [(0, 7), (1, 2), (1, 5)]
 
 
 def test_rows_without_a_text() -> None:
     texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
 
     assert texts.known.tolist() == [True, False, True, True]
-    for same in (texts, texts.drop_unused()):
-        assert same.listed("none") == ["c", "none", "a", "c"]
-        assert same.at(np.array([3, -1, 1])).listed("none") == ["c", "none", "none"]
+    for version in (texts, texts.drop_unused()):
+        assert version.listed("none") == ["c", "none", "a", "c"]
+        assert version.at(np.array([3, -1, 1])).listed("none") == ["c", "none", "none"]
     assert texts.drop_unused().texts == ["a", "c"]
     assert make_coded_texts(str, np.empty(0, np.int64)).listed() == []
 

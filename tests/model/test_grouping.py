@@ -16,28 +16,30 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 
 @given(ROWS)
 def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
-    first, second, chosen = np.array(rows, np.int64).reshape(-1, 3).T
-    distinct = find_distinct_rows(first, second, mask=chosen == 1)
-    wanted = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
-    assert [tuple(row) for row in distinct.T.tolist()] == wanted
+    first, second, mask = np.array(rows, np.int64).reshape(-1, 3).T
+    distinct = find_distinct_rows(first, second, mask=mask == 1)
+    expected = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
+    assert [tuple(row) for row in distinct.T.tolist()] == expected
 
 
 @given(st.dictionaries(st.tuples(NUMBERS, NUMBERS), NUMBERS, max_size=8), NUMBERS, ROWS)
 def test_rows_are_looked_up_by_columns_of_one_value(
-    known: dict[tuple[int, int], int], value: int, rows: list[tuple[int, int, bool]]
+    value_of_key: dict[tuple[int, int], int], value: int, rows: list[tuple[int, int, bool]]
 ) -> None:
-    first, second = np.array([*known], np.int64).reshape(-1, 2).T
-    values, wanted = (
-        np.array([*known.values()], np.int64),
+    first, second = np.array([*value_of_key], np.int64).reshape(-1, 2).T
+    values, first_keys = (
+        np.array([*value_of_key.values()], np.int64),
         np.array([row[0] for row in rows], np.int64),
     )
-    values_found = lookup_values((first, second), values, (wanted, make_constant(value, len(rows))))
-    assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
-    alike = first[second == value], second[second == value]
     values_found = lookup_values(
-        alike, values[second == value], (wanted, make_constant(value, len(rows)))
+        (first, second), values, (first_keys, make_constant(value, len(rows)))
     )
-    assert values_found.tolist() == [known.get((row[0], value), NONE) for row in rows]
+    assert values_found.tolist() == [value_of_key.get((row[0], value), NONE) for row in rows]
+    constant_keys = first[second == value], second[second == value]
+    values_found = lookup_values(
+        constant_keys, values[second == value], (first_keys, make_constant(value, len(rows)))
+    )
+    assert values_found.tolist() == [value_of_key.get((row[0], value), NONE) for row in rows]
 
 
 def test_a_group_without_rows_has_no_latest_time() -> None:

@@ -80,11 +80,11 @@ def test_a_table_reads_back() -> None:
         "\ufe6bSUM(A1)",
     ],
 )
-@pytest.mark.parametrize("before", ["", ";", "name;", 'name; "', "a;b; "])
-def test_no_part_of_a_cell_is_a_formula(formula: str, before: str) -> None:
-    cell = quote_formula(f"{before}{formula}")
+@pytest.mark.parametrize("prefix", ["", ";", "name;", 'name; "', "a;b; "])
+def test_no_part_of_a_cell_is_a_formula(formula: str, prefix: str) -> None:
+    cell = quote_formula(f"{prefix}{formula}")
 
-    assert cell == f"{before}'{formula}"
+    assert cell == f"{prefix}'{formula}"
     assert quote_formula("a-b; c = d; e<-1>") == "a-b; c = d; e<-1>"
     assert quote_formula("a\u200eb\u200fc\u061cd") == "a b c d"
 

@@ -50,9 +50,9 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_a_regression_fails_and_reviewers_see_why(job: Job) -> None:
-    before = str(FIXTURES / "1f1b")
+    baseline = str(FIXTURES / "1f1b")
 
-    code, log, summary, outputs = job.run(run="slow", max_bubble="'schedule=30%'", before=before)
+    code, log, summary, outputs = job.run(run="slow", max_bubble="'schedule=30%'", before=baseline)
 
     assert code == 3
     assert "::error title=bubbleviz::FAILED: schedule" in log
@@ -115,9 +115,9 @@ def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
     (job.folder / "nothing").mkdir()
     for name, text in (("other", "{}"), ("bad", "{bad}"), ("zero", "")):
         (job.folder / f"{name}.json").write_text(text)
-    ended, log, summary, _ = job.run(run=run, max_bubble="60%")
+    exit_code, log, summary, _ = job.run(run=run, max_bubble="60%")
 
-    assert (ended, summary) == (code, "")
+    assert (exit_code, summary) == (code, "")
     assert "::error title=bubbleviz::" in log
     assert "Traceback" not in log
 

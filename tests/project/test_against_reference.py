@@ -244,19 +244,21 @@ ATTRIBUTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("kernels", "calls", "ranges", "threads", "held"), ATTRIBUTIONS.values(), ids=ATTRIBUTIONS
+    ("kernels", "calls", "ranges", "threads", "expected"), ATTRIBUTIONS.values(), ids=ATTRIBUTIONS
 )
 def test_from_kernel_to_range(
     kernels: list[K],
     calls: tuple[C, ...],
     ranges: tuple[R, ...],
     threads: tuple[T, ...],
-    held: str,
+    expected: str,
     folder: Path,
 ) -> None:
     attributions = check(Rows(tuple(kernels), calls, ranges, threads=threads), folder).attributions
 
-    assert ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in attributions) == held
+    assert (
+        ", ".join(f"{a.how} {a.range.name}" if a.range else a.how for a in attributions) == expected
+    )
 
 
 def test_ranks_that_do_not_pair(folder: Path) -> None:
@@ -336,8 +338,8 @@ def accounts_of_report(report: Report) -> list[Accounts]:
     ]
 
 
-def _named(pid: int, *named: tuple[int, int, str]) -> tuple[R, ...]:
-    return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), named))
+def _named(pid: int, *ranges: tuple[int, int, str]) -> tuple[R, ...]:
+    return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), ranges))
 
 
 #: Two ranks: kernels and ranges of both, and only one with a call that launches any.

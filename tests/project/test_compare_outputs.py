@@ -36,9 +36,9 @@ def page(document: object) -> bytes:
 
 
 def table(ratio: float) -> bytes:
-    written = io.BytesIO()
-    parquet.write_table(pa.table({"rank": [0, 1], "ratio": [0.25, ratio]}), written)
-    return written.getvalue()
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table({"rank": [0, 1], "ratio": [0.25, ratio]}), buffer)
+    return buffer.getvalue()
 
 
 def svg(folder: str, number: str) -> bytes:
@@ -65,11 +65,13 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("suffix", OUTPUTS)
 def test_a_changed_number_is_found_and_a_changed_path_is_not(suffix: str) -> None:
-    first, same, other = (lines_of(f"r.{suffix}", content) for content in OUTPUTS[suffix])
+    first, other_path, other_number = (
+        lines_of(f"r.{suffix}", content) for content in OUTPUTS[suffix]
+    )
 
-    assert first == same
-    assert first != other
-    assert len([line for line in diff_of(first, other) if line[0] in "+-"]) == 2
+    assert first == other_path
+    assert first != other_number
+    assert len([line for line in diff_of(first, other_number) if line[0] in "+-"]) == 2
 
 
 def test_an_output_that_cannot_be_parsed_differs_from_one_that_can() -> None:
@@ -139,9 +141,9 @@ def test_names_of_cases_are_unique_and_real_files_are_optional(tmp_path: Path) -
     (tmp_path / "real" / "cases" / "run").mkdir(parents=True)
 
     planted = [case.name for case in list_cases(tmp_path / "in", None)]
-    every = [case.name for case in list_cases(tmp_path / "in", tmp_path / "real")]
+    all_names = [case.name for case in list_cases(tmp_path / "in", tmp_path / "real")]
 
-    assert len(set(every)) == len(every)
-    assert "analyze/real/cases/run" in every
+    assert len(set(all_names)) == len(all_names)
+    assert "analyze/real/cases/run" in all_names
     assert "analyze/in/nsys/plain" in planted
     assert not [name for name in planted if "real/" in name]

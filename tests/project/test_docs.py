@@ -153,7 +153,9 @@ def test_the_python_examples_run_one_after_the_other(
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
-    analysed, report, stages, worst, both, causes, lengths, took, waited, advice, its, _ = printed
+    analysed, report, stages, worst, comparison, causes, lengths, took, waited, advice, its, _ = (
+        printed
+    )
     ratio, first, stage, *_ = analysed.splitlines()
     assert ratio == "schedule: 0.2727"
     assert first.startswith("The schedule itself causes the bubble: twice the microbatches")
@@ -161,7 +163,9 @@ def test_the_python_examples_run_one_after_the_other(
     assert report.startswith("Report(schedule bubble ratio 0.2727, 4 ranks")
     assert stages.splitlines()[-1].split()[-1] == "3000000.0"
     assert worst == f"0 {3 / 11}\n"
-    assert both.startswith("Comparison(period bubble ratio 26.87 % -> 0.00 %)\nschedule: 1f1b")
+    assert comparison.startswith(
+        "Comparison(period bubble ratio 26.87 % -> 0.00 %)\nschedule: 1f1b"
+    )
     # The last stage of an ideal 1F1B waits 3 forwards of 1 ms, and 6 more, in each of 3 iterations.
     assert "warmup" in causes
     assert "9000000" in causes
@@ -224,7 +228,7 @@ def test_every_command_runs(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
     """By a command above, or in README, whose table of commands follows the first steps."""
-    written: set[str] = set()
+    available: set[str] = set()
     for command in commands_of(page):
         words = words_of(command)
         outputs = {
@@ -232,23 +236,23 @@ def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
         }
         read = {word for word in words if word.endswith(".json")} - outputs
         if "--dask" not in words and (page != README or words[0] in {"gate", "simulate"}):
-            assert read <= written, command
-        written |= outputs
+            assert read <= available, command
+        available |= outputs
 
 
 @pytest.mark.parametrize("page", [*PAGES, *SITE], ids=lambda page: page.stem)
 def test_options_in_text_exist(page: Path) -> None:
     """Options that a page names by themselves are options of some command of bubbleviz."""
-    named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
+    mentioned = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     commands = typer.main.get_command(make_application()).commands.values()  # type: ignore[attr-defined]
-    known = {
+    existing = {
         word
         for c in commands
         for param in c.params
         for word in (*param.opts, *param.secondary_opts)
     }
 
-    assert named - {
+    assert mentioned - {
         "--nvtx-ranges",
         "--profile-ranks",
         "--use-pytorch-profiler",
@@ -259,4 +263,4 @@ def test_options_in_text_exist(page: Path) -> None:
         "--hip-trace",
         "--rccl-trace",
         "--selected-regions",
-    } <= known | {"--profile", "--cuda-graph-trace"}
+    } <= existing | {"--profile", "--cuda-graph-trace"}

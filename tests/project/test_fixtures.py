@@ -54,13 +54,13 @@ def test_the_layout_is_that_of_real_exports(planting: Planting, tmp_path: Path) 
         changes = [now[:2] for before, now in pairwise(groups) if before[:2] != now[:2]]
         assert len(changes) + 1 == len({group[:2] for group in groups})
         assert all(b[2] <= n[2] for b, n in pairwise(groups) if b[:2] == n[:2])
-        late = rows_of(
+        overlap_counts = rows_of(
             path,
             """SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
             JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON call.correlationId = kernel.correlationId
             AND call.globalTid >> 24 = kernel.globalPid >> 24 WHERE call."end" > kernel.start""",
         )
-        assert late == [(0,)]
+        assert overlap_counts == [(0,)]
         assert not crossing_ranges(path)
 
 
@@ -151,8 +151,8 @@ def test_the_ratios_of_the_shipped_fixtures_are_their_truth(name: str) -> None:
 
     assert len(report.iterations) == len(truth.iterations) > 1
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
-        found = {ratio: iteration.ratios[ratio].value for ratio in true.bubble_ratio}
-        assert found == pytest.approx(true.bubble_ratio, abs=1e-9)
+        measured = {ratio: iteration.ratios[ratio].value for ratio in true.bubble_ratio}
+        assert measured == pytest.approx(true.bubble_ratio, abs=1e-9)
 
 
 def test_the_command_line_takes_every_option(tmp_path: Path) -> None:

@@ -94,15 +94,15 @@ def test_a_mistake_of_the_fuzzer_is_a_problem_and_ends_no_run(inputs: Path, tmp_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_draws_the_same_input_again(kind: str, inputs: Path, tmp_path: Path) -> None:
-    drawn = []
+    inputs_drawn = []
     for name in ("one", "again"):
         folder = tmp_path / name
         folder.mkdir()
         case = draw_input(11, [KINDS[kind]], inputs, folder)
         words = [word.replace(str(folder), "") for word in case.words]
-        drawn.append((list_contents(folder), words))
+        inputs_drawn.append((list_contents(folder), words))
 
-    assert drawn[0] == drawn[1]
+    assert inputs_drawn[0] == inputs_drawn[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +140,7 @@ def test_good_outcomes_are_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "problem"),
+    ("outcome", "problem"),
     [
         (replace(DONE, code=None, escaped="KeyError at a.py:f"), "traceback: KeyError at a.py:f"),
         (replace(DONE, code=-9), "exit code -9"),
@@ -156,8 +156,8 @@ def test_good_outcomes_are_no_problem() -> None:
         (replace(REFUSED, err=b"bubbleviz: out of memory; use --dask\n"), "out of memory"),
     ],
 )
-def test_bad_outcomes_are_problems(ended: Ended, problem: str) -> None:
-    problems = list_problems(ended, [], 10.0)
+def test_bad_outcomes_are_problems(outcome: Ended, problem: str) -> None:
+    problems = list_problems(outcome, [], 10.0)
 
     assert len(problems) == 1
     assert problem in problems[0]
@@ -199,16 +199,16 @@ def test_an_exception_is_named_after_where_it_passed(
         empty: dict[str, int] = {}
         return empty["missing"]
 
-    ended = run_captured(["analyze"], tmp_path, fail)
+    outcome = run_captured(["analyze"], tmp_path, fail)
 
-    assert ended.code is None
-    assert ended.escaped.startswith("KeyError at ")
-    assert b"KeyError: 'missing'" in ended.err
+    assert outcome.code is None
+    assert outcome.escaped.startswith("KeyError at ")
+    assert b"KeyError: 'missing'" in outcome.err
     assert capfd.readouterr() == ("", "")
 
 
 def test_good_inputs_are_the_same_each_time(inputs: Path, tmp_path: Path) -> None:
-    again = tmp_path / "another folder" / "inputs"
-    write_inputs(again)
+    second_folder = tmp_path / "another folder" / "inputs"
+    write_inputs(second_folder)
 
-    assert list_contents(again) == list_contents(inputs)
+    assert list_contents(second_folder) == list_contents(inputs)

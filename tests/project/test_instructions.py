@@ -26,7 +26,7 @@ def test_no_stage_became_more_expensive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "here", "regressions"),
+    ("counts", "environment_name", "regressions"),
     [
         *(({"read": read, "name": 2_900_000}, "here", []) for read in (1, 114_900_000)),
         (
@@ -43,13 +43,13 @@ def test_no_stage_became_more_expensive() -> None:
     ],
 )
 def test_stages_that_take_15_percent_more_fail(
-    counts: dict[str, int], here: str, regressions: list[str]
+    counts: dict[str, int], environment_name: str, regressions: list[str]
 ) -> None:
-    assert BUDGET.regressions(counts, (here,)) == regressions
+    assert BUDGET.regressions(counts, (environment_name,)) == regressions
 
 
 @pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def instruction_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Return what the command will count, in place of valgrind, with a budget of its own."""
     counts = {"read": 100_000_000}
     monkeypatch.setattr(command, "obstacle", lambda: "")
@@ -60,11 +60,11 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_the_budget_is_renewed_by_one_command(
-    counted: dict[str, int], capsys: pytest.CaptureFixture[str]
+    instruction_counts: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["--renew"]) == 0
     assert command.main([]) == 0
-    counted["read"] = 150_000_000
+    instruction_counts["read"] = 150_000_000
     capsys.readouterr()
     assert command.main([]) == 1
     assert "read: 150.0 million instructions, 50.0 % more than 100.0" in capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_the_budget_is_renewed_by_one_command(
 @pytest.mark.parametrize("fails", ["obstacle", "count"])
 def test_where_nothing_is_counted_nothing_is_written(
     fails: str,
-    counted: dict[str, int],
+    instruction_counts: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -86,7 +86,7 @@ def test_where_nothing_is_counted_nothing_is_written(
 
     monkeypatch.setattr(command, fails, (lambda: "no valgrind") if fails == "obstacle" else fail)
 
-    assert counted
+    assert instruction_counts
     assert command.main(["--renew"]) == 1
     assert capsys.readouterr().err == "instructions: no valgrind\n"
     assert list(tmp_path.iterdir()) == []

@@ -91,10 +91,12 @@ def test_a_wheel_with_the_c_part_is_of_its_platform(
 
     data, warnings = build()
 
-    named = platform or sysconfig.get_platform()
-    tag = f"py3-none-{named.replace('-', '_').replace('.', '_')}"
+    platform_name = platform or sysconfig.get_platform()
+    tag = f"py3-none-{platform_name.replace('-', '_').replace('.', '_')}"
     assert (data["tag"], data["pure_python"], warnings) == (tag, False, [])
-    assert list(data["force_include"].values()) == [f"bubbleviz/native/{library_name(named)}"]
+    assert list(data["force_include"].values()) == [
+        f"bubbleviz/native/{library_name(platform_name)}"
+    ]
 
 
 def elf(machine: int, *versions: str) -> bytes:

@@ -47,11 +47,11 @@ def test_guides_name_the_option_that_help_lists(guide: Path) -> None:
 
 def test_messages_name_the_option_that_help_lists() -> None:
     modules = sorted(PACKAGE.rglob("*.py"))
-    found = [
+    offending_messages = [
         f"{path}: {text}" for path in modules for text in messages(path) if HIDDEN.search(text)
     ]
 
-    assert found == []
+    assert offending_messages == []
 
 
 def test_pages_name_the_option_that_help_lists() -> None:

@@ -192,10 +192,10 @@ def helped(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = helped(capsys)
+    help_text = helped(capsys)
 
     assert {"analyze", "inspect"} <= set(COMMANDS)
-    assert all(re.search(rf"^\W+{name} ", listed, re.MULTILINE) for name in COMMANDS)
+    assert all(re.search(rf"^\W+{name} ", help_text, re.MULTILINE) for name in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -204,9 +204,9 @@ def test_commands_are_listed_with_the_first_sentence_of_their_help(command: str)
         cli.make_application(arguments).registered_commands for arguments in ([command], ["--help"])
     )
     docstring = inspect.getdoc(of_command[0].callback) or ""
-    listed = {listed.name: listed.help for listed in of_list}
+    help_of_command = {help_of_command.name: help_of_command.help for help_of_command in of_list}
 
-    assert listed[command] == " ".join(docstring.partition("\n\n")[0].split())
+    assert help_of_command[command] == " ".join(docstring.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -232,8 +232,8 @@ PATTERNS = [(c.name, i, p) for c in CONVENTIONS for i, p in enumerate(c.patterns
 
 def passes(text: str, glob: str) -> bool:
     with closing(sqlite3.connect(":memory:")) as database:
-        ((passed,),) = database.execute("SELECT ? GLOB ?", (text, glob)).fetchall()
-    return bool(passed)
+        ((is_match,),) = database.execute("SELECT ? GLOB ?", (text, glob)).fetchall()
+    return bool(is_match)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,10 @@ def test_a_convention_explains_itself(convention: Convention) -> None:
     assert [names.texts[row] for row in (~names.is_understood).nonzero()[0]] == []
     for text in convention.examples:
         assert any(passes(text, glob) for glob in convention.globs), text
-    others = parse_range_names(convention.counter_examples, convention)
-    assert [others.texts[row] for row in others.is_understood.nonzero()[0]] == []
+    counter_examples = parse_range_names(convention.counter_examples, convention)
+    assert [
+        counter_examples.texts[row] for row in counter_examples.is_understood.nonzero()[0]
+    ] == []
     examples = [bare_name(text, convention.domain) for text in convention.examples]
     for pattern in convention.patterns:
         assert any(pattern.compiled.search(text) for text in examples), pattern.regex
@@ -268,14 +270,16 @@ def test_a_convention_explains_itself(convention: Convention) -> None:
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_no_other_convention_takes_the_forwards_and_backwards(convention: Convention) -> None:
     meanings = parse_range_names(convention.examples, convention)
-    counted = [
+    forwards_and_backwards = [
         t for t, phase in zip(meanings.texts, meanings.phase, strict=True) if phase in COUNTED
     ]
 
     for other in CONVENTIONS:
         if other is not convention:
-            theirs = parse_range_names(counted, other)
-            assert not [t for t, p in zip(counted, theirs.phase, strict=True) if p in COUNTED]
+            theirs = parse_range_names(forwards_and_backwards, other)
+            assert not [
+                t for t, p in zip(forwards_and_backwards, theirs.phase, strict=True) if p in COUNTED
+            ]
 
 
 QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
@@ -398,8 +402,11 @@ def test_every_output_format_is_a_suffix_in_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = " ".join(helped(capsys, "analyze").replace("│", "").split())
-    found = renderers.list_renderers()
+    available = renderers.list_renderers()
 
     assert "--parquet" not in text
-    assert len({renderer.name for renderer in found}) == len(found)
-    assert all(f"{own.suffixes[0]}, " in text.replace(")", ", ") and own.summary for own in found)
+    assert len({renderer.name for renderer in available}) == len(available)
+    assert all(
+        f"{output_format.suffixes[0]}, " in text.replace(")", ", ") and output_format.summary
+        for output_format in available
+    )

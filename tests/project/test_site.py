@@ -18,9 +18,9 @@ def test_every_option_has_its_line(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_gallery_is_shown_as_its_command_gives_it(tmp_path: Path) -> None:
-    shown = next(run for run in gallery.RUNS if run.name == "gpipe")
+    gpipe_run = next(run for run in gallery.RUNS if run.name == "gpipe")
 
-    assert list(gallery.write(tmp_path / "runs", tmp_path, [shown])) == ["gpipe"]
+    assert list(gallery.write(tmp_path / "runs", tmp_path, [gpipe_run])) == ["gpipe"]
 
     page = (tmp_path / "gallery" / "gpipe.md").read_text()
     assert "    bubbleviz analyze gpipe/ -o gpipe.svg -o gpipe.html\n" in page

@@ -67,8 +67,8 @@ def test_the_numbers_are_those_of_the_json(name: str, opened: Open) -> None:
 
     assert list(read) == list(summary["bubble_ratio"])
     for definition, spread in summary["bubble_ratio"].items():
-        shown = [percent(spread[key]) for key in ("mean", "std", "min", "max")]
-        assert read[definition][:4] == shown
+        expected = [percent(spread[key]) for key in ("mean", "std", "min", "max")]
+        assert read[definition][:4] == expected
         assert read[definition][5] == str(spread["n"])
         assert read[definition][6] == percent(summary["bubble_low"][definition]["mean"])
         assert read[definition][7] == percent(summary["bubble_overhead"][definition]["mean"])
@@ -112,19 +112,19 @@ def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
 ) -> None:
     """The ratio is 27.27 %, and one percentage point is noticeable."""
     summary = SMALL.summary
-    known = replace(summary.bubble_low[SMALL.headline], mean=low)
-    spread = known if low is not None else Spread(None, None, None, None, None, 0)
+    known_bound = replace(summary.bubble_low[SMALL.headline], mean=low)
+    spread = known_bound if low is not None else Spread(None, None, None, None, None, 0)
     bounds = {**summary.bubble_low, SMALL.headline: spread}
     report = replace(SMALL, summary=replace(summary, bubble_low=bounds))
 
     head = opened(report).page.locator("#headline").inner_text()
 
     text = describe_headline(report)[1]
-    shown = low is not None and low < 0.2627 + 1e-9
-    counted = "with compute outside every operation counted as work"
-    written = UNKNOWN if low is None else f"{100 * low:.2f} %"
-    assert (f"; {percent(low)} {counted}" in head) == shown
-    assert (f"; {written} {counted}" in text) == shown
+    is_expected = low is not None and low < 0.2627 + 1e-9
+    clause = "with compute outside every operation counted as work"
+    bound_text = UNKNOWN if low is None else f"{100 * low:.2f} %"
+    assert (f"; {percent(low)} {clause}" in head) == is_expected
+    assert (f"; {bound_text} {clause}" in text) == is_expected
 
 
 def percent(ratio: float | None) -> str:
@@ -178,9 +178,9 @@ def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, ope
     for iteration in report.iterations:
         sums = page.run(f"return run.idle(...run.workSpan({iteration.index}))")
         expected_ns = report.explanation.causes.of_iteration(report.headline, iteration.index)
-        known = iteration.ratios[report.headline].value is not None
+        has_ratio = iteration.ratios[report.headline].value is not None
 
-        assert sums == (list(expected_ns.values()) if known else [0] * len(expected_ns))
+        assert sums == (list(expected_ns.values()) if has_ratio else [0] * len(expected_ns))
 
 
 # Zoom, pan, hover, select
@@ -190,56 +190,61 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
     page = opened(SMALL)
     x, y = page.box(5)
     time = "return timeline.timeAt({x} - timeline.canvas.getBoundingClientRect().left)"
-    before, under = page.view(), page.run(time.format(x=x))
-    pixel = (before[1] - before[0]) / 800
+    initial_view, time_under_pointer = page.view(), page.run(time.format(x=x))
+    pixel = (initial_view[1] - initial_view[0]) / 800
     page.page.mouse.move(x, y)
     page.page.mouse.wheel(0, 30)
     page.page.wait_for_timeout(300)
     assert page.page.evaluate("() => scrollY") == 30
-    assert page.view() == before
+    assert page.view() == initial_view
     page.page.mouse.wheel(0, -30)
     page.page.wait_for_timeout(300)
     page.page.keyboard.down("Control")
     page.page.mouse.wheel(0, -400)
     page.page.keyboard.up("Control")
     page.frame()
-    after = page.view()
+    zoomed_view = page.view()
 
-    assert after[1] - after[0] < 0.6 * (before[1] - before[0])
-    assert page.run(time.format(x=x)) == pytest.approx(under, abs=pixel)
+    assert zoomed_view[1] - zoomed_view[0] < 0.6 * (initial_view[1] - initial_view[0])
+    assert page.run(time.format(x=x)) == pytest.approx(time_under_pointer, abs=pixel)
 
 
 @pytest.mark.parametrize(
-    ("words", "found"), [("bw2 stage 1", ("BW 2", 1)), ("rank 3", ("F 0", 3)), ("nothing", None)]
+    ("words", "expected"), [("bw2 stage 1", ("BW 2", 1)), ("rank 3", ("F 0", 3)), ("nothing", None)]
 )
 def test_an_operation_of_a_rank_is_found(
-    words: str, found: tuple[str, int] | None, opened: Open
+    words: str, expected: tuple[str, int] | None, opened: Open
 ) -> None:
     page = opened(SMALL)
     page.page.get_by_label("find").fill(words)
     page.page.get_by_label("find").press("Enter")
     script = "const row = timeline.selected; return row < 0 ? null"
-    chosen = page.run(f"{script} : [run.label(row), run.operations.rank[row]]")
+    selected = page.run(f"{script} : [run.label(row), run.operations.rank[row]]")
 
-    assert chosen == (None if found is None else [*found])
+    assert selected == (None if expected is None else [*expected])
 
 
 def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
     page = opened(SMALL)
     x, y = page.box(5)
     page.run("timeline.zoom(0.3)")
-    before = page.view()
+    zoomed = page.view()
     page.page.mouse.move(x, y)
     page.page.mouse.down()
     page.page.mouse.move(x - 120, y, steps=4)
     page.page.mouse.up()
     panned = page.view()
     page.page.keyboard.press("0")
-    whole = page.view()
+    full_view = page.view()
 
-    assert panned[0] > before[0]
-    assert panned[1] - panned[0] == pytest.approx(before[1] - before[0])
-    assert whole[0] <= page.run("return run.startNs") < page.run("return run.endNs") <= whole[1]
+    assert panned[0] > zoomed[0]
+    assert panned[1] - panned[0] == pytest.approx(zoomed[1] - zoomed[0])
+    assert (
+        full_view[0]
+        <= page.run("return run.startNs")
+        < page.run("return run.endNs")
+        <= full_view[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,14 +254,14 @@ def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
 def test_keys_move_the_view(key: str, moves: str, opened: Open) -> None:
     page = opened(SMALL)
     page.run("timeline.zoom(0.2); timeline.canvas.focus()")
-    before = page.view()
+    old_view = page.view()
     page.page.keyboard.press(key)
-    after = page.view()
+    new_view = page.view()
 
-    length = (after[1] - after[0]) / (before[1] - before[0])
+    length = (new_view[1] - new_view[0]) / (old_view[1] - old_view[0])
     assert {
-        "later": after[0] > before[0],
-        "earlier": after[0] < before[0],
+        "later": new_view[0] > old_view[0],
+        "earlier": new_view[0] < old_view[0],
         "closer": length < 0.99,
         "farther": length > 1.01,
     }[moves]
@@ -268,11 +273,11 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
     page.page.mouse.move(*page.box(row))
     tip = page.page.locator(".tip")
     tip.wait_for(state="visible")
-    what, where = tip.inner_text().splitlines()
+    label, place_line = tip.inner_text().splitlines()
 
-    assert what == page.run(f"return run.label({row})")
+    assert label == page.run(f"return run.label({row})")
     rank = page.run(f"return run.rankLabel(run.operations.rank[{row}])")
-    assert where.startswith(f"{rank}, ")
+    assert place_line.startswith(f"{rank}, ")
 
 
 def following(row: int) -> int:
@@ -286,7 +291,7 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     row = int(page.run("return run.compute.operation[3]"))
     page.page.mouse.click(*page.box(row))
     operations = SMALL.operations
-    same = [
+    expected_rows = [
         other
         for other in range(len(operations))
         if operations.iteration[other] == operations.iteration[row]
@@ -295,8 +300,8 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     ]
     chain = page.run("return [...timeline.chain]")
 
-    assert sorted(chain) == same
-    assert page.page.locator("#operation .chain li").count() == len(same)
+    assert sorted(chain) == expected_rows
+    assert page.page.locator("#operation .chain li").count() == len(expected_rows)
     assert page.page.locator("#operation h4").first.inner_text() == page.run(
         f"return run.label({row})"
     )
@@ -371,14 +376,14 @@ def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Op
     page.run(f"timeline.show({from_ns}, 180); return null")
     page.frame()
 
-    seen = page.run(
+    colours = page.run(
         """const { canvas } = timeline, scale = canvas.width / canvas.getBoundingClientRect().width;
         const at = (ns, share) => [timeline.x(ns) * scale, timeline.top(share) * scale, 1, 1];
         const colour = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
         const times = [70, 100, 130, 170];
         return [0.3, 0.7].map((share) => times.map((ns) => `${colour(ns, share)}`));"""
     )
-    upper, lower = map(set, seen)
+    upper, lower = map(set, colours)
     assert len(upper) == 1
     assert not upper & lower
 
@@ -386,14 +391,14 @@ def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Op
 @pytest.mark.parametrize("lane", ["operations", "communication", "causes", "critical path"])
 def test_lanes_are_switched(lane: str, opened: Open) -> None:
     page = opened(SMALL)
-    before = pixels(page)
+    initial_pixels = pixels(page)
     box = page.page.get_by_label(lane, exact=True)
     box.click()
     switched = pixels(page)
     box.click()
 
-    assert switched != before
-    assert pixels(page) == before
+    assert switched != initial_pixels
+    assert pixels(page) == initial_pixels
 
 
 def test_rows_can_be_stages(opened: Open) -> None:
@@ -429,20 +434,20 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
 ) -> None:
     report = analyze_planting(SLOW_IN_ONE)
     ratios = [{r.rank: r.bubble_ratio["schedule"] for r in it.ranks} for it in report.iterations]
-    drawn = [rank.index for rank in report.ranks if rows == "rank" or rank.pipeline == 0]
-    drawn.sort(key=lambda rank: (rows == "stage" and report.ranks[rank].stage, rank))
+    expected_ranks = [rank.index for rank in report.ranks if rows == "rank" or rank.pipeline == 0]
+    expected_ranks.sort(key=lambda rank: (rows == "stage" and report.ranks[rank].stage, rank))
     page = opened(report)
     page.page.select_option("#rows", rows)
 
     for index, iteration in enumerate(report.iterations):
         page.page.select_option("#iteration", str(index))
-        assert shown_ratios(page) == pytest.approx([ratios[index][rank] for rank in drawn])
+        assert shown_ratios(page) == pytest.approx([ratios[index][rank] for rank in expected_ranks])
         assert ratio_title(page) in {
             f"bubble in iteration {iteration.name}",
             f"bubble in {iteration.name}",
         }
     page.page.get_by_role("button", name="Whole run").click()
-    means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in drawn]
+    means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in expected_ranks]
     assert shown_ratios(page) == pytest.approx(means)
     assert "mean of 3" in ratio_title(page)
 
@@ -453,8 +458,8 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
     web_page = opened(report)
     web_page.page.select_option("#rows", "stage")
 
-    drawn = web_page.run("return timeline.rows.map((row) => row.rank)")
-    assert [report.ranks[rank].pipeline for rank in drawn] == [1] * 3
+    row_ranks = web_page.run("return timeline.rows.map((row) => row.rank)")
+    assert [report.ranks[rank].pipeline for rank in row_ranks] == [1] * 3
     further = web_page.page.locator("#advice ~ p").all_inner_texts()
     assert [text.removeprefix("Then: ") for text in further] == [
         web_page.text.split(". ")[0] for web_page in write_all_advice(report)[1:3]
@@ -465,10 +470,10 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
 def test_light_and_dark(opened: Open) -> None:
     light, dark = opened(SMALL), opened(SMALL, scheme="dark")
     ground = "() => getComputedStyle(document.body).backgroundColor"
-    before = dark.page.evaluate(ground)
+    initial_colour = dark.page.evaluate(ground)
     dark.page.get_by_role("button", name="Light / dark").click()
 
-    assert light.page.evaluate(ground) != before
+    assert light.page.evaluate(ground) != initial_colour
     assert dark.page.evaluate(ground) == light.page.evaluate(ground)
 
 
@@ -517,16 +522,16 @@ def test_the_iterations_are_those_that_the_primary_ratio_is_a_mean_of(opened: Op
 
 
 def test_the_page_is_printed_on_white(opened: Open) -> None:
-    own, light = opened(SMALL, scheme="dark"), opened(SMALL)
-    on_screen = pixels(own)
-    own.page.emulate_media(media="print", color_scheme="dark")
+    dark, light = opened(SMALL, scheme="dark"), opened(SMALL)
+    on_screen = pixels(dark)
+    dark.page.emulate_media(media="print", color_scheme="dark")
     light.page.emulate_media(media="print")
     ground = "() => getComputedStyle(document.body).backgroundColor"
 
-    assert own.page.locator(".controls").is_hidden()
-    assert own.page.evaluate(ground) == "rgb(255, 255, 255)"
-    assert pixels(own) == pixels(light) != on_screen
-    assert own.page.pdf()[:5] == b"%PDF-"
+    assert dark.page.locator(".controls").is_hidden()
+    assert dark.page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert pixels(dark) == pixels(light) != on_screen
+    assert dark.page.pdf()[:5] == b"%PDF-"
 
 
 # Bounds
@@ -539,20 +544,20 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
 )
 def test_hostile_names_are_inert(text: str, opened: Open) -> None:
     page = opened(rename_all(SMALL, text))
-    said: list[str] = []
+    dialog_texts: list[str] = []
 
-    def spoken(dialog: Dialog) -> None:
-        said.append(dialog.message)
+    def record_dialog(dialog: Dialog) -> None:
+        dialog_texts.append(dialog.message)
         dialog.dismiss()
 
-    page.page.on("dialog", spoken)
+    page.page.on("dialog", record_dialog)
     row = int(page.run("return run.compute.operation[3]"))
     page.page.mouse.move(*page.box(row))
     page.page.mouse.click(*page.box(row))
     page.page.get_by_label("causes", exact=True).click()
     page.page.wait_for_timeout(50)
 
-    assert said == []
+    assert dialog_texts == []
     assert page.page.locator("script").count() == opened(SMALL).page.locator("script").count()
     assert page.page.locator("main img").count() == 0
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 1280
@@ -571,22 +576,24 @@ def test_a_served_page_is_shown_to_those_who_know_its_address(
         answering = threading.Thread(target=server.serve_forever)
         answering.start()
         try:
-            own = Opened(browser.new_page())
-            own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
-            own.page.goto(url)
-            own.page.locator("body[data-ready]").wait_for(timeout=60_000)
-            heading = own.page.locator("h1").inner_text()
-            own.page.fill("#find", "rank 2")
-            own.page.press("#find", "Enter")
-            live_text = own.page.locator("#live").inner_text()
+            served_page = Opened(browser.new_page())
+            served_page.page.on(
+                "pageerror", lambda error: served_page.complaints.append(str(error))
+            )
+            served_page.page.goto(url)
+            served_page.page.locator("body[data-ready]").wait_for(timeout=60_000)
+            heading = served_page.page.locator("h1").inner_text()
+            served_page.page.fill("#find", "rank 2")
+            served_page.page.press("#find", "Enter")
+            live_text = served_page.page.locator("#live").inner_text()
             for key in "bs":
-                own.page.press("#timeline canvas", key)
-            own.page.close()
+                served_page.page.press("#timeline canvas", key)
+            served_page.page.close()
         finally:
             server.shutdown()
             answering.join()
 
-    assert own.complaints == []
+    assert served_page.complaints == []
     ratio = SMALL.summary.bubble_ratio[SMALL.headline].mean
     assert (percent(ratio) if idle is None else "4 devices, idle for 1.01 %") in heading
     assert live_text.endswith(" is selected.")

@@ -48,8 +48,8 @@ DISPLAYS = [
 def run_of(ranks: int) -> Report:
     """Return a report of so many ranks: pipelines of up to 64 stages, replicas beside them."""
     stages = min(ranks, 64)
-    ops, named = make_pipelines(ranks // stages, stages, 8)
-    return make_report(ops, ranks=named)
+    ops, ranks_of_job = make_pipelines(ranks // stages, stages, 8)
+    return make_report(ops, ranks=ranks_of_job)
 
 
 @cache
@@ -83,8 +83,8 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
     assert all(measure_cells(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
     assert len(rows_of(lines)) == (16 if ranks > 16 else ranks)
-    most = MAX_LINES + max(min(ranks, 32) - 8, 0) // 2
-    assert display.width < 80 or len(lines) <= most
+    max_lines = MAX_LINES + max(min(ranks, 32) - 8, 0) // 2
+    assert display.width < 80 or len(lines) <= max_lines
 
 
 #: Two pipelines, with a slow rank in the second one and a slow stage.
@@ -97,17 +97,18 @@ SLOW_COPY = Planting(
 def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
     """Lines are broken between words, and none of the title and the advice is left out."""
     report = analyze_planting(SLOW_COPY)
-    shown, wide = (
-        " ".join(" ".join(lines_of(report, Display(width=own))).split()) for own in (width, 160)
+    narrow, wide = (
+        " ".join(" ".join(lines_of(report, Display(width=columns))).split())
+        for columns in (width, 160)
     )
     advice = wide[wide.index("First: ") : wide.index(". F 1.")]
     assert "-" in advice
-    assert advice in shown
+    assert advice in narrow
     further = wide[wide.index("Then: ") : wide.index(" More: ")]
-    assert further in shown
+    assert further in narrow
     title = wide[wide.index("Iteration ") : wide.index("stage 0")].split()
     assert title[-2:] == ["p1)", "bubble"]
-    assert set(title) <= set(shown.split())
+    assert set(title) <= set(narrow.split())
 
 
 @pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(first of 2 ranks)")])
@@ -122,14 +123,14 @@ def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None
 
 @given(st.integers(1, 60), st.integers(1, 5), st.lists(st.integers(0, 10**9), min_size=1))
 @with_example(width=1, most=4, numbers=[0, 10_000_000, 0, 100_000_000, 0])
-def test_no_number_of_a_text_is_cut(width: int, most: int, numbers: list[int]) -> None:
+def test_no_number_of_a_text_is_cut(width: int, max_lines: int, numbers: list[int]) -> None:
     words = [f"{number / 100:.2f}" for number in numbers]
-    lines = wrap_text(" ".join(words), max(width, 13), max_lines=most, hanging_indent=2)
+    lines = wrap_text(" ".join(words), max(width, 13), max_lines=max_lines, hanging_indent=2)
 
-    shown = " ".join(lines).split()
-    cut = shown[-1] == "…"
-    assert shown == ([*words[: len(shown) - 1], "…"] if cut else words)
-    assert len(lines) <= most
+    wrapped_words = " ".join(lines).split()
+    cut = wrapped_words[-1] == "…"
+    assert wrapped_words == ([*words[: len(wrapped_words) - 1], "…"] if cut else words)
+    assert len(lines) <= max_lines
     assert all(measure_cells(line) <= max(width, 13) for line in lines)
 
 
@@ -146,10 +147,12 @@ def test_very_many_stages_are_grouped() -> None:
     lines = lines_of(run_of(1024), Display())
     rows = rows_of(lines)
 
-    assert [row.split()[2] for row in rows] == [f"({4 * at}-{4 * at + 3})" for at in range(16)]
+    assert [row.split()[2] for row in rows] == [
+        f"({4 * group}-{4 * group + 3})" for group in range(16)
+    ]
     assert any(": 4 stages per row, the most unusual" in line for line in lines)
-    asked = rows_of(lines_of(run_of(64), Display(), View(rows="stage")))
-    assert [row.split()[1] for row in asked] == [str(stage) for stage in range(64)]
+    stage_rows = rows_of(lines_of(run_of(64), Display(), View(rows="stage")))
+    assert [row.split()[1] for row in stage_rows] == [str(stage) for stage in range(64)]
 
 
 def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
@@ -166,10 +169,10 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
 
     lines = lines_of(changed, Display())
 
-    drawn = {tuple(row.split()[1:3]): row.split()[-2] for row in rows_of(lines)}
-    assert drawn["23", "(20-23)"] == "99.00"
-    assert drawn["41", "(40-43)"] == "1.00"
-    assert drawn["0", "(0-3)"] == "50.00"
+    ratio_of_row = {tuple(row.split()[1:3]): row.split()[-2] for row in rows_of(lines)}
+    assert ratio_of_row["23", "(20-23)"] == "99.00"
+    assert ratio_of_row["41", "(40-43)"] == "1.00"
+    assert ratio_of_row["0", "(0-3)"] == "50.00"
     assert any("Standing out: node2:7 GPU 7 (pipeline order 23)" in line for line in lines)
 
 
@@ -178,11 +181,11 @@ def test_no_word_is_broken(display: Display) -> None:
     """Every word of the narrow screen is one of the widest, but for names that are shortened."""
     report = replace(example(), limitations=(Limitation("a thing", "for some reason " * 9),) * 2)
     widest = replace(display, width=2_000)
-    known = {word for line in lines_of(report, widest) for word in line.split()}
+    wide_words = {word for line in lines_of(report, widest) for word in line.split()}
 
     for line in lines_of(report, display):
         words = {word for word in line.split() if word.isalpha() and word.islower()}
-        assert words <= known, line
+        assert words <= wide_words, line
 
 
 def test_hostile_names_stay_on_their_lines() -> None:
@@ -233,8 +236,8 @@ def test_colours_double_the_resolution() -> None:
 
 
 def test_what_limits_a_ratio_is_named_on_one_line() -> None:
-    lost = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
-    notes = (lost, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
+    lost_kernels = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
+    notes = (lost_kernels, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
 
     lines = lines_of(replace(run_of(4), limitations=notes), Display())
 
@@ -278,7 +281,7 @@ def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: Com
 
 
 @pytest.mark.parametrize(
-    ("fault", "named", "advised"),
+    ("fault", "culprit", "advised"),
     [
         ({"rank": {22: 1.5}}, "rank 22", "why rank 22 "),
         ({"stage": {6: 1.3}}, "stage 6", "Move layers off stage 6 "),
@@ -287,7 +290,7 @@ def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: Com
     ],
 )
 def test_a_culprit_is_marked_in_its_row_among_all_stages(
-    fault: dict[str, Any], named: str, advised: str, tmp_path: Path, cli: CommandLine
+    fault: dict[str, Any], culprit: str, advised: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     job = simulate_job(replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault))
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
@@ -296,11 +299,11 @@ def test_a_culprit_is_marked_in_its_row_among_all_stages(
         str(stage) for stage in range(16)
     ]
     assert "\nstage 6 ►" in screen
-    assert f"► {named}: see the advice" in screen
+    assert f"► {culprit}: see the advice" in screen
     assert advised in " ".join(screen.split())
     ratios = [float(line.split()[-2]) for line in rows_of(screen.splitlines())]
     assert min(ratios) == ratios[6] < ratios[5] - 3
-    assert ("(pipeline p1)" in screen) == (named == "rank 22")
+    assert ("(pipeline p1)" in screen) == (culprit == "rank 22")
     assert len(screen.splitlines()) <= 36
 
 
@@ -314,15 +317,18 @@ SLOW_IN_ONE = Planting(
 def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: str) -> None:
     report = analyze_planting(SLOW_IN_ONE)
     for iteration in report.iterations:
-        ratio_of = {own.rank: own.bubble_ratio["schedule"] for own in iteration.ranks}
+        ratio_of = {
+            rank_iteration.rank: rank_iteration.bubble_ratio["schedule"]
+            for rank_iteration in iteration.ranks
+        }
         # The advice is about a rank of the second pipeline, whose ranks are drawn.
-        drawn = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
+        expected_ranks = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
         view = View(rows=rows, iterations=(iteration.index,))
         lines = lines_of(report, Display(100, height=60), view)
         timeline = [line for line in lines if line.startswith(rows) and line.endswith(" %")]
         printed = [float(line.split()[-2]) for line in timeline]
 
-        assert printed == [round(100 * (ratio_of[rank.index] or 0), 2) for rank in drawn]
+        assert printed == [round(100 * (ratio_of[rank.index] or 0), 2) for rank in expected_ranks]
     assert ("(pipeline p1)" in "".join(lines)) == (rows == "stage")
 
 

@@ -62,17 +62,17 @@ def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, l
     texts = Elements(page).texts
     parts = (zlib.decompress(base64.b64decode(texts[name])) for name in ("document", "columns"))
     text, columns = parts
-    at = 4 + int.from_bytes(columns[:4], "little")
+    offset = 4 + int.from_bytes(columns[:4], "little")
     tables: dict[str, tuple[int, dict[str, list[int]]]] = {}
-    for table, (rows, widths) in json.loads(columns[4:at]).items():
+    for table, (rows, widths) in json.loads(columns[4:offset]).items():
         tables[table] = rows, {}
         for name, width in widths.items():
-            planes = np.frombuffer(columns, np.uint8, rows * width, at).reshape(width, rows)
+            planes = np.frombuffer(columns, np.uint8, rows * width, offset).reshape(width, rows)
             folded = (planes.astype(np.int64).T << 8 * np.arange(width)).sum(axis=1)
             steps = (folded >> 1) ^ -(folded & 1)
             tables[table][1][name] = (steps if name in LENGTHS else np.cumsum(steps)).tolist()
-            at += rows * width
-    assert at == len(columns)
+            offset += rows * width
+    assert offset == len(columns)
     return json.loads(text), tables
 
 
@@ -81,11 +81,11 @@ def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, l
 
 def test_an_empty_report_is_a_page() -> None:
     page = html.render(EMPTY, View())
-    whole, tables = carried(page)
+    document, tables = carried(page)
 
     assert page.startswith("<!doctype html>")
     assert tables["operations"][0] == 0
-    assert whole["shown"] is None
+    assert document["shown"] is None
 
 
 def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> None:
@@ -102,25 +102,25 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
 
 
 def test_the_numbers_are_those_of_the_json() -> None:
-    whole, _ = carried(html.render(SMALL, View()))
+    document, _ = carried(html.render(SMALL, View()))
     expected = json.loads(json.dumps(make_document(make_paths_relative(SMALL))))
 
-    assert whole["report"].pop("timeline") is None
+    assert document["report"].pop("timeline") is None
     assert expected.pop("timeline") is not None
     if expected["critical_path"]:
         expected["critical_path"]["slack"] = None
-    assert whole["report"] == expected
+    assert document["report"] == expected
 
 
 def test_the_columns_are_those_of_the_operations() -> None:
-    whole, tables = carried(html.render(SMALL, View()))
-    (_, operations), own = tables["operations"], SMALL.operations
+    document, tables = carried(html.render(SMALL, View()))
+    (_, operations), expected = tables["operations"], SMALL.operations
 
-    assert operations["rank"] == own.rank.tolist()
-    assert operations["phase"] == own.phase.tolist()
-    base_ns = int(whole["base_ns"])
-    assert [time + base_ns for time in operations["start_ns"]] == own.start_ns.tolist()
-    assert operations["length_ns"] == (own.end_ns - own.start_ns).tolist()
+    assert operations["rank"] == expected.rank.tolist()
+    assert operations["phase"] == expected.phase.tolist()
+    base_ns = int(document["base_ns"])
+    assert [time + base_ns for time in operations["start_ns"]] == expected.start_ns.tolist()
+    assert operations["length_ns"] == (expected.end_ns - expected.start_ns).tolist()
 
 
 # Inert
@@ -138,14 +138,14 @@ def test_names_are_not_markup(text: str) -> None:
 def test_nothing_is_asked_of_the_network() -> None:
     page = html.render(SMALL, View())
     elements = Elements(page)
-    asked = [
+    addresses = [
         attributes[name]
         for _, attributes in elements.tags
         for name in ("src", "href")
         if name in attributes
     ]
 
-    assert {address for address in asked if not str(address).startswith("#")} == {"data:,"}
+    assert {address for address in addresses if not str(address).startswith("#")} == {"data:,"}
     assert "default-src 'none'" in page
     assert "@import" not in page
     assert not re.search(r"url\((?!data:|#)", elements.texts[""][:20_000])
@@ -170,17 +170,17 @@ def test_the_command_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # From beside the page: a relative path from elsewhere can hold the whole of the folder's.
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    working_folder = tmp_path / "here"
+    working_folder.mkdir()
+    monkeypatch.chdir(working_folder)
     file = tmp_path / "a page.html"
     assert main(["analyze", str(ONE), "--html", str(file)]) == 0
     capsys.readouterr()
 
-    whole, _ = carried(file.read_text(encoding="utf-8"))
-    one, page = os.path.relpath(ONE), os.path.relpath(file)
-    assert whole["command"] == f"bubbleviz analyze {one} --html '{page}'"
-    assert str(tmp_path) not in whole["command"]
+    document, _ = carried(file.read_text(encoding="utf-8"))
+    profile, page = os.path.relpath(ONE), os.path.relpath(file)
+    assert document["command"] == f"bubbleviz analyze {profile} --html '{page}'"
+    assert str(tmp_path) not in document["command"]
 
 
 # Saved, and shown again
@@ -195,14 +195,14 @@ def written_and_read(tmp_path: Path, report: Report) -> tuple[str, RunSummary]:
 
 
 def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
-    again, once = (
+    from_saved, direct = (
         carried(page)
         for page in (
             html.render_saved(*written_and_read(tmp_path, make_paths_relative(SMALL))),
             html.render(SMALL, View()),
         )
     )
-    assert again == once
+    assert from_saved == direct
 
 
 def test_a_large_report_is_saved_without_its_timeline(
@@ -211,11 +211,11 @@ def test_a_large_report_is_saved_without_its_timeline(
     monkeypatch.setattr(
         "bubbleviz.report.summarizing.MAX_SAVED_OPERATIONS", len(SMALL.operations) - 1
     )
-    path, found = written_and_read(tmp_path, SMALL)
+    path, saved = written_and_read(tmp_path, SMALL)
 
     assert MAX_SAVED_OPERATIONS >= 20_000
-    assert found.timeline is None
-    assert carried(html.render_saved(path, found))[1]["operations"][0] == 0
+    assert saved.timeline is None
+    assert carried(html.render_saved(path, saved))[1]["operations"][0] == 0
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
     ],
 )
 def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
-    whole = web_page.fill_template("", "")
+    page = web_page.fill_template("", "")
 
-    assert notice in whole
-    assert whole.index(notice) < whole.index("vegaEmbed")
+    assert notice in page
+    assert page.index(notice) < page.index("vegaEmbed")

@@ -72,8 +72,8 @@ def check(body: str) -> None:
         assert depth >= 0
     assert depth == 0
     opened: list[str] = []
-    for what, name in re.findall(r"\\(begin|end)\{(\w+)\}", body):
-        if what == "begin":
+    for command, name in re.findall(r"\\(begin|end)\{(\w+)\}", body):
+        if command == "begin":
             opened.append(name)
         else:
             assert opened.pop() == name
@@ -147,8 +147,8 @@ def test_the_figure_stands_above_it_with_its_caption(report: Report) -> None:
 
 
 def test_what_is_not_known_is_a_dash_and_a_zero_has_no_sign(report: Report) -> None:
-    one = {name: Spread(-1e-17, None, 0, 0, None, 1) for name in report.summary.bubble_ratio}
-    text = render(replace(report, summary=replace(report.summary, bubble_ratio=one)), View())
+    ratios = {name: Spread(-1e-17, None, 0, 0, None, 1) for name in report.summary.bubble_ratio}
+    text = render(replace(report, summary=replace(report.summary, bubble_ratio=ratios)), View())
 
     assert rows(text)[1][1:5] == ["0.00", "--", "--", "1"]
 
@@ -174,9 +174,9 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
 
 
 def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
-    many = replace(report, profiles=report.profiles * 128)
+    large_report = replace(report, profiles=report.profiles * 128)
 
-    lines = render(many, View()).splitlines()
+    lines = render(large_report, View()).splitlines()
     assert sum(line.startswith("% Profile: ") for line in lines) == 16
     assert "% and 112 more profiles" in lines
 

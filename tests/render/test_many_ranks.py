@@ -85,7 +85,7 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
 ) -> None:
     if unit_ns > 1:
         monkeypatch.setattr(shards, "_BYTES_OF_OPERATION", 1e9)
-    whole = build_timeline(replicas).tables
+    full_timeline = build_timeline(replicas).tables
     web_page = opened(replicas)
 
     assert web_page.run("return shards.unitNs") == unit_ns
@@ -96,12 +96,12 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
     ]
     for first in (0, 4, 8):
         tables = tables_of(web_page, first)
-        row = int(np.searchsorted(whole["operations"]["rank"], first))
-        for table, columns in whole.items():
+        row = int(np.searchsorted(full_timeline["operations"]["rank"], first))
+        for table, columns in full_timeline.items():
             rank = (
                 columns["rank"]
                 if "rank" in columns
-                else (whole["operations"]["rank"][columns["operation"]])
+                else (full_timeline["operations"]["rank"][columns["operation"]])
             )
             rows = np.flatnonzero((rank >= first) & (rank < first + 4))
             rows = rows[np.argsort(rank[rows], kind="stable")]
@@ -111,13 +111,15 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
                     expected = _within(expected, row, tables)
                 if name == "thousandths" and unit_ns > 1:
                     continue
-                given = np.array(tables[table][name], np.int64)
-                apart = np.abs(given - expected)
-                assert int(apart.max(initial=0)) < (unit_ns if name.endswith("_ns") else 1), name
+                unpacked = np.array(tables[table][name], np.int64)
+                differences = np.abs(unpacked - expected)
+                assert int(differences.max(initial=0)) < (unit_ns if name.endswith("_ns") else 1), (
+                    name
+                )
 
 
-def _within(rows: Ints, first: int, found: dict[str, dict[str, list[int]]]) -> Ints:
-    last = first + len(found["operations"]["rank"])
+def _within(rows: Ints, first: int, tables: dict[str, dict[str, list[int]]]) -> Ints:
+    last = first + len(tables["operations"]["rank"])
     return np.where((rows >= first) & (rows < last), rows - first, -1)
 
 
@@ -202,9 +204,9 @@ def test_pipelines_that_find_no_room_are_named(
 ) -> None:
     monkeypatch.setattr(shards, "MAX_CHARACTERS", 7_000)
     web_page = opened(replicas)
-    held = web_page.run("return shards.all.length")
+    n_pipelines = web_page.run("return shards.all.length")
 
-    assert 0 < held < 3
+    assert 0 < n_pipelines < 3
     assert "most similar to the others" in web_page.page.locator("#overview-panel").inner_text()
     missing = web_page.run("return run.report.ranks.findIndex((rank) => shards.of(rank.index) < 0)")
     web_page.run(f"await many_ranks.show({missing});")

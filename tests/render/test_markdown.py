@@ -27,14 +27,14 @@ def test_nothing_is_empty() -> None:
 
 
 def test_words_mean_nothing_in_markdown() -> None:
-    shown = escape_markdown(HOSTILE)
+    escaped = escape_markdown(HOSTILE)
 
-    assert "\n" not in shown
-    assert "<script>" not in shown
-    assert "@<!-- -->someone" in shown
-    assert "#<!-- -->12" in shown
-    assert "https:<!-- -->//x.y" in shown
-    assert "\\!\\[p\\](q) \\*z\\*" in shown
+    assert "\n" not in escaped
+    assert "<script>" not in escaped
+    assert "@<!-- -->someone" in escaped
+    assert "#<!-- -->12" in escaped
+    assert "https:<!-- -->//x.y" in escaped
+    assert "\\!\\[p\\](q) \\*z\\*" in escaped
 
 
 def cells(line: str) -> int:
@@ -45,34 +45,34 @@ def cells(line: str) -> int:
 def test_a_gate(report: Report, limit: str, verdict: str) -> None:
     saved = summarize(report)
     results = check_limits(saved, parse_limits([f"schedule={limit}"]), "report.json")
-    shown = format_markdown(saved, results)
+    markdown = format_markdown(saved, results)
 
-    assert shown.startswith(f"### Pipeline bubbles: {verdict}\n")
-    assert f"| schedule | 27.27 | 0.00 | {limit[:2]} % | 3 | {verdict} |" in shown
-    assert "first cause: dependency, 50.00 % of the bubble" in shown
-    assert "what to do first: The schedule itself" in shown
+    assert markdown.startswith(f"### Pipeline bubbles: {verdict}\n")
+    assert f"| schedule | 27.27 | 0.00 | {limit[:2]} % | 3 | {verdict} |" in markdown
+    assert "first cause: dependency, 50.00 % of the bubble" in markdown
+    assert "what to do first: The schedule itself" in markdown
 
 
 def test_a_comparison_with_hostile_names(report: Report) -> None:
     saved = summarize(report)
     runs = [ComparedRun("before", "a", saved), ComparedRun(HOSTILE, "b", saved)]
-    shown = comparison_markdown(compare(runs))
-    _, ratios = shown.split("Bubble ratios in ")
+    markdown = comparison_markdown(compare(runs))
+    _, ratios = markdown.split("Bubble ratios in ")
     rows = [line for line in ratios.splitlines() if line.startswith("|")]
 
     assert len({cells(row) for row in rows}) == 1
     assert len(rows) == 2 + 2 * len(saved.summary.bubble_ratio)
-    assert "<script>" not in shown
-    assert "the same" in shown
+    assert "<script>" not in markdown
+    assert "the same" in markdown
 
 
 def test_a_report(report: Report) -> None:
-    shown = render_summary(report, View())
+    markdown = render_summary(report, View())
 
-    assert shown.startswith("**Bubble ratio (schedule): 27.27 %** ± 0.00 %")
-    assert "| schedule | 27.27 |" in shown
-    assert "| dependency | 13.64 | 50.00 |" in shown
-    assert "| warmup | 4.54 | 16.67 |" in shown
+    assert markdown.startswith("**Bubble ratio (schedule): 27.27 %** ± 0.00 %")
+    assert "| schedule | 27.27 |" in markdown
+    assert "| dependency | 13.64 | 50.00 |" in markdown
+    assert "| warmup | 4.54 | 16.67 |" in markdown
     hostile = render_summary(replace(report, convention=HOSTILE), View())
     assert "<script>" not in hostile
 

@@ -18,8 +18,8 @@ from tests.support.places import FIXTURES
 Box = tuple[float, float, float, float]
 
 
-def plot(points: list[MemoryPoint], **more: object) -> str:
-    return draw_memory_plot(MemoryPlot("Orders", tuple(points), **{"in_bytes": True, **more}))  # type: ignore[arg-type]
+def plot(points: list[MemoryPoint], **options: object) -> str:
+    return draw_memory_plot(MemoryPlot("Orders", tuple(points), **{"in_bytes": True, **options}))  # type: ignore[arg-type]
 
 
 def labels_of(svg: str, names: list[str]) -> dict[str, Box]:
@@ -57,9 +57,14 @@ def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> Non
     boxes = labels_of(plot(points, limit=limit * 1e9 + 1e9), names)
 
     assert len(boxes) == len(places)
-    for (_, one), (_, other) in combinations(boxes.items(), 2):
-        apart = one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
-        assert apart
+    for (_, box), (_, other_box) in combinations(boxes.items(), 2):
+        is_disjoint = (
+            box[0] >= other_box[2]
+            or other_box[0] >= box[2]
+            or box[1] >= other_box[3]
+            or other_box[1] >= box[3]
+        )
+        assert is_disjoint
 
 
 def test_layouts_and_plans_are_plotted(tmp_path: Path, cli: CommandLine) -> None:

@@ -27,30 +27,30 @@ from tests.support.drawn_reports import (
 )
 
 
-def random_report(ranks: int, each: int) -> Report:
+def random_report(ranks: int, operations_per_rank: int) -> Report:
     """Return a report of that many operations a rank, in one iteration, of 500 to 5,000 ns."""
     generator = np.random.default_rng(0)
-    busy = generator.integers(500, 5_000, (ranks, each))
-    end = np.cumsum(busy + generator.integers(0, 600, (ranks, each)), axis=1)
-    rows = ranks * each
+    busy = generator.integers(500, 5_000, (ranks, operations_per_rank))
+    end = np.cumsum(busy + generator.integers(0, 600, (ranks, operations_per_rank)), axis=1)
+    rows = ranks * operations_per_rank
     columns = {name: np.full(rows, -1, np.int64) for name in Operations.column_names()}
-    columns["rank"] = np.repeat(np.arange(ranks), each)
+    columns["rank"] = np.repeat(np.arange(ranks), operations_per_rank)
     columns["iteration"] = columns["chunk"] = columns["cut"] = np.zeros(rows, np.int64)
-    columns["phase"] = np.tile(np.arange(each) % 3, ranks)
-    columns["microbatch"] = np.tile(np.arange(each) // 3, ranks)
+    columns["phase"] = np.tile(np.arange(operations_per_rank) % 3, ranks)
+    columns["microbatch"] = np.tile(np.arange(operations_per_rank) // 3, ranks)
     columns["has_span"] = np.ones(rows, np.int64)
     columns["start_ns"], columns["end_ns"] = (end - busy).ravel(), end.ravel()
-    whole = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
+    rank_spans = [Op(rank, Phase.F, 0, 0, int(end.max())) for rank in range(ranks)]
     return replace(
-        make_report(whole),
+        make_report(rank_spans),
         operations=make_report([]).operations.replace_columns(**columns),
         busy=BusyIntervals(np.arange(rows), columns["start_ns"], columns["end_ns"]),
     )
 
 
-@pytest.mark.parametrize("each", [128, 500, 1_200, 2_000, 20_000])
-def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
-    svg = render(random_report(64, each), View())
+@pytest.mark.parametrize("operations_per_rank", [128, 500, 1_200, 2_000, 20_000])
+def test_sixty_four_ranks_stay_below_five_megabytes(operations_per_rank: int) -> None:
+    svg = render(random_report(64, operations_per_rank), View())
 
     assert len(svg) < 5_000_000
     assert len(list_tooltips(svg)) <= MOST_TOOLTIPS

@@ -122,12 +122,12 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     ranks = tuple(
         replace(make_rank(r), stage=None if stage is None else r // 2) for r in range(count)
     )
-    many = make_report(ops, ranks=ranks)
+    large_report = make_report(ops, ranks=ranks)
 
-    _, *drawn = draw_bounded_picture(many)
+    _, *row_counts = draw_bounded_picture(large_report)
 
-    assert drawn == [MAX_ROWS, 300 if stage is None else 150]
-    assert f"The first 64 of {drawn[1]} rows" in Read(render_fragment(many)).text
+    assert row_counts == [MAX_ROWS, 300 if stage is None else 150]
+    assert f"The first 64 of {row_counts[1]} rows" in Read(render_fragment(large_report)).text
 
 
 def test_jupyter_shows_it(report: Report) -> None:
@@ -150,8 +150,8 @@ def test_idle_time_is_shown_as_html_and_printed_as_a_line(tmp_path: Path) -> Non
     assert formats["text/plain"] == (
         "<IdleReport: 4 devices, idle for 1.01 % of the time and computing for 72.12 %>"
     )
-    whole = ET.fromstring(formats["text/html"])
-    assert [caption.text for caption in whole.iter("caption")] == [
+    fragment = ET.fromstring(formats["text/html"])
+    assert [caption.text for caption in fragment.iter("caption")] == [
         "Devices",
         "Longest kernels",
         "What hosts did while devices were idle",

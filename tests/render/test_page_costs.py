@@ -67,14 +67,14 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
         web_page = opened(page)
         rows = texts_of(web_page.page.locator("#slowdowns tbody tr"))
         assert [row[0] for row in rows] == ["replica 0", "replica 1"]
-        shown: dict[tuple[int | None, int | None], float] = {
+        page_slowdowns: dict[tuple[int | None, int | None], float] = {
             (replica, stage): float(text)
             for replica, row in enumerate(rows)
             for stage, text in enumerate(row[1:])
         }
         for index, slowdown in slowdowns.by_rank.items():
-            assert shown[places[index]] == float(f"{slowdown:.2f}")
-        assert max(shown, key=lambda place: shown[place]) == (1, 1)
+            assert page_slowdowns[places[index]] == float(f"{slowdown:.2f}")
+        assert max(page_slowdowns, key=lambda place: page_slowdowns[place]) == (1, 1)
         exact = web_page.page.locator("#slowdowns tbody span").first.get_attribute("title")
         assert float(str(exact)) == slowdowns.by_rank[0]
         assert (
@@ -266,13 +266,13 @@ def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, open
     layers = opened(in_bytes).run("return charts.views.get('schedules-chart').spec.layer")
     values: dict[str, list[Any]] = {layer["mark"]["type"]: layer["data"]["values"]
                                     for layer in layers}  # fmt: skip
-    joined = {(dot["memory"], dot["ratio"]) for dot in values["line"]}
+    line_points = {(dot["memory"], dot["ratio"]) for dot in values["line"]}
     dots = {(dot["memory"], dot["ratio"]) for dot in values["point"]}
     unbeaten = {
         dot for dot in dots if not any(o != dot and o[0] <= dot[0] and o[1] <= dot[1] for o in dots)
     }
 
-    assert joined == unbeaten
+    assert line_points == unbeaten
 
 
 # Everyone can read it

@@ -249,8 +249,10 @@ def test_keys_go_from_bubble_to_bubble_and_are_told(opened: Open) -> None:
 # Work a frame
 
 
-@pytest.mark.parametrize("share", [1.0, 0.1, 0.001])
-def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: Open) -> None:
+@pytest.mark.parametrize("fraction_in_view", [1.0, 0.1, 0.001])
+def test_a_frame_costs_its_pixels_and_not_its_operations(
+    fraction_in_view: float, opened: Open
+) -> None:
     ops = [
         Op(rank, Phase.F, n, 1000 * n, 1000 * n + (700 if n % 3 else 1000))
         for rank in range(2)
@@ -258,7 +260,7 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
     ]
     web_page = opened(make_report(ops))
     work, wide, rows = web_page.run(
-        f"""const span = {share} * (run.endNs - run.startNs);
+        f"""const span = {fraction_in_view} * (run.endNs - run.startNs);
         timeline.show(run.startNs + 0.4 * span, run.startNs + 1.4 * span);
         timeline.painter.paint();
         const raster = timeline.painter.raster;

@@ -52,8 +52,8 @@ def linear(colour: str) -> Matrix:
 
 def lab(rgb: Matrix) -> Matrix:
     """Return a colour in CIELAB."""
-    share = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
-    root = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    relative = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
+    root = np.where(relative > 0.008856, np.cbrt(relative), 7.787 * relative + 16 / 116)
     return np.array(
         [116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])], np.float64
     )
@@ -72,13 +72,13 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
     work += [palette.OPTIMIZER, palette.COMMUNICATION, palette.UNATTRIBUTED]
 
     # Side by side, 10 is told apart at a glance.
-    for pairs, least in (
+    for pairs, min_distance in (
         (combinations(palette.CAUSES.values(), 2), 13),
         (product(palette.CAUSES.values(), work), 11),
     ):
-        for one, other in pairs:
-            apart = np.linalg.norm(seen(one, vision) - seen(other, vision))
-            assert apart > least, (one, other)
+        for colour, other_colour in pairs:
+            distance = np.linalg.norm(seen(colour, vision) - seen(other_colour, vision))
+            assert distance > min_distance, (colour, other_colour)
 
 
 def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
@@ -109,12 +109,19 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
 
     assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
     # Terminals draw work in colours alone, and causes with shades.
-    drawn = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
-    few = [Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in drawn]
-    greys = [luma(colour.get_truecolor().hex) for colour in few]
+    terminal_colours = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
+    downgraded = [
+        Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in terminal_colours
+    ]
+    greys = [luma(colour.get_truecolor().hex) for colour in downgraded]
     assert min(abs(one - other) for one, other in pairwise(greys)) > 9
-    for system, count in ((ColorSystem.EIGHT_BIT, len(drawn)), (ColorSystem.STANDARD, 7)):
-        numbers = [Color.parse(colour).downgrade(system).number for colour in drawn[:count]]
+    for system, count in (
+        (ColorSystem.EIGHT_BIT, len(terminal_colours)),
+        (ColorSystem.STANDARD, 7),
+    ):
+        numbers = [
+            Color.parse(colour).downgrade(system).number for colour in terminal_colours[:count]
+        ]
         assert len({*numbers}) == count
         assert 15 not in numbers
 

@@ -40,15 +40,17 @@ def rows(svg: str) -> list[tuple[float, float, list[float]]]:
     """Return left and top of every row with boxes, and the right edges of its boxes."""
     rows_of_boxes = []
     for group in parse_svg(svg).iter(f"{SVG}g"):
-        place = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
-        if place is None:
+        translation = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
+        if translation is None:
             continue
         boxes = [
             (float(x), float(width))
             for path in group.iter(f"{SVG}path")
             for x, width in re.findall(r"M([\d.]+) [\d.]+h([\d.]+)v", path.get("d", ""))
         ]
-        rows_of_boxes.append((float(place[1]), float(place[2]), [x + width for x, width in boxes]))
+        rows_of_boxes.append(
+            (float(translation[1]), float(translation[2]), [x + width for x, width in boxes])
+        )
     return rows_of_boxes
 
 
@@ -85,8 +87,12 @@ def test_equal_runs_line_up_to_the_pixel() -> None:
 @pytest.mark.parametrize("reports", [(SHORT, LONG), (LONG, SHORT)])
 def test_a_run_twice_as_long_is_twice_as_wide(reports: tuple[Report, Report]) -> None:
     panel_rows = rows(drawn(*reports))
-    ends = [max(edges) for _, _, edges in panel_rows]
-    short, long = (ends[:2], ends[2:]) if reports[0] is SHORT else (ends[2:], ends[:2])
+    right_edges = [max(edges) for _, _, edges in panel_rows]
+    short, long = (
+        (right_edges[:2], right_edges[2:])
+        if reports[0] is SHORT
+        else (right_edges[2:], right_edges[:2])
+    )
 
     assert long == pytest.approx([2 * end for end in short], abs=0.05)
     assert {left for left, _, _ in panel_rows} == {panel_rows[0][0]}
@@ -125,13 +131,13 @@ def test_the_legend_has_the_shades_of_every_panel() -> None:
         [Op(0, Phase.F, 0, 0, 9 * MS), Op(0, Phase.F, 1, 9 * MS, 18 * MS, chunk=1)]
     )
 
-    alone, both = (
+    paths_of_one, paths_of_two = (
         len(list(parse_svg(svg).iter(f"{SVG}path")))
         for svg in (drawn(chunks), drawn(chunks, chunks))
     )
     mixed = drawn(SHORT, chunks)
 
-    assert both > alone
+    assert paths_of_two > paths_of_one
     assert list_texts(mixed).count("F forward") == 1
     assert {"0", "1"} <= set(list_texts(mixed))
 

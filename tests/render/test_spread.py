@@ -173,12 +173,14 @@ def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
 @pytest.mark.usefixtures("few")
 def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
     for table in ("ranks", "causes"):
-        every = _numbers(render_plain_text(select_sections(planted, View(rows="rank"), [table])))
-        some = render_plain_text(select_sections(planted, View(ranks=(4, 5)), [table]))
+        all_numbers = _numbers(
+            render_plain_text(select_sections(planted, View(rows="rank"), [table]))
+        )
+        selected_text = render_plain_text(select_sections(planted, View(ranks=(4, 5)), [table]))
 
-        assert every == [*range(20)]
-        assert _numbers(some) == [4, 5]
-        assert "spread" not in some
+        assert all_numbers == [*range(20)]
+        assert _numbers(selected_text) == [4, 5]
+        assert "spread" not in selected_text
 
 
 def _numbers(text: str) -> list[int]:
@@ -244,9 +246,11 @@ def test_a_picture_of_many_ranks_stays_small() -> None:
 def test_pipelines_and_hosts_are_selected(tmp_path: Path, cli: CommandLine) -> None:
     lines = ["rank,stage,pipeline,iteration,phase,microbatch,start_ns,end_ns,host"]
     for rank in range(4):
-        place = f"{rank % 2},{rank // 2}"
+        stage_and_pipeline = f"{rank % 2},{rank // 2}"
         for phase, start in (("F", rank % 2 * 100), ("BW", 400 - rank % 2 * 200)):
-            lines.append(f"{rank},{place},0,{phase},0,{start},{start + 100},node{rank // 2}")
+            lines.append(
+                f"{rank},{stage_and_pipeline},0,{phase},0,{start},{start + 100},node{rank // 2}"
+            )
     table = tmp_path / "operations.csv"
     table.write_text("\n".join(lines))
     for number, selected in enumerate((["--pipelines", "1"], ["--hosts", "node1"])):

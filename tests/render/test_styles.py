@@ -138,10 +138,15 @@ def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
     st.booleans(),
 )
 def test_no_text_lies_on_another_or_off_the_page(
-    stages: int, microbatches: int, width_mm: float | None, style: str | None, unit: int, more: bool
+    stages: int,
+    microbatches: int,
+    width_mm: float | None,
+    style: str | None,
+    unit: int,
+    with_details: bool,
 ) -> None:
     ops = run_1f1b(stages, microbatches, forward=unit, backward=2 * unit)
-    view = View(style=style, width_mm=width_mm, causes=more, heat_map=more)
+    view = View(style=style, width_mm=width_mm, causes=with_details, heat_map=with_details)
 
     svg = render(make_report(ops), view)
 
@@ -150,8 +155,10 @@ def test_no_text_lies_on_another_or_off_the_page(
     for number, (left, top, right, bottom) in enumerate(boxes):
         assert 0 <= left <= right <= width + 0.01
         for other in boxes[number + 1 :]:
-            apart = other[0] >= right or other[2] <= left or other[1] >= bottom or other[3] <= top
-            assert apart, (boxes[number], other)
+            is_disjoint = (
+                other[0] >= right or other[2] <= left or other[1] >= bottom or other[3] <= top
+            )
+            assert is_disjoint, (boxes[number], other)
 
 
 # Numbers

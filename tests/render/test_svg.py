@@ -45,9 +45,9 @@ from tests.support.stage_times import make_durations
 # Which windows
 
 
-def periodic(*windows: tuple[int, int], ends: int) -> Report:
+def periodic(*windows: tuple[int, int], end: int) -> Report:
     """Return a report of one iteration whose ranks have these ``period`` windows."""
-    ops = [Op(rank, Phase.F, 0, start, ends) for rank, (start, _) in enumerate(windows)]
+    ops = [Op(rank, Phase.F, 0, start, end) for rank, (start, _) in enumerate(windows)]
     report = make_report(ops, headline="period")
     (iteration,) = report.iterations
     ranks = tuple(
@@ -81,7 +81,7 @@ def hatched(svg: str) -> list[tuple[float, float]]:
 
 def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
     first, second = hatched(
-        render(periodic((0, 80 * MS), (20 * MS, 100 * MS), ends=70 * MS), View())
+        render(periodic((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS), View())
     )
 
     assert second[0] - first[0] == pytest.approx(first[1] / 4, abs=0.02)
@@ -89,7 +89,7 @@ def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
 
 
 def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
-    report = periodic((0, 80 * MS), (20 * MS, 100 * MS), ends=70 * MS)
+    report = periodic((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS)
 
     svg = render(report, View())
 
@@ -110,13 +110,16 @@ def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
 
 
 def test_the_plus_or_minus_says_what_it_is() -> None:
-    ops = run_1f1b(2, 2) + run_1f1b(2, 2, iteration=1, start=200 * MS)
-    more = ops + run_1f1b(2, 2, iteration=2, start=400 * MS)
+    two_iterations = run_1f1b(2, 2) + run_1f1b(2, 2, iteration=1, start=200 * MS)
+    three_iterations = two_iterations + run_1f1b(2, 2, iteration=2, start=400 * MS)
 
-    two, three = (" ".join(list_texts(render(make_report(of), View()))[:2]) for of in (ops, more))
+    text_of_two, text_of_three = (
+        " ".join(list_texts(render(make_report(ops), View()))[:2])
+        for ops in (two_iterations, three_iterations)
+    )
 
-    assert "33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) mean over 2 iterations" in two
-    assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", three)
+    assert "33.3\u00a0% (33.3\u00a0% and 33.3\u00a0%) mean over 2 iterations" in text_of_two
+    assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", text_of_three)
 
 
 # What is drawn
@@ -181,11 +184,11 @@ def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float
 
 def seen_at(svg: str, x: float, y: float) -> str:
     """Return the colour of the box of a row that is seen there, of the only row."""
-    seen = ""
+    visible_colour = ""
     for colour, (left, top, right, bottom) in rendered_boxes(svg):
         if left < x < right and top < y < bottom:
-            seen = colour
-    return seen
+            visible_colour = colour
+    return visible_colour
 
 
 def numbers_at(svg: str) -> list[tuple[str, float, float]]:
@@ -334,13 +337,13 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
     iteration = choose_shown_iteration(report)
     assert iteration is not None
     ratios = {rank.rank: rank.bubble_ratio[report.headline] for rank in iteration.ranks}
-    drawn = [rank for rank in report.ranks if rank.pipeline == 1]
+    expected_ranks = [rank for rank in report.ranks if rank.pipeline == 1]
     assert [text for text in texts if "GPU" in text and text.startswith("1 of 2: ")] == [
-        f"1 of 2: {rank.label}" for rank in drawn
+        f"1 of 2: {rank.label}" for rank in expected_ranks
     ]
-    shown = [text.split() for text in texts if text.endswith("%")]
-    assert [words for words in shown if len(words) == 2] == [
-        [f"{100 * (ratios[rank.index] or 0.0):.1f}", "%"] for rank in drawn
+    percentages = [text.split() for text in texts if text.endswith("%")]
+    assert [words for words in percentages if len(words) == 2] == [
+        [f"{100 * (ratios[rank.index] or 0.0):.1f}", "%"] for rank in expected_ranks
     ]
     assert f"{MARK} stage 1" in texts
     note = "Rows: stages, each drawn as its replica in the pipeline of the advice, with the"
@@ -383,9 +386,9 @@ def test_the_first_median_iteration_is_typical(
             zip(lengths, changes or [{}] * len(lengths), strict=True)
         )
     )
-    found = replace(make_report([]), iterations=iterations).typical_iteration()
+    typical = replace(make_report([]), iterations=iterations).typical_iteration()
 
-    assert (found and found.index) == index
+    assert (typical and typical.index) == index
 
 
 PAIR = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
@@ -478,12 +481,12 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
 def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
     report = analyze_planting(Planting(iterations=3))
     ratio = replace(report.iterations[1].ratios["schedule"], interval=(0.30, 0.36))
-    drawn = replace(report.iterations[1], ratios={"schedule": ratio})
-    iterations = make_iteration_records((report.iterations[0], drawn, report.iterations[2]))
+    selected = replace(report.iterations[1], ratios={"schedule": ratio})
+    iterations = make_iteration_records((report.iterations[0], selected, report.iterations[2]))
     svg = render(replace(report, iterations=iterations), View(iterations=(1,)))
 
     text = " ".join(list_texts(svg)).replace("\u00a0", " ")
-    assert f"Clock bounds of iteration {drawn.name}: 30.0 % to 36.0 %." in text
+    assert f"Clock bounds of iteration {selected.name}: 30.0 % to 36.0 %." in text
 
 
 @pytest.mark.parametrize("microbatches", [8, 128])
@@ -502,20 +505,23 @@ SLOW_IN_ONE = Planting(
 
 
 @pytest.mark.parametrize("rows", ["rank", "stage", "spread"])
-@pytest.mark.parametrize("shown", [(0,), (2,), (0, 1, 2)])
-def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, shown: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("selected", [(0,), (2,), (0, 1, 2)])
+def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, selected: tuple[int, ...]) -> None:
     report = analyze_planting(SLOW_IN_ONE)
-    view = View(rows=rows, iterations=shown)
+    view = View(rows=rows, iterations=selected)
     selection = select(report, view)
     assert selection is not None
     ratios = [
-        {own.rank: own.bubble_ratio["schedule"] or 0.0 for own in report.iterations[index].ranks}
-        for index in shown
+        {
+            rank_iteration.rank: rank_iteration.bubble_ratio["schedule"] or 0.0
+            for rank_iteration in report.iterations[index].ranks
+        }
+        for index in selected
     ]
 
     texts = list_texts(render(report, view))
 
-    title = "mean bubble" if len(shown) > 1 else "bubble"
+    title = "mean bubble" if len(selected) > 1 else "bubble"
     printed = texts[: texts.index(title)]
     means = [fmean(ratio[rank.index] for ratio in ratios) for rank in selection.ranks]
     expected = [f"{100 * mean:.1f}\u00a0%" for mean in means]

@@ -36,11 +36,13 @@ def ratio_rows(text: str) -> tuple[str, list[str]]:
     return header, rows
 
 
-def with_first(report: Report, placed: tuple[Rank, ...] | None = None, **changes: Any) -> Report:
+def with_first(
+    report: Report, ranks_of_report: tuple[Rank, ...] | None = None, **changes: Any
+) -> Report:
     """Return a report with other ranks, and another first iteration."""
     first, *rest = report.iterations
     iterations = make_iteration_records((replace(first, **changes), *rest))
-    return replace(report, ranks=placed or report.ranks, iterations=iterations)
+    return replace(report, ranks=ranks_of_report or report.ranks, iterations=iterations)
 
 
 def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
@@ -48,8 +50,8 @@ def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
 
     assert header.split()[:2] == ["ratio", "mean"]
     assert [row.split()[0] for row in rows] == [s.name for s in list_ratios()]
-    place = header.index(" n ") + 1
-    assert [row[place] for row in rows] == ["3", "3", "3", "2"]
+    count_column = header.index(" n ") + 1
+    assert [row[count_column] for row in rows] == ["3", "3", "3", "2"]
     assert all(len(row) <= WIDTH for row in rows)
 
 
@@ -102,8 +104,8 @@ def test_ratios_of_a_common_clock_have_an_interval(
     of_first = report.iteration(0).ratios.items()
     ratios = {name: replace(ratio, interval=interval) for name, ratio in of_first}
 
-    (found, *_) = make_document(with_first(report, ratios=ratios))["iterations"]
-    assert found["bubble_interval"] == {"schedule": interval, "step": interval}
+    (first_iteration, *_) = make_document(with_first(report, ratios=ratios))["iterations"]
+    assert first_iteration["bubble_interval"] == {"schedule": interval, "step": interval}
 
 
 def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
@@ -153,9 +155,9 @@ def test_clock_bounds_are_shown_beside_a_ratio(report: Report) -> None:
 
     assert "clock bounds 27.180 to 27.182 %" in text.splitlines()[0]
     header, rows = ratio_rows(text)
-    place = header.index("bounds") + len("bounds") - len("27.180 to 27.182")
-    shown = [row[place : place + len("27.180 to 27.182")].strip() for row in rows]
-    assert shown == ["27.180 to 27.182", "not needed", "25.00 to 31.00", "not needed"]
+    bounds_column = header.index("bounds") + len("bounds") - len("27.180 to 27.182")
+    bounds = [row[bounds_column : bounds_column + len("27.180 to 27.182")].strip() for row in rows]
+    assert bounds == ["27.180 to 27.182", "not needed", "25.00 to 31.00", "not needed"]
 
 
 def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -> None:
@@ -178,27 +180,29 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
     ranks = tuple(
         replace(rank, stage=rank.index % 2, pipeline=rank.index // 2) for rank in report.ranks
     )
-    own = [
+    rank_iterations = [
         replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
         for r in report.iteration(0).ranks
     ]
-    changed = with_first(report, ranks, ranks=make_rank_iterations(own))
+    changed = with_first(report, ranks, ranks=make_rank_iterations(rank_iterations))
     view = View(iterations=(0,), rows="stage")
 
     header, _, *rows, note = section(render(changed, view), "Iteration 0")
 
     assert "by stage (mean of its replicas), ms" in render(changed, view)
     assert note == "Measured over the whole run: attributed %"
-    place = header.split().index("ratio")
+    ratio_column = header.split().index("ratio")
     assert [row.split()[:3] for row in rows] == [["0", "2", "replicas"], ["1", "2", "replicas"]]
-    assert [row.split()[place] for row in rows] == ["20.00", "30.00"]
+    assert [row.split()[ratio_column] for row in rows] == ["20.00", "30.00"]
 
 
 def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> None:
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
-    first, second, *others = report.iteration(0).ranks
-    lacking = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
-    changed = with_first(report, ranks, ranks=make_rank_iterations([first, lacking, *others]))
+    first, second, *remaining = report.iteration(0).ranks
+    without_ratios = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
+    changed = with_first(
+        report, ranks, ranks=make_rank_iterations([first, without_ratios, *remaining])
+    )
 
     view = View(iterations=(0,), rows="stage")
     header, _, row, _ = section(render(changed, view), "Iteration 0")

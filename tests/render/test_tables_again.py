@@ -86,8 +86,8 @@ ACCOUNT = (
 
 def check(report: Report, folder: Path, kind: str) -> None:
     first, second = numbers(report), numbers(again(report, folder, kind))
-    for what, expected in first.items():
-        assert second[what] == expected, what
+    for quantity, expected in first.items():
+        assert second[quantity] == expected, quantity
 
 
 @pytest.mark.parametrize("kind", RENDERERS)

@@ -41,10 +41,10 @@ def test_a_table_fits_and_no_number_is_cut(width: int) -> None:
 
 def test_the_width_that_is_named_shows_all_columns() -> None:
     note = " ".join(printed(WIDE, 20)).partition("COLUMNS=")[2]
-    named = int(note.split()[0])
+    suggested_width = int(note.split()[0])
 
-    assert len(printed(WIDE, named)[0].split()) == 4
-    assert "no room" in " ".join(printed(WIDE, named - 1))
+    assert len(printed(WIDE, suggested_width)[0].split()) == 4
+    assert "no room" in " ".join(printed(WIDE, suggested_width - 1))
 
 
 def test_words_are_wrapped_between_them_or_shortened() -> None:

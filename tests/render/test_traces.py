@@ -71,24 +71,24 @@ def checked(report: Report, *, explained: bool = True) -> Loaded:
         report: Any report.
         explained: Whether the report explains its bubbles. Reports that tests assemble do not.
     """
-    found = read_chrome(CHROME(report, View()))
-    base_ns = found.facts["base_ns"]
-    assert_nothing_overlaps(found.slices)
-    assert_flows_have_two_ends(found.slices)
-    assert_operations(report, found, base_ns)
+    trace = read_chrome(CHROME(report, View()))
+    base_ns = trace.facts["base_ns"]
+    assert_nothing_overlaps(trace.slices)
+    assert_flows_have_two_ends(trace.slices)
+    assert_operations(report, trace, base_ns)
     if explained:
-        assert_bubbles(report, found, base_ns)
-    assert_counters(report, found, base_ns)
-    return found
+        assert_bubbles(report, trace, base_ns)
+    assert_counters(report, trace, base_ns)
+    return trace
 
 
 def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
     lanes: dict[tuple[int, str, int], list[Slice]] = {}
-    for own in slices:
-        assert 0 <= own.start_ns <= own.end_ns
-        lanes.setdefault((own.process, own.track, own.lane), []).append(own)
+    for slice_ in slices:
+        assert 0 <= slice_.start_ns <= slice_.end_ns
+        lanes.setdefault((slice_.process, slice_.track, slice_.lane), []).append(slice_)
     for lane in lanes.values():
-        lane.sort(key=lambda own: (own.start_ns, own.end_ns))
+        lane.sort(key=lambda slice_: (slice_.start_ns, slice_.end_ns))
         assert all(a.end_ns <= b.start_ns for a, b in pairwise(lane))
 
 
@@ -106,65 +106,69 @@ def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
         assert numbers(peer_operation) & numbers(taker)
 
 
-def numbers(own: Slice) -> set[int]:
+def numbers(operation: Slice) -> set[int]:
     """Return the microbatches of an operation."""
     names = ("microbatch", "second_microbatch")
-    return {own.arguments[name] for name in names if name in own.arguments}
+    return {operation.arguments[name] for name in names if name in operation.arguments}
 
 
 def assert_operations(report: Report, trace: Loaded, base_ns: int) -> None:
     operations = report.operations
     for category, phases in (("operation", COMPUTE), ("communication", COMMUNICATION)):
-        shown = (operations.has_span == 1) & np.isin(operations.phase, phases)
-        own = operations.take(shown)
-        wanted = Counter(
+        has_phase = (operations.has_span == 1) & np.isin(operations.phase, phases)
+        selected = operations.take(has_phase)
+        expected = Counter(
             zip(
-                (own.rank + 1).tolist(),
-                [Phase(phase).label for phase in own.phase.tolist()],
-                own.microbatch.tolist(),
-                own.chunk.tolist(),
-                (own.start_ns - base_ns).tolist(),
-                (own.end_ns - base_ns).tolist(),
-                own.kernels.tolist(),
-                own.host_start_ns.tolist(),
+                (selected.rank + 1).tolist(),
+                [Phase(phase).label for phase in selected.phase.tolist()],
+                selected.microbatch.tolist(),
+                selected.chunk.tolist(),
+                (selected.start_ns - base_ns).tolist(),
+                (selected.end_ns - base_ns).tolist(),
+                selected.kernels.tolist(),
+                selected.host_start_ns.tolist(),
                 strict=True,
             )
         )
-        assert wanted == Counter(
+        assert expected == Counter(
             (
-                one.process,
-                one.arguments["phase"],
-                one.arguments.get("microbatch", -1),
-                one.arguments.get("chunk", -1),
-                one.start_ns,
-                one.end_ns,
-                one.arguments["kernels"],
-                one.arguments["host_start_ns"],
+                slice_.process,
+                slice_.arguments["phase"],
+                slice_.arguments.get("microbatch", -1),
+                slice_.arguments.get("chunk", -1),
+                slice_.start_ns,
+                slice_.end_ns,
+                slice_.arguments["kernels"],
+                slice_.arguments["host_start_ns"],
             )
-            for one in trace.of(category)
+            for slice_ in trace.of(category)
         )
 
 
 def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
     """Bubbles add up to what the JSON says, by rank, iteration and cause."""
     ratio = report.bubbles.ratio
-    seen: Counter[tuple[int, int, str]] = Counter()
-    for own in trace.of("bubble"):
-        assert own.arguments["ratio"] == ratio
-        assert own.arguments["idle_ns"] == own.end_ns - own.start_ns
-        seen[own.process - 1, own.arguments["iteration"], own.name] += own.end_ns - own.start_ns
+    total_ns: Counter[tuple[int, int, str]] = Counter()
+    for slice_ in trace.of("bubble"):
+        assert slice_.arguments["ratio"] == ratio
+        assert slice_.arguments["idle_ns"] == slice_.end_ns - slice_.start_ns
+        total_ns[slice_.process - 1, slice_.arguments["iteration"], slice_.name] += (
+            slice_.end_ns - slice_.start_ns
+        )
     windows = {(w.process - 1, w.arguments["iteration"]): w for w in trace.of("iteration")}
-    told = [
+    reported = [
         (iteration["index"], rank, row, iteration["ranks"])
         for iteration in make_document(report)["iterations"]
         if ratio in iteration["ranks"]["bubble_ns"]
         for row, rank in enumerate(iteration["ranks"]["rank"])
     ]
-    assert windows.keys() == {(rank, index) for index, rank, *_ in told}
-    for index, rank, row, columns in told:
+    assert windows.keys() == {(rank, index) for index, rank, *_ in reported}
+    for index, rank, row, columns in reported:
         window = windows[rank, index]
         account = next(
-            own.accounts[ratio] for own in report.iterations[index].ranks if own.rank == rank
+            rank_iteration.accounts[ratio]
+            for rank_iteration in report.iterations[index].ranks
+            if rank_iteration.rank == rank
         )
         assert (window.start_ns, window.end_ns) == (
             account.start_ns - base_ns,
@@ -174,29 +178,32 @@ def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
         assert window.arguments["window_ns"] == window.end_ns - window.start_ns
         assert window.arguments.get("bubble_ratio") == columns["bubble_ratio"][ratio][row]
         cause_ns = {cause: ns[row] for cause, ns in columns["cause_ns"][ratio].items()}
-        causes = {cause: seen.pop((rank, index, cause), 0) for cause in cause_ns}
+        causes = {cause: total_ns.pop((rank, index, cause), 0) for cause in cause_ns}
         assert causes == cause_ns
         assert sum(causes.values()) == columns["bubble_ns"][ratio][row]
-    assert not seen
+    assert not total_ns
 
 
 def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
     ratio = report.bubbles.ratio
-    wanted: dict[int, list[tuple[int, float]]] = {}
+    expected: dict[int, list[tuple[int, float]]] = {}
     everyone = len(report.ranks) + 1
     for iteration in report.iterations:
-        told = [rank for rank in iteration.ranks if ratio in rank.accounts]
-        for own in told:
-            value = own.bubble_ratio[ratio]
+        accounted = [rank for rank in iteration.ranks if ratio in rank.accounts]
+        for rank_iteration in accounted:
+            value = rank_iteration.bubble_ratio[ratio]
             if value is not None:
-                start_ns = own.accounts[ratio].start_ns - base_ns
-                wanted.setdefault(own.rank + 1, []).append((start_ns, value))
+                start_ns = rank_iteration.accounts[ratio].start_ns - base_ns
+                expected.setdefault(rank_iteration.rank + 1, []).append((start_ns, value))
         value = iteration.ratios[ratio].value if ratio in iteration.ratios else None
-        if value is not None and told:
-            start_ns = min(own.accounts[ratio].start_ns for own in told) - base_ns
-            wanted.setdefault(everyone, []).append((start_ns, value))
+        if value is not None and accounted:
+            start_ns = (
+                min(rank_iteration.accounts[ratio].start_ns for rank_iteration in accounted)
+                - base_ns
+            )
+            expected.setdefault(everyone, []).append((start_ns, value))
     assert {n: sorted(samples) for n, samples in trace.counters.items()} == {
-        n: sorted(samples) for n, samples in wanted.items()
+        n: sorted(samples) for n, samples in expected.items()
     }
 
 
@@ -213,9 +220,9 @@ def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
     trace = checked(make_report(ops), explained=False)
 
-    shown = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
-    assert shown == [(op.start, op.end) for op in ops]
-    assert {own.lane for own in trace.of("operation")} == {0, 1}
+    times = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
+    assert times == [(op.start, op.end) for op in ops]
+    assert {slice_.lane for slice_ in trace.of("operation")} == {0, 1}
 
 
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
@@ -225,8 +232,8 @@ def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) ->
     )
 
     assert trace.facts["base_ns"] == start
-    shown = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
-    assert shown == [(0, 1), (1, 1001)]
+    times = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
+    assert times == [(0, 1), (1, 1001)]
 
 
 def test_microseconds_are_written_exactly() -> None:
@@ -238,7 +245,7 @@ def test_microseconds_are_written_exactly() -> None:
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
     trace = checked(analyze_planting(RUNS["1f1b"]))
     stages = len(trace.processes) - 1
-    taker = {flow: slice_ for slice_ in trace.slices for flow in slice_.entering}
+    slice_entered_by = {flow: slice_ for slice_ in trace.slices for flow in slice_.entering}
     starts = [
         operation
         for operation in trace.of("operation", process=1)
@@ -246,16 +253,19 @@ def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
     ]
 
     assert len(starts) == BASE.microbatches
-    for own in starts:
-        way, at = [(own.process, own.name)], own
-        while at.leaving:
-            (flow,) = at.leaving
-            at = taker[flow]
-            way.append((at.process, at.name))
-        number = own.arguments["microbatch"]
-        there = [(stage, f"F {number}") for stage in range(1, stages + 1)]
-        back = [(stage, f"BW {number}") for stage in range(stages, 0, -1)]
-        assert way in (there + back, there + [(s, n.replace("BW", "B")) for s, n in back])
+    for start in starts:
+        path, current = [(start.process, start.name)], start
+        while current.leaving:
+            (flow,) = current.leaving
+            current = slice_entered_by[flow]
+            path.append((current.process, current.name))
+        number = start.arguments["microbatch"]
+        forwards = [(stage, f"F {number}") for stage in range(1, stages + 1)]
+        backwards = [(stage, f"BW {number}") for stage in range(stages, 0, -1)]
+        assert path in (
+            forwards + backwards,
+            forwards + [(s, n.replace("BW", "B")) for s, n in backwards],
+        )
 
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
@@ -343,19 +353,19 @@ def test_whatever_a_profile_holds_is_in_its_traces(rows: strategies.Rows) -> Non
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text(CONVENTION, encoding="utf-8")
+    convention_file = tmp_path / "own.toml"
+    convention_file.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(tmp_path, text)
     json_file = tmp_path / "x.json"
-    arguments = ("analyze", str(path), "--convention", str(own))
+    arguments = ("analyze", str(path), "--convention", str(convention_file))
     assert main([*arguments, "--chrome", str(json_file)]) == 0
-    written = json_file.read_text("ascii")
-    found = read_chrome(written)
+    content = json_file.read_text("ascii")
+    trace = read_chrome(content)
 
-    assert "<" not in written
-    assert all(line.isprintable() for line in written.splitlines())
-    assert found.of("operation")
-    for slice_ in found.slices:
+    assert "<" not in content
+    assert all(line.isprintable() for line in content.splitlines())
+    assert trace.of("operation")
+    for slice_ in trace.slices:
         for value in (slice_.name, *slice_.arguments.values()):
             if isinstance(value, str):
                 assert not DIRECTING.intersection(value)
@@ -365,17 +375,17 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
 
 def ratios(report: Report) -> list[tuple[str, float]]:
     """Return the idle share of each rank, over the iterations."""
-    ratio, told = report.bubbles.ratio, []
+    ratio, ratio_of_label = report.bubbles.ratio, []
     for rank in report.ranks:
         accounts = [
-            own.accounts[ratio]
+            rank_iteration.accounts[ratio]
             for iteration in report.iterations
-            for own in iteration.ranks
-            if own.rank == rank.index and ratio in own.accounts
+            for rank_iteration in iteration.ranks
+            if rank_iteration.rank == rank.index and ratio in rank_iteration.accounts
         ]
         bubble = sum(account.bubble_ns for account in accounts)
-        told.append((rank.label, bubble / sum(account.window_ns for account in accounts)))
-    return told
+        ratio_of_label.append((rank.label, bubble / sum(account.window_ns for account in accounts)))
+    return ratio_of_label
 
 
 def tables(trace: Loaded) -> sqlite3.Connection:

@@ -32,13 +32,13 @@ TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 def opened(pdf: bytes) -> bytes:
     """Return a PDF with its compressed streams beside it."""
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
-    whole = [pdf]
+    parts = [pdf]
     for stream in streams:
         try:
-            whole.append(zlib.decompress(stream))
+            parts.append(zlib.decompress(stream))
         except zlib.error:  # not compressed
-            whole.append(stream)
-    return b"\n".join(whole)
+            parts.append(stream)
+    return b"\n".join(parts)
 
 
 def size(png: bytes) -> tuple[int, int]:
@@ -54,13 +54,13 @@ def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_
     svg = picture(make_report(run_1f1b(4, 8)), View())
     width, height = (float(number) for number in parse_svg(svg).get("viewBox", "").split()[2:])
     pdf = as_pdf(svg)
-    inside = opened(pdf)
+    content = opened(pdf)
 
     assert pdf.startswith(b"%PDF-1.5"), "a version that LaTeX takes"
-    assert not re.search(rb"/Subtype\s*/Image", inside)
-    assert re.search(rb"/PatternType\s*1", inside), "the hatch of bubbles"
-    assert re.search(rb"/Type\s*/Font\b", inside), "text as text"
-    assert inside.count(b"BT") >= svg.count("<text") // 2
+    assert not re.search(rb"/Subtype\s*/Image", content)
+    assert re.search(rb"/PatternType\s*1", content), "the hatch of bubbles"
+    assert re.search(rb"/Type\s*/Font\b", content), "text as text"
+    assert content.count(b"BT") >= svg.count("<text") // 2
     assert size(as_png(svg)) == (2 * width, 2 * height)
 
 

@@ -68,12 +68,12 @@ def test_no_schedule_is_advised_where_chunks_may_count_as_microbatches(
 def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: bool) -> None:
     report = analyze_planting(Planting(), what_if=True)
     assert report.what_if is not None
-    same = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
-    rows = (*same, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
-    others = replace(report.what_if, rows=rows, fastest_other=rows[-1], same=None)
-    found = write_all_advice(replace(report, what_if=others))
+    replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
+    rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
+    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1], same=None)
+    all_advice = write_all_advice(replace(report, what_if=what_if))
 
-    assert ("schedule" in {advice.kind for advice in found}) is advised
+    assert ("schedule" in {advice.kind for advice in all_advice}) is advised
 
 
 def advice_on_schedule(report: Report) -> AdviceEntry | None:
@@ -85,11 +85,11 @@ def test_the_schedule_that_ran_is_not_advised() -> None:
     assert report.what_if is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
-    for same in (report.what_if.same, None):
+    for simulated in (report.what_if.same, None):
         fastest = find_fastest_other(rows[2:], "1f1b")
-        others = replace(report.what_if, rows=rows, fastest_other=fastest, same=same)
+        what_if = replace(report.what_if, rows=rows, fastest_other=fastest, same=simulated)
 
-        assert advice_on_schedule(replace(report, what_if=others)) is None
+        assert advice_on_schedule(replace(report, what_if=what_if)) is None
 
 
 def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> None:
@@ -100,8 +100,8 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
     # The replay is longer, since operation times vary.
     replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))
-    others = replace(report.what_if, rows=rows, fastest_other=rows[-1])
-    advised = advice_on_schedule(replace(report, what_if=others))
+    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1])
+    advised = advice_on_schedule(replace(report, what_if=what_if))
 
     assert advised is not None
     assert advised.saving_ns == pytest.approx(0.1 * same_ns, rel=1e-6)
@@ -140,8 +140,8 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
 
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
-    found = {fault.kind for finding in diagnosis.findings for fault in finding.faults}
-    assert {"link", "iteration"} <= found
+    fault_kinds = {fault.kind for finding in diagnosis.findings for fault in finding.faults}
+    assert {"link", "iteration"} <= fault_kinds
     assert str(describe_first_steps(report)).startswith("Repair the clocks and record again")
     assert report.advice == ()
     assert describe_further_steps(report) == ()
@@ -156,10 +156,10 @@ def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
 
 
 def test_missing_ranks_of_few_pipelines_are_named_before_clocks(tmp_path: Path) -> None:
-    lacking = replace(
+    planting = replace(
         CLOCK_SET, slow_rank=-1, stages=4, replicas=5, servers=5, files="rank", absent=(2,)
     )
-    plant(lacking, tmp_path)
+    plant(planting, tmp_path)
     missing, _, clocks = str(describe_first_steps(bubbleviz.analyze(tmp_path))).partition(". ")
 
     assert missing.startswith("Ranks of 1 of 5 pipelines are missing")
@@ -220,11 +220,11 @@ SLOW_LINK = Finding((Fault("link", "link"),), 0.0, 1.0, 1, None)
 def test_two_more_things_are_told_that_save_something(
     savings: tuple[float, ...], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
-    monkeypatch.setattr(advice, "_list_advice", lambda *_: listed)
+    candidates = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
+    monkeypatch.setattr(advice, "_list_advice", lambda *_: candidates)
     report = replace(analyze_planting(Planting()))
 
-    assert advise(report).further == tuple(listed[1 : 1 + expected])
+    assert advise(report).further == tuple(candidates[1 : 1 + expected])
 
 
 def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:
@@ -254,11 +254,11 @@ def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
     plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)
     report = bubbleviz.analyze(tmp_path)
     sentence = str(describe_first_steps(report))
-    (told,) = report.advice
+    (only_advice,) = report.advice
 
     # Receives that wait from the iteration before on are no part of one, and all are equal.
-    assert told.saving_ratio == pytest.approx(0.5133, abs=1e-4)
-    assert told.error_ratio == pytest.approx(0, abs=1e-3)
+    assert only_advice.saving_ratio == pytest.approx(0.5133, abs=1e-4)
+    assert only_advice.error_ratio == pytest.approx(0, abs=1e-3)
     assert sentence.lower().count("launch fewer, larger kernels") == 1
     assert "more than the idle time between operations (26.14 %)" in sentence
 
@@ -268,13 +268,13 @@ def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> N
     uneven = {2: 1.6, 4: 1.06, 6: 1.05}
     simulate_job(Job(iteration=uneven, iterations=8, noise=0.001, replicas=1)).written(table)
     report = bubbleviz.analyze(str(table))
-    (told,) = report.advice
+    (only_advice,) = report.advice
 
-    assert told.error_ratio is not None
-    assert told.saving_ratio is not None
-    assert told.error_ratio > told.saving_ratio
+    assert only_advice.error_ratio is not None
+    assert only_advice.saving_ratio is not None
+    assert only_advice.error_ratio > only_advice.saving_ratio
     assert str(describe_first_steps(report)).startswith("The schedule itself causes the bubble")
-    assert describe_further_steps(report) == (told.short,)
+    assert describe_further_steps(report) == (only_advice.short,)
     assert advise(report).marked_ranks == ()
 
 

@@ -82,8 +82,8 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
     assert sum(part.share for part in step) == pytest.approx(1, abs=1e-12)
     assert spent_ns["F"] * len(report.ranks) * len(averaged_indices) == pytest.approx(ran_ns)
     for name in report.summary.bubble_ratio:
-        found = list_parts(report, averaged, name, with_work=True)
-        assert sum(part.share for part in found) == pytest.approx(1, abs=1e-12)
+        run_parts = list_parts(report, averaged, name, with_work=True)
+        assert sum(part.share for part in run_parts) == pytest.approx(1, abs=1e-12)
     mean_ns = sum(i.ratios[window].window_ns or 0 for i in averaged) / len(averaged)
     assert compute_flops_use(report) == pytest.approx(
         4e12 / (1e15 * len(report.ranks) * mean_ns / 1e9)
@@ -149,9 +149,9 @@ def test_communication_inside_operations_is_no_launch_gap(
     for number in range(8):
         begin_ns = 1000 * (100 * number + 10)
         spans = [(0, 30, "gemm"), (30, 70 - gap_us, "ncclDevKernel_AllReduce"), (70, 100, "gemm")]
-        for place, (start, end, name) in enumerate(spans):
+        for index, (start, end, name) in enumerate(spans):
             if end > start:
-                called_ns = begin_ns - 9000 + 1000 * place
+                called_ns = begin_ns - 9000 + 1000 * index
                 rows.launch(
                     called_ns, begin_ns + 1000 * start, begin_ns + 1000 * end, name, took=100
                 )

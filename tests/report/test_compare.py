@@ -67,9 +67,9 @@ def run(
     interval: tuple[float, float] | None = None,
     **changes: Any,
 ) -> ComparedRun:
-    known = mean is not None
-    bubble = make_average(mean, std if n > 1 else None, n) if known else NONE
-    window = make_average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if known else NONE
+    has_ratio = mean is not None
+    bubble = make_average(mean, std if n > 1 else None, n) if has_ratio else NONE
+    window = make_average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if has_ratio else NONE
     saved: RunSummary | IdleSummary
     if name == "idle":
         saved = make_saved_idle(bubble, window)
@@ -80,9 +80,9 @@ def run(
     return ComparedRun(title, f"/x/{title}.json", saved)
 
 
-def with_ratios_of(first: ComparedRun, *others: ComparedRun) -> ComparedRun:
+def with_ratios_of(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
     """Return the first run with the ratios of all, in the order of the runs."""
-    runs = [own.saved for own in (first, *others)]
+    runs = [own.saved for own in (first, *other_runs)]
     bubble_ratio = {name: own for run in runs for name, own in run.summary.bubble_ratio.items()}
     window_ns = {name: own for run in runs for name, own in run.summary.window_ns.items()}
     numbers = structs.replace(first.saved.summary, bubble_ratio=bubble_ratio, window_ns=window_ns)
@@ -255,13 +255,13 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
     assert any("whole iterations are compared" in note for note in comparison.notes) == (
         forward_ms < 1
     )
-    each = f"ms per rank and {'microbatch' if 'per microbatch' in expected else 'iteration'}\n"
-    assert each in printed(comparison)
+    unit = f"ms per rank and {'microbatch' if 'per microbatch' in expected else 'iteration'}\n"
+    assert unit in printed(comparison)
 
 
 def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
-    before, after = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
-    (limit,) = make_baseline_limits(before, ["2%"], "x/a.json", after)
+    baseline, checked = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
+    (limit,) = make_baseline_limits(baseline, ["2%"], "x/a.json", checked)
 
     assert limit.maximum == pytest.approx(33 * 1.02 * 2)
     assert limit.written == (
@@ -313,14 +313,14 @@ def test_whole_captures_are_not_called_iterations() -> None:
     ],
 )
 def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) -> None:
-    before: dict[str, Any] = {
+    first_run: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
         "slowdown": make_slowdowns(last_rank=1.01, link=1.0),
         "schedule": "1f1b",
         "microbatches": 8,
         "advice": (STAGE,),
     }
-    assert compare([run("a", **before), run("b", **{**before, **now})]).differences == (
+    assert compare([run("a", **first_run), run("b", **{**first_run, **now})]).differences == (
         (),
         expected,
     )
@@ -356,15 +356,21 @@ def test_no_other_case_is_no_gain(mean: float | None, window_ms: float) -> None:
 
 
 def test_clocks_that_allow_the_same_ratio_are_told() -> None:
-    wide, apart = (0.2, 0.3), (0.28, 0.3)
+    wide_interval, narrow_interval = (0.2, 0.3), (0.28, 0.3)
 
-    (note,) = compare([run("a", 0.25, interval=wide), run("b", 0.29, interval=apart)]).notes
+    (note,) = compare(
+        [run("a", 0.25, interval=wide_interval), run("b", 0.29, interval=narrow_interval)]
+    ).notes
 
     assert note == (
         "b: schedule may equal the value of a within clock uncertainty, which the test does not "
         "include"
     )
-    for first, other in ((None, apart), (wide, None), ((0.2, 0.27), apart)):
+    for first, other in (
+        (None, narrow_interval),
+        (wide_interval, None),
+        ((0.2, 0.27), narrow_interval),
+    ):
         runs = [run("a", 0.25, interval=first), run("b", 0.29, interval=other)]
         assert compare(runs).notes == ()
 
@@ -530,20 +536,20 @@ def test_a_saved_report_cannot_be_drawn(
 def test_what_cannot_be_compared_is_refused(
     saved: tuple[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
-    there = tmp_path / "there.json"
-    there.write_text("mine")
+    no_report = tmp_path / "there.json"
+    no_report.write_text("mine")
     table = tmp_path / "table.csv"
     table.write_text("mine")
 
     assert "needs two or more runs" in cli.refused("compare", saved[0], code=2)
     assert "no such file" in cli.refused("compare", saved[0], "nowhere.json", code=1)
-    assert "is not a bubbleviz report" in cli.refused("compare", saved[0], str(there), code=1)
+    assert "is not a bubbleviz report" in cli.refused("compare", saved[0], str(no_report), code=1)
     assert "--force" in cli.refused("compare", *saved, "--csv", str(table), code=1)
     assert "inputs are never replaced" in cli.refused(
         "compare", *saved, "--json", saved[1], "--force", code=1
     )
     assert "two outputs" in cli.refused("compare", *saved, "--json", "-", "--csv", "-", code=2)
-    assert there.read_text() == "mine"
+    assert no_report.read_text() == "mine"
 
 
 # Welch's test against scipy's own, and where there can be none.
@@ -578,10 +584,14 @@ def test_no_spread_gives_no_test(
 
 @given(st.floats(-1e30, 1e30), st.sampled_from([0.0, 1e-300, 1.0, 1e30]), st.integers(2, 10**9))
 def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> None:
-    one, two = make_average(mean, std, n), make_average(1.0, 1e-300, 2)
-    for found in (compare_means(one, two), compare_means(two, one), compare_means(two, two)):
-        assert found is not None
-        numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]
+    drawn_average, narrow_average = make_average(mean, std, n), make_average(1.0, 1e-300, 2)
+    for test in (
+        compare_means(drawn_average, narrow_average),
+        compare_means(narrow_average, drawn_average),
+        compare_means(narrow_average, narrow_average),
+    ):
+        assert test is not None
+        numbers = [test.mean, test.t, test.df, test.p, *(test.ci95 or ())]
         assert all(np.isfinite(number) for number in numbers if number is not None)
 
 
@@ -590,16 +600,25 @@ def test_it_is_that_of_scipy(first: list[float], other: list[float]) -> None:
     from scipy import stats
 
     assume(len(first) > 1 and len(other) > 1)
-    one, two = average(first), average(other)
-    assume((one.std or 0) > 1e-9 or (two.std or 0) > 1e-9)
-    found = compare_means(one, two)
+    first_average, other_average = average(first), average(other)
+    assume((first_average.std or 0) > 1e-9 or (other_average.std or 0) > 1e-9)
+    test = compare_means(first_average, other_average)
     expected = stats.ttest_ind_from_stats(
-        two.mean, two.std, two.n, one.mean, one.std, one.n, equal_var=False
+        other_average.mean,
+        other_average.std,
+        other_average.n,
+        first_average.mean,
+        first_average.std,
+        first_average.n,
+        equal_var=False,
     )
-    assert found is not None
-    assert found.ci95 is not None
-    assert found.t == pytest.approx(float(expected.statistic), rel=1e-6, abs=1e-9)
-    assert found.p == pytest.approx(float(expected.pvalue), rel=1e-6, abs=1e-12)
-    error = math.sqrt((one.std or 0) ** 2 / one.n + (two.std or 0) ** 2 / two.n)
-    expected_ends = stats.t.interval(0.95, found.df, loc=found.mean, scale=error)
-    assert found.ci95 == pytest.approx([float(end) for end in expected_ends], abs=1e-9)
+    assert test is not None
+    assert test.ci95 is not None
+    assert test.t == pytest.approx(float(expected.statistic), rel=1e-6, abs=1e-9)
+    assert test.p == pytest.approx(float(expected.pvalue), rel=1e-6, abs=1e-12)
+    error = math.sqrt(
+        (first_average.std or 0) ** 2 / first_average.n
+        + (other_average.std or 0) ** 2 / other_average.n
+    )
+    expected_ends = stats.t.interval(0.95, test.df, loc=test.mean, scale=error)
+    assert test.ci95 == pytest.approx([float(end) for end in expected_ends], abs=1e-9)

@@ -127,10 +127,13 @@ def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
 def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_starts(
     tmp_path: Path,
 ) -> None:
-    late = Planting(stages=4, microbatches=8, iterations=6)
+    planting = Planting(stages=4, microbatches=8, iterations=6)
     reports = []
     for name, optimizer in (("before", 1), ("after", -1)):
-        plant(replace(late, late_optimizer=optimizer, late_optimizer_ns=5_000_000), tmp_path / name)
+        plant(
+            replace(planting, late_optimizer=optimizer, late_optimizer_ns=5_000_000),
+            tmp_path / name,
+        )
         reports.append(str(tmp_path / f"{name}.json"))
         assert main(["analyze", str(tmp_path / name), "-o", reports[-1]]) == 0
     first = _compared(reports[0], reports[1], tmp_path)[0]

@@ -32,10 +32,10 @@ NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 
 def altered(saved: Path, folder: Path, *path: str | int, value: Any) -> str:
     """Return the path of a copy of the report with one value exchanged."""
     document = json.loads(saved.read_text())
-    place: Any = document
+    parent: Any = document
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
+        parent = parent[key]
+    parent[path[-1]] = value
     file = folder / "altered.json"
     file.write_text(json.dumps(document))
     return str(file)
@@ -90,13 +90,13 @@ def with_mean(mean: float | None, n: int = 3) -> RunSummary:
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 9))
 @example(0.12, 0.12, 3)
 @example(0.12000000000000011, 0.12, 3)
-def test_a_line_never_contradicts_itself(mean: float, most: float, n: int) -> None:
-    (check,) = check_limits(with_mean(mean, n), parse_limits([f"schedule={most!r}"]), "x")
+def test_a_line_never_contradicts_itself(mean: float, maximum: float, n: int) -> None:
+    (check,) = check_limits(with_mean(mean, n), parse_limits([f"schedule={maximum!r}"]), "x")
     verdict, _, value = check.line.split()[:3]
 
-    assert check.passed == (mean <= most)
+    assert check.passed == (mean <= maximum)
     assert verdict == ("ok:" if check.passed else "FAILED:")
-    assert (float(value) <= most) == check.passed
+    assert (float(value) <= maximum) == check.passed
     assert float(value) == pytest.approx(mean, abs=1e-4)
     assert ("1 iteration)" in check.line) == (n == 1)
 
@@ -214,20 +214,20 @@ def test_times_and_baselines_are_limits_too(
     cli: CommandLine,
 ) -> None:
     document = json.loads(saved.read_text())
-    for what, mean in (("bubble_ratio", 0.25), ("window_ns", 30e6)):
+    for quantity, mean in (("bubble_ratio", 0.25), ("window_ns", 30e6)):
         for name in ("schedule", "period"):
-            document["summary"][what][name]["mean"] = mean
+            document["summary"][quantity][name]["mean"] = mean
     names = {"saved": str(saved), "better": str(tmp_path / "better.json")}
     Path(names["better"]).write_text(json.dumps(document))
-    given = [word.format(**names) for word in options]
+    arguments = [word.format(**names) for word in options]
 
     # No period is known of the last one.
-    wanted = [f"{line} (mean of {3 - ('period' in line)} iterations)" for line in lines]
-    assert cli("gate", str(saved), *given)[:2] == (code, "\n".join(wanted) + "\n")
+    expected_lines = [f"{line} (mean of {3 - ('period' in line)} iterations)" for line in lines]
+    assert cli("gate", str(saved), *arguments)[:2] == (code, "\n".join(expected_lines) + "\n")
     # Profiles are checked as their report is, and JSON tells the same.
-    written = json.loads(cli("gate", str(FIXTURES / "1f1b"), *given, "--json", "-")[1])
-    assert [check["text"] for check in written["checks"]] == wanted
-    assert written["passed"] == (code == 0)
+    document_of_gate = json.loads(cli("gate", str(FIXTURES / "1f1b"), *arguments, "--json", "-")[1])
+    assert [check["text"] for check in document_of_gate["checks"]] == expected_lines
+    assert document_of_gate["passed"] == (code == 0)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_limits_of_times_and_baselines_of_another_form_are_refused(
 ) -> None:
     idle = tmp_path / "idle.json"
     bubbleviz.idle(FIXTURES / "1f1b").save(idle)
-    given = [word.format(saved=saved, idle=idle) for word in options]
-    assert expected in cli.refused("gate", str(saved), *given, code=2)
+    arguments = [word.format(saved=saved, idle=idle) for word in options]
+    assert expected in cli.refused("gate", str(saved), *arguments, code=2)
 
 
 def test_damaged_reports_on_idle_time_are_to_be_written_by_idle(
@@ -358,10 +358,10 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     code, out, err = cli("gate", report, "--max-bubble", "schedule=0.3")
     assert (code, err) == (3, "")
     assert out.startswith("FAILED: schedule ")
-    told, _, way = out.partition(f", but {restriction}")
-    assert way == "; --allow-incomplete checks the ranks here\n"
+    verdict, _, hint = out.partition(f", but {restriction}")
+    assert hint == "; --allow-incomplete checks the ranks here\n"
     code, allowed, _ = cli("gate", report, "--max-bubble", "schedule=0.3", "--allow-incomplete")
-    assert (code, allowed) == (0, f"{told.replace('FAILED', 'ok')}, but {restriction}\n")
+    assert (code, allowed) == (0, f"{verdict.replace('FAILED', 'ok')}, but {restriction}\n")
     assert cli("gate", report, "--max-bubble", "schedule=0", "--allow-incomplete")[0] == 3
     refusal = cli.refused("gate", report, "--baseline", report)
     heaviest = restriction.partition(";")[0]

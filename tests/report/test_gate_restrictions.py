@@ -94,7 +94,7 @@ def test_a_restricted_ratio_fails_and_every_output_says_why(
 
 
 @pytest.fixture
-def whole(saved: Path) -> dict[str, Any]:
+def complete_report(saved: Path) -> dict[str, Any]:
     """Return the report of the 1F1B example, which passes."""
     document: dict[str, Any] = json.loads(saved.read_text())
     assert document["restrictions"] == []
@@ -124,9 +124,13 @@ LATER = "incomplete: something that a later version knows"
     ],
 )
 def test_no_restricted_report_passes(
-    entry: dict[str, str], words: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
+    entry: dict[str, str],
+    words: str,
+    complete_report: dict[str, Any],
+    tmp_path: Path,
+    cli: CommandLine,
 ) -> None:
-    report = _saved(tmp_path, {**whole, "restrictions": [entry]})
+    report = _saved(tmp_path, {**complete_report, "restrictions": [entry]})
 
     code, line = _gated(cli, report)
     assert (code, line.partition(":")[0]) == (3, "FAILED")
@@ -137,9 +141,9 @@ def test_no_restricted_report_passes(
 
 @pytest.mark.parametrize("value", [None, [{"code": 1}], "absent"])
 def test_a_report_that_does_not_tell_its_restrictions_is_refused(
-    value: object, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
+    value: object, complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
-    document = {**whole, "restrictions": value}
+    document = {**complete_report, "restrictions": value}
     if value == "absent":
         del document["restrictions"]
 
@@ -149,11 +153,13 @@ def test_a_report_that_does_not_tell_its_restrictions_is_refused(
 
 
 def test_missing_ranks_excuse_no_lost_kernels(
-    whole: dict[str, Any], tmp_path: Path, cli: CommandLine
+    complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
-    both = [{"code": code, "text": ""} for code in ("kernels-lost", "ranks-missing")]
+    restrictions = [{"code": code, "text": ""} for code in ("kernels-lost", "ranks-missing")]
     code, line = _gated(
-        cli, _saved(tmp_path, {**whole, "restrictions": both}), "--allow-incomplete"
+        cli,
+        _saved(tmp_path, {**complete_report, "restrictions": restrictions}),
+        "--allow-incomplete",
     )
     assert code == 3
     assert line.index("ranks of the run") < line.index("kernels that were launched")
@@ -161,10 +167,10 @@ def test_missing_ranks_excuse_no_lost_kernels(
 
 @pytest.mark.parametrize("text", ["", "a\n\x1b[2J" + "x" * 10_000])
 def test_hostile_words_keep_to_their_line(
-    text: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
+    text: str, complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     entry = {"code": "later\n", "text": text}
-    report = _saved(tmp_path, {**whole, "restrictions": [entry]})
+    report = _saved(tmp_path, {**complete_report, "restrictions": [entry]})
 
     code, line = _gated(cli, report)
     assert code == 3
@@ -189,10 +195,10 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
     "code", [restriction.code for restriction in RESTRICTIONS if restriction.no_pipeline_reason]
 )
 def test_the_times_of_no_pipeline_are_refused(
-    code: str, whole: dict[str, Any], tmp_path: Path
+    code: str, complete_report: dict[str, Any], tmp_path: Path
 ) -> None:
-    report = _saved(tmp_path, {**whole, "restrictions": [{"code": code}]})
+    report = _saved(tmp_path, {**complete_report, "restrictions": [{"code": code}]})
 
     with pytest.raises(InputError, match="so its times do not describe the stages of a pipeline"):
         read_pipeline(str(report))
-    assert read_pipeline(str(_saved(tmp_path, whole))).restrictions == []
+    assert read_pipeline(str(_saved(tmp_path, complete_report))).restrictions == []

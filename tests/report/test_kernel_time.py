@@ -121,11 +121,11 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     assert document["iterations"][0]["ranks"]["kernel_ns"] == [198]
 
 
-def _shortened(folder: Path, source: str, which: str = "1") -> Report:
+def _shortened(folder: Path, source: str, condition: str = "1") -> Report:
     """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
-        edit_database(folder / path.name, f"{shorter} WHERE {which}", source=path)
+        edit_database(folder / path.name, f"{shorter} WHERE {condition}", source=path)
     return bubbleviz.analyze(folder)
 
 
@@ -134,30 +134,34 @@ def _shortened(folder: Path, source: str, which: str = "1") -> Report:
 COMPUTE = "demangledName NOT IN (SELECT id FROM StringIds WHERE lower(value) LIKE '%nccl%')"
 
 
-@pytest.mark.parametrize(("source", "which"), [("1f1b", "1"), ("1f1b", COMPUTE), ("zb-v", COMPUTE)])
-def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, which: str) -> None:
-    report = _shortened(tmp_path, source, which)
+@pytest.mark.parametrize(
+    ("source", "condition"), [("1f1b", "1"), ("1f1b", COMPUTE), ("zb-v", COMPUTE)]
+)
+def test_launch_gaps_that_fill_the_work_come_first(
+    tmp_path: Path, source: str, condition: str
+) -> None:
+    report = _shortened(tmp_path, source, condition)
 
     time = report.kernel_time
     assert time.gap_ns > time.work_ns / 2
     assert time.gaps_fill_work
-    told = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
-    assert time.sentence == told
-    assert told in describe_headline(report)[1]
-    assert told in write_methods(report)
-    assert told in svg(report, View())
+    expected = f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
+    assert time.sentence == expected
+    assert expected in describe_headline(report)[1]
+    assert expected in write_methods(report)
+    assert expected in svg(report, View())
     sentence = describe_first_steps(report) or ""
     assert sentence.startswith(
         f"Launch gaps inside operations take {100 * time.gap_ns / time.window_ns:.2f} % of the "
         "window"
     )
     entry = json.loads(json_document.render(report, View()))["summary"]["kernel_time"]
-    assert (entry["beside_headline"], entry["sentence"]) == (True, told)
+    assert (entry["beside_headline"], entry["sentence"]) == (True, expected)
 
 
-@pytest.mark.parametrize("which", ["1", "0"])
-def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: str) -> None:
-    report = _shortened(tmp_path, "1f1b", which)
+@pytest.mark.parametrize("condition", ["1", "0"])
+def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, condition: str) -> None:
+    report = _shortened(tmp_path, "1f1b", condition)
     sentence = report.kernel_time.sentence
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
@@ -165,7 +169,7 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: s
     read = read_saved(str(saved))
 
     assert describe_kernel_time(read) == sentence
-    assert (sentence is None) == (which == "0")
+    assert (sentence is None) == (condition == "0")
     (check,) = check_limits(read, parse_limits(["schedule=1"]), str(saved))
     assert check.passed
     assert ("any kernel ran for" in check.line) == (sentence is not None)
@@ -183,19 +187,21 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     )
 
 
-def _losing(folder: Path, share: int) -> Report:
+def _losing(folder: Path, lost_every_n: int) -> Report:
     """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
     plant(Planting(iterations=3), folder)
-    is_lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
+    is_lost = f"{lost_every_n} > 0 AND rowid % max({lost_every_n}, 1) = 0"
     edit_database(
         next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {is_lost}"
     )
     return bubbleviz.analyze(folder)
 
 
-@pytest.mark.parametrize("share", [2, 3, 5, 10])
-def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, share: int) -> None:
-    report = _losing(tmp_path, share)
+@pytest.mark.parametrize("lost_every_n", [2, 3, 5, 10])
+def test_lost_launches_stand_beside_the_ratio_and_come_first(
+    tmp_path: Path, lost_every_n: int
+) -> None:
+    report = _losing(tmp_path, lost_every_n)
 
     low = report.summary.bubble_low[report.headline].mean
     mean = report.summary.bubble_ratio[report.headline].mean
@@ -203,8 +209,8 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert mean is not None
     assert mean - low > 0.01
     assert report.lower_bound(report.headline) == low
-    beside = f"{100 * low:.2f} % with compute outside every operation counted as work"
-    assert beside in describe_headline(report)[1]
+    lower_bound_note = f"{100 * low:.2f} % with compute outside every operation counted as work"
+    assert lower_bound_note in describe_headline(report)[1]
     assert f"it is {100 * low:.2f} %" in write_methods(report)
     document = json.loads(json_document.render(report, View()))
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
@@ -216,9 +222,9 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     assert "would take" not in sentence
 
 
-@pytest.mark.parametrize("share", [0, 100_000])
-def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, share: int) -> None:
-    report = _losing(tmp_path, share)
+@pytest.mark.parametrize("lost_every_n", [0, 100_000])
+def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, lost_every_n: int) -> None:
+    report = _losing(tmp_path, lost_every_n)
     time = report.kernel_time
 
     assert report.lower_bound(report.headline) is None

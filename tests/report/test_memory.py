@@ -67,14 +67,14 @@ def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
     schedule: str, tmp_path: Path
 ) -> None:
     traces = planted(replace(BASE, schedule=schedule, microbatches=6), tmp_path)
-    found = kinds(bubbleviz.analyze(traces, memory=True))
+    memory_of_kind = kinds(bubbleviz.analyze(traces, memory=True))
 
     for stage, truth in enumerate(TRUTH):
-        forward = found[stage, Phase.F.label]
+        forward = memory_of_kind[stage, Phase.F.label]
         assert forward.held_bytes == truth.held + truth.kept
         assert forward.kept_bytes == truth.kept + (truth.held if schedule == "1f1b" else 0)
         assert forward.n == 12
-        backward = found.get((stage, Phase.BW.label))
+        backward = memory_of_kind.get((stage, Phase.BW.label))
         assert (schedule == "1f1b") == (backward is not None)
         assert backward is None or backward.held_bytes == 0
 
@@ -83,10 +83,10 @@ def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
     report = bubbleviz.analyze(planted(BASE, tmp_path), memory=True)
     assert report.memory is not None
 
-    for peak, truth, most in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
+    for peak, truth, max_microbatches in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
         assert peak.resident_bytes == truth.resident
         # Stage 0 of 1F1B holds two microbatches; an output waits until the next operation ends.
-        activations = most * (truth.held + truth.kept)
+        activations = max_microbatches * (truth.held + truth.kept)
         assert activations + truth.resident <= peak.peak_bytes
         assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
 
@@ -198,8 +198,8 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
     model = measure_model(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 
     # What the operation allocates by itself lies in the range of its first layer.
-    held = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
-    assert model.layers.held == pytest.approx(held)
+    layer_bytes = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
+    assert model.layers.held == pytest.approx(layer_bytes)
     assert model.in_bytes
     question = model.make_question(None, None)
     assert question.own is not None
@@ -214,8 +214,8 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
         plan = cli.json("plan", *run, "--memory-limit", "1GB", "--json", "-")
         # Stage 1 always holds 902 MB, and 80 MB per microbatch.
         assert plan["workload"]["memory_in_bytes"]
-        held = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
-        assert held == [70e6, 80e6]
+        stage_bytes = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
+        assert stage_bytes == [70e6, 80e6]
         limit = plan["workload"]["memory_limit"]
         assert limit[1] == pytest.approx(98e6, abs=1e6)
     message = cli.refused("plan", file, "--memory-limit", "4", code=2)
@@ -257,9 +257,9 @@ def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
     report = bubbleviz.analyze(export, memory=True)
 
     for key, kind in kinds(bubbleviz.analyze(traces, memory=True)).items():
-        found = kinds(report)[key]
-        assert (found.held_bytes, found.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
-        assert (found.net_bytes, found.above_bytes) == (kind.net_bytes, kind.above_bytes)
+        nsys_kind = kinds(report)[key]
+        assert (nsys_kind.held_bytes, nsys_kind.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
+        assert (nsys_kind.net_bytes, nsys_kind.above_bytes) == (kind.net_bytes, kind.above_bytes)
     assert report.memory is not None
     # nsys knows nothing of what was there before.
     assert [peak.resident_bytes for peak in report.memory.ranks] == [0, 0]

@@ -36,14 +36,14 @@ def test_one_of_a_thing_is_no_plural(run: Planting, tmp_path: Path, cli: Command
     }
     options = [word for option, file in outputs.items() for word in (option, str(file))]
     sizes = ["--tf", "1", "--tb", "1", "--tw", "1", "-p", "1", "-m", "1"]
-    shown = [
+    outcomes = [
         cli("analyze", profile, "--what-if", *options),
         cli("idle", profile),
         cli("inspect", profile),
         cli("simulate", "--schedule", "gpipe", *sizes),
     ]
-    assert [code for code, *_ in shown] == [0] * 4
-    texts = [text for _, *printed in shown for text in printed]
+    assert [code for code, *_ in outcomes] == [0] * 4
+    texts = [text for _, *printed in outcomes for text in printed]
     texts += [file.read_text(encoding="utf-8") for file in outputs.values()]
     for text in texts:
         # Cells of a table, two blanks apart, are no sentence.

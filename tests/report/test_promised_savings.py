@@ -105,6 +105,8 @@ def test_time_between_iterations_is_a_share_of_the_printed_period(
     assert advice.saving_ns is not None
     assert advice.saving_ratio is not None
     period_ns = advice.saving_ns / advice.saving_ratio
-    left, before = (f"{ns / 1e6:,.3f} ms" for ns in (period_ns - advice.saving_ns, period_ns))
-    assert f"{left} from one iteration to the next instead of {before}" in advice.text
-    assert f"{advice.share} of {before}" in text
+    shorter_period, period = (
+        f"{ns / 1e6:,.3f} ms" for ns in (period_ns - advice.saving_ns, period_ns)
+    )
+    assert f"{shorter_period} from one iteration to the next instead of {period}" in advice.text
+    assert f"{advice.share} of {period}" in text

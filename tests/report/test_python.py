@@ -50,22 +50,24 @@ def test_ratio_advice_and_worst_iteration_are_attributes(tmp_path: Path) -> None
     assert report.worst_iteration is not None
     ratios = [iteration.ratios[report.headline].value for iteration in report.iterations]
     assert report.worst_iteration.bubble_ratio == max(r for r in ratios if r)
-    own = [i.ranks[3].bubble_ratio[report.headline] for i in report.iterations if i.averaged]
-    assert report.ranks[3].bubble_ratio == fmean(ratio for ratio in own if ratio)
+    rank_ratios = [
+        i.ranks[3].bubble_ratio[report.headline] for i in report.iterations if i.averaged
+    ]
+    assert report.ranks[3].bubble_ratio == fmean(ratio for ratio in rank_ratios if ratio)
 
 
 @pytest.mark.parametrize("name", ["operations", "ranks", "iterations", "bubbles", "stages"])
 def test_tables_go_to_pandas_and_polars_in_one_call(name: str) -> None:
     report = example()
     table = getattr(report, name)
-    frame, same = pandas.DataFrame(table), polars.DataFrame(table)
+    pandas_frame, polars_frame = pandas.DataFrame(table), polars.DataFrame(table)
 
-    assert len(frame) == len(same) == len(table) > 0
-    shared = [column for column in same.columns if column in frame]
-    assert name == "iterations" or shared == same.columns
+    assert len(pandas_frame) == len(polars_frame) == len(table) > 0
+    shared = [column for column in polars_frame.columns if column in pandas_frame]
+    assert name == "iterations" or shared == polars_frame.columns
     for column in shared:
-        left = [None if pandas.isna(value) else value for value in frame[column].to_list()]
-        assert left == same[column].to_list(), column
+        left = [None if pandas.isna(value) else value for value in pandas_frame[column].to_list()]
+        assert left == polars_frame[column].to_list(), column
     assert len(repr(table)) < 400
 
 
@@ -83,12 +85,12 @@ def test_a_row_a_stage_has_its_ratio_work_and_causes() -> None:
 
 def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
     report = example()
-    drawn = report.plot(report.worst_iteration, causes=True)
-    drawn.save(tmp_path / "x.svg")
+    plot = report.plot(report.worst_iteration, causes=True)
+    plot.save(tmp_path / "x.svg")
 
     view = bubbleviz.View(iterations=(0,), causes=True)
     assert (tmp_path / "x.svg").read_text(encoding="utf-8") == picture(report, view)
-    assert drawn._repr_svg_() == picture(report, view)
+    assert plot._repr_svg_() == picture(report, view)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +158,9 @@ NAMED |= {name: home for own in bubbleviz._ANNOTATION_TYPES.values() for name, h
 @pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))
 def test_annotations_of_what_is_public_are_types(name: str, home: str) -> None:
     # In a process of its own, where nothing else has loaded what they name.
-    asked = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
+    script = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
 
-    run([sys.executable, "-c", asked], check=True)
+    run([sys.executable, "-c", script], check=True)
 
 
 def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
@@ -168,10 +170,10 @@ def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
     assert skipped.summary.iterations == example(skip=1).summary.iterations
     times: dict[str, Any] = {"tf": np.float32(1.5), "tb": np.int64(2), "tw": np.ones(4)}
     plain: dict[str, Any] = {"tf": 1.5, "tb": 2, "tw": (1.0,) * 4}
-    simulated, same = (
+    from_numpy, from_plain = (
         bubbleviz.simulate("1f1b", 4, 8, **arguments) for arguments in (times, plain)
     )
-    assert simulated.cost_ms == same.cost_ms
+    assert from_numpy.cost_ms == from_plain.cost_ms
     truth: dict[str, Any] = {"causes": np.bool_(True)}
     assert example().plot(**truth)._repr_svg_()
     names: Any = (str(path) for path in [FIXTURES / "1f1b"])
@@ -200,8 +202,8 @@ def test_what_can_be_asked_is_listed() -> None:
     assert ideal.bubble_ratio == pytest.approx(3 / 11)
     assert estimate.bubble_ratio == estimate.stage_ratio
     assert "bubble_ratio" in dir(ideal)
-    for shown in (bubbleviz, ideal, compared):
-        assert not [name for name in dir(shown) if name[0] == "_"][1:]
+    for namespace in (bubbleviz, ideal, compared):
+        assert not [name for name in dir(namespace) if name[0] == "_"][1:]
 
 
 def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
@@ -213,8 +215,8 @@ def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
     assert all(hasattr(report, name) for name in dir(report))
     with pytest.raises(AttributeError, match="'Report' object has no attribute 'nothing'"):
         getattr(report, "nothing")  # noqa: B009 - types know that it is none
-    for shown in (report.iterations[0], report.iterations[0].ranks, report.ranks):
-        assert len(repr(shown)) < 200
+    for value in (report.iterations[0], report.iterations[0].ranks, report.ranks):
+        assert len(repr(value)) < 200
 
 
 def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) -> None:
@@ -225,11 +227,11 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
     assert repr(bubbleviz.simulate("1f1b", 4, 8)) == (
         "Ideal(1f1b, 4 stages, 8 microbatches: 33.000 ms, bubble ratio 0.2727)"
     )
-    for given in (report, saved):
-        repeated = bubbleviz.simulate(report=given)
+    for source in (report, saved):
+        repeated = bubbleviz.simulate(report=source)
         assert repr(repeated) == repr(bubbleviz.simulate("1f1b", 4, 8))
-        halved = bubbleviz.simulate("zb-h1", report=given, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
-        assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=given).cost_ms
+        halved = bubbleviz.simulate("zb-h1", report=source, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
+        assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=source).cost_ms
     # Virtual stages take what they took in the run, as on the command line.
     uneven = bubbleviz.simulate(report=bubbleviz.analyze(FIXTURES / "zb-v"))
     assert "25.804 ms" in repr(uneven)
@@ -315,17 +317,17 @@ def test_metrics_go_to_trackers_by_the_names_of_watch(
 
 
 def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
-    before, after = (
+    slow_run, fixed_run = (
         bubbleviz.analyze(simulate_job(job).written(tmp_path / f"{number}.csv"))
         for number, job in enumerate((Job(rank={6: 1.5}), Job()))
     )
-    before.save(tmp_path / "before.json")
+    slow_run.save(tmp_path / "before.json")
     saved = bubbleviz.load(tmp_path / "before.json")
-    compared = bubbleviz.compare(saved, after)
+    compared = bubbleviz.compare(saved, fixed_run)
 
-    assert saved.bubble_ratio == before.bubble_ratio
+    assert saved.bubble_ratio == slow_run.bubble_ratio
     assert isinstance(saved, bubbleviz.RunSummary)
-    simulated_from = [bubbleviz.simulate("zb-h1", report=own) for own in (saved, before)]
+    simulated_from = [bubbleviz.simulate("zb-h1", report=source) for source in (saved, slow_run)]
     assert repr(simulated_from[0]) == repr(simulated_from[1])
     assert compared.followed[1][0].verdict == "kept"
     assert repr(compared) == repr(bubbleviz.compare(tmp_path / "before.json", tmp_path / "1.csv"))

@@ -30,8 +30,8 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
         row["rank"] = SHUFFLED[int(row["rank"])]
     table = str(job.written(tmp_path / "operations.csv"))
     files = {name: tmp_path / f"report.{name}" for name in ("json", "md", "svg", "html", "tex")}
-    given = [part for file in files.values() for part in ("-o", str(file))]
-    screen = cli.printed("analyze", table, "-v", *given)
+    output_options = [part for file in files.values() for part in ("-o", str(file))]
+    screen = cli.printed("analyze", table, "-v", *output_options)
     document = json.loads(files["json"].read_text(encoding="utf-8"))
 
     assert document["what_to_do_first"].startswith("Find out why rank 6 is slow")
@@ -65,24 +65,26 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     assert re.search(r"^ *6 +3 ", screen, re.MULTILINE)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_rank_has_the_score_of_how_slow_it_is(whole: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_always_slow", [True, False])
+def test_a_rank_has_the_score_of_how_slow_it_is(is_always_slow: bool, tmp_path: Path) -> None:
     """From its last iteration on a rank is half as fast: against its like in the mean of all."""
     slow: dict[str, Any] = {
         "slow_rank": 5,
         "slow_rank_factor": 2.0,
-        "slow_rank_from": 0 if whole else 3,
+        "slow_rank_from": 0 if is_always_slow else 3,
     }
     plant(Planting(replicas=2, iterations=4, **slow), tmp_path)
     report = bubbleviz.analyze(tmp_path)
     relative = report.slowness.relative_score
     individual = report.slowness.individual_score
     ranks = make_document(report)["ranks"]
-    mean = 0.5 if whole else 4 / 5
+    mean = 0.5 if is_always_slow else 4 / 5
 
     assert relative.tolist() == [rank["relative_score"] for rank in ranks]
     assert sorted(relative.tolist()) == pytest.approx([mean] + [1.0] * 7)
-    assert sorted(individual.tolist()) == pytest.approx([1.0 if whole else 0.5] + [1.0] * 7)
+    assert sorted(individual.tolist()) == pytest.approx(
+        [1.0 if is_always_slow else 0.5] + [1.0] * 7
+    )
     assert f" {mean:.2f}" in render_text(report, View())
 
 

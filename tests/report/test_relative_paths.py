@@ -17,13 +17,13 @@ from tests.support.drawn_reports import make_report
 from tests.support.places import FIXTURES
 
 
-@pytest.mark.parametrize("place", ["here", "below", "beside"])
+@pytest.mark.parametrize("location", ["here", "below", "beside"])
 @pytest.mark.parametrize("output", ["svg", "latex", "text"])
 def test_footers_and_comments_name_no_directory_of_the_machine(
-    output: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: str, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "secret" / "run"
-    folder = {"here": directory, "below": directory / "a", "beside": tmp_path / "b"}[place]
+    folder = {"here": directory, "below": directory / "a", "beside": tmp_path / "b"}[location]
     folder.mkdir(parents=True)
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", folder / "node0.sqlite")
@@ -32,11 +32,17 @@ def test_footers_and_comments_name_no_directory_of_the_machine(
 
     assert main(["analyze", str(folder), f"--{output}", "out"]) == 0
 
-    written = Path("out").read_text()
-    shown = {"here": "node1.sqlite", "below": "a/node1.sqlite", "beside": "../../b/node1.sqlite"}
-    assert str(tmp_path) not in written
-    assert "secret" not in written
-    assert re.search(rf"(?<![/\w]){re.escape(shown[place])}", written.replace("\\_", "_"))
+    content = Path("out").read_text()
+    expected_path = {
+        "here": "node1.sqlite",
+        "below": "a/node1.sqlite",
+        "beside": "../../b/node1.sqlite",
+    }
+    assert str(tmp_path) not in content
+    assert "secret" not in content
+    assert re.search(
+        rf"(?<![/\w]){re.escape(expected_path[location])}", content.replace("\\_", "_")
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,8 +64,8 @@ def test_the_command_line_names_no_directory_of_the_machine(
 ) -> None:
     (tmp_path / "run").mkdir()
     monkeypatch.chdir(tmp_path / "run")
-    given = ["bubbleviz", "analyze", *(word.format(root=tmp_path) for word in words)]
-    report = replace(make_report([]), command=shlex.join(given))
+    arguments = ["bubbleviz", "analyze", *(word.format(root=tmp_path) for word in words)]
+    report = replace(make_report([]), command=shlex.join(arguments))
 
     command = make_paths_relative(report).command
 

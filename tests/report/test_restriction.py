@@ -64,9 +64,9 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "it is incomplete because ranks of the run are missing" in write_methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
     assert INCOMPLETE in picture(report, View())
-    made = make_document(report)
-    assert made["restrictions"][0]["text"] == INCOMPLETE
-    assert all(iteration["incomplete"] for iteration in made["iterations"])
+    document = make_document(report)
+    assert document["restrictions"][0]["text"] == INCOMPLETE
+    assert all(iteration["incomplete"] for iteration in document["iterations"])
     assert not re.search(
         "almost no|No single delay|The schedule itself", describe_first_steps(report) or ""
     )
@@ -183,28 +183,28 @@ WITHOUT_WORK = "incomplete: the GPU work of some stages was not recorded"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
-def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
+def _without_kernels(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
     """Return the 1F1B example without the rows of these ranks in a table."""
-    column = "globalPid" if what == KERNELS else "globalTid"
+    column = "globalPid" if table == KERNELS else "globalTid"
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
-    statements = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
+    statements = (f"DELETE FROM {table} WHERE {rows} {rank})" for rank in ranks)
     return edit_database(
         folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *statements, source=EXAMPLE
     )
 
 
 @pytest.mark.parametrize(
-    ("rank", "what"), [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")]
+    ("rank", "table"), [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")]
 )
-def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, what: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(_without_kernels(tmp_path, rank, what=what))
+def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(_without_kernels(tmp_path, rank, table=table))
 
     # Transfers of the first and last stage that are left show that there are others.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
     words = list_restriction_texts(report)
-    counted = [] if rank else ["stages are counted from the first that has a profile"]
-    assert words == [*missing, WITHOUT_WORK, *counted]
+    numbering_note = [] if rank else ["stages are counted from the first that has a profile"]
+    assert words == [*missing, WITHOUT_WORK, *numbering_note]
     head = " ".join(text_of(report).split("\n\n")[0].split())
     assert all(f"! ({text})" in head for text in words)
     assert "because the GPU work of some stages was not recorded" in write_methods(report)
