@@ -41,7 +41,7 @@ SILENT = Planting(stages=4, microbatches=8, iterations=3, jitter=0.02, communica
 NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
 HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
-#: Captures of half a minute: what drift adds up to is more than what transfers leave open.
+#: Captures of half a minute, so that the drift exceeds the uncertainty due to transfers.
 LONG = replace(
     SHORT,
     forward_ns=SECOND // 5,
@@ -168,7 +168,7 @@ def check(report: Report, truth: Truth) -> None:
 
 
 def said(report: Report, subject: str) -> list[str]:
-    """Return why something could not be inferred, of limitations that begin or end like that."""
+    """Return the reasons of the limitations whose subject starts or ends with ``subject``."""
     return [
         n.reason
         for n in report.limitations
@@ -307,7 +307,7 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
 def test_a_later_server_holds_later_stages(
     iteration_ranges: bool, replicas: int, tmp_path: Path
 ) -> None:
-    """Numbers of ranks tell which; else it is said that stages are counted from the first held."""
+    """Rank numbers identify the stages; without them, stages start at the first recorded one."""
     paths, _ = planted(
         replace(
             SHORT,
@@ -491,7 +491,7 @@ def test_bounds_are_those_of_the_events(
 
     clock, ratio = report.profiles[1], report.iterations[0].ratios["schedule"]
     assert (clock.clock_offset_ns, clock.clock_uncertainty_ns) == bounds
-    if len(forwards) == 1:  # the window of host a alone holds the other for every clock
+    if len(forwards) == 1:  # the window of host a contains the other one for every clock
         assert ratio.window_ns == 500
         assert ratio.interval == pytest.approx((0.6, 0.6), abs=1e-4)
 
@@ -579,7 +579,7 @@ def test_an_order_that_cannot_be_is_taken_and_told(
 
 @pytest.mark.parametrize("by_ns", [-2_000_000, 0, 2_000_000])
 def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_path: Path) -> None:
-    """What one has received was not ready yet, by the clock that both have, as the user says."""
+    """By their common clock, one rank received data before the other rank had produced it."""
     paths, _ = planted(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         edit_database(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")

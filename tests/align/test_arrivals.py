@@ -1,4 +1,4 @@
-"""When the input of an operation was there, and which collectives hold copies together."""
+"""Arrival times of the inputs of operations, and collectives that synchronize replicas."""
 
 from __future__ import annotations
 

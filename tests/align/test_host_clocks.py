@@ -27,7 +27,7 @@ def test_iterations_are_paired_as_they_were_or_not_at_all(job: Job) -> None:
         assert outcome.kind == "right", f"{outcome.reason}: {job.name}"
 
 
-#: All iterations are alike to the nanosecond, but for an evaluation; UTC is right.
+#: All iterations are equal to the nanosecond, except for an evaluation. UTC is correct.
 _EXACT = Planting(stages=3, servers=2, iterations=5, evaluation_at=2, slow_microbatch=4)
 _LONG = replace(_EXACT, forward_ns=7 * MS, backward_ns=7 * MS, weight_ns=7 * MS, transfer_ns=20_000)
 _LATER = replace(_LONG, iterations=6, evaluation_at=3, slow_microbatch=-1)
@@ -44,7 +44,7 @@ _LATER = replace(_LONG, iterations=6, evaluation_at=3, slow_microbatch=-1)
     ],
 )
 def test_equal_iterations_prove_no_shift(planting: Planting) -> None:
-    """Where many steps take equally long, a pair of them says little."""
+    """If many steps have the same length, matching two of them proves little."""
     outcome = find_outcome(Job(planting))
 
     assert outcome.kind == "right", outcome.reason

@@ -1,4 +1,4 @@
-"""Runs of several pipelines that lack ranks, hold damaged files or hosts whose clocks are wrong."""
+"""Runs of several pipelines with missing ranks, damaged files or wrong host clocks."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def places(
 
 
 def timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
-    """Return the clocks of ranks on some machines; -1 for a clock that cannot be compared."""
+    """Return the clocks of ranks by machine, with an uncertainty of -1 if not comparable."""
     uncertainties = column(uncertainty_us)
     uncertainty_ns = np.where(uncertainties < 0, -1, uncertainties * US)
     return Timebase((), column(machine), uncertainties >= 0, uncertainty_ns, False, ())
@@ -103,15 +103,15 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
         ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], places([0, 1, 2]), [(0, 1)]),
         # Only one kind of one iteration meets.
         ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], places([0, 0, 0]), []),
-        # What has no name meets by nothing but its group.
+        # Collectives without a name can only be matched by their group.
         ([(0, 0, 2, 0, 100), (1, 0, 2, 0, 100)], HALF, []),
-        # Several right after each other meet in order.
+        # Several collectives in quick succession are matched in order.
         (
             [(rank, 0, 0, 20 * n, 20 * n + 10 + rank) for rank in range(2) for n in range(4)],
             HALF,
             [(n, n + 4) for n in range(4)],
         ),
-        # Pieces in a row are one, and side by side; what ran before by itself is none.
+        # Consecutive and concurrent pieces form one collective, without an earlier separate piece.
         (
             [(0, 0, 0, 0, 400), (1, 0, 0, 100, 200), (1, 0, 0, 200, 300), (1, 0, 0, 302, 400)],
             HALF,
@@ -123,7 +123,7 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
         # 2,000.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
-        # What ends together in few iterations does so by chance.
+        # Ends that coincide in few iterations are a coincidence.
         (
             [
                 (rank, n, 0, 1_000 * n, 1_000 * n + 500 + (300 * rank if n else 0))
@@ -148,7 +148,7 @@ def test_collectives_that_end_together_meet(
         ((150, 150, 150), 110, [(0, 1), (2, 3), (4, 5)]),
         ((150, 150, 150), 90, []),
         ((150, 150, 150), -1, []),
-        # What ends together on uncertain clocks does so by chance where it is not steady.
+        # On uncertain clocks, unsteady ends that coincide are a coincidence.
         ((0, 70, 140), 500, []),
     ],
 )

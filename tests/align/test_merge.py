@@ -37,7 +37,7 @@ def run_of(
             rows.add_range(base, base + 50, f"iter_{pid}_{k}")
         for n, text in enumerate(names):
             start = base + 10 * n
-            # The first name of several is that of the outer range.
+            # The first of several names is the name of the outer range.
             for inner, name in enumerate(text.split()):
                 rows.add_range(start + inner, start + 9 - inner, name)
             rows.launch(start + 2, start + 4, start + 9)

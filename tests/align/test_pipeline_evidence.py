@@ -1,4 +1,4 @@
-"""Stages that only times suggest: what shows that ranks form a pipeline, and what cannot."""
+"""Stages inferred from times: evidence that ranks form a pipeline, and insufficient evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SLOW_INPUT = (
     (("F0.0.0", 0, 100), ("B0.0.0", 1000, 1200)),
     (("F0.0.0", 500, 600), ("B0.0.0", 700, 900)),
 )
-#: All forwards, then all backwards on both, and the waits of one hold those of the other.
+#: Both ranks run all forwards, then all backwards. The waits of one contain the other's waits.
 GPIPE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 500, 600), ("B1.0.0", 600, 700)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 300), ("B0.0.0", 300, 400), ("B1.0.0", 400, 500)),
@@ -49,7 +49,7 @@ UNLIKE_A_PIPELINE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
 )
-#: Replicas of which one is late.
+#: Two replicas, one of them late.
 LATE = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
 #: One forward before the first backward on one, two on the other.
 WARM_UP = (
@@ -112,7 +112,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
         make_document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
     )
     assert find_no_pipeline(summarize(report).restrictions) == UNKNOWN
-    # The first advice is how to make the stages known; it never stands empty.
+    # The first advice explains how to specify the stages; it is never empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
     assert (describe_first_steps(report) or "").startswith(first)
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
@@ -170,7 +170,7 @@ def test_a_pipeline_whose_transfers_are_not_recorded_keeps_its_schedule(
 def test_ranks_that_all_receive_are_not_the_whole_pipeline(
     stages: int, absent: tuple[int, ...], jitter: float
 ) -> None:
-    """A server held one stage of every replica, so that no rank tells which stage it is."""
+    """Each server ran one stage of every replica, so no rank number identifies the stage."""
     planting = Planting(
         stages=stages, replicas=2, servers=stages, jitter=jitter, iteration_ranges=True
     )
@@ -205,7 +205,7 @@ def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None
         what_if=True,
     )
 
-    # All-to-alls join the two ranks into one stage; of the others nothing is known.
+    # All-to-alls join the two ranks into one stage; the other ranks are unknown.
     assert _schedule(report) == (None, SINGLE_STAGE)
     assert {rank.stage for rank in report.ranks} == {0}
     assert report.incomplete

@@ -46,7 +46,7 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
         # Not in Megatron's order, or not as many of each stage.
         (range(4), [0, 1, 0, 1], 0, [-1] * 4),
         (range(3), [0, 0, 1], 0, [-1] * 3),
-        # Ranks that take no part belong to no pipeline beside copies.
+        # With replicas, ranks without a stage belong to no pipeline.
         (range(5), [0, 0, -1, 1, 1], 0, [0, 1, -1, 0, 1]),
         # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
         ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),

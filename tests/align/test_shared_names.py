@@ -73,7 +73,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert list_restriction_codes(report) == ["host-name-shared"]
     assert "several machines have one host name" in text_of(report)
     assert make_document(report)["restrictions"][0]["text"] == "several machines have one host name"
-    # Machines have names of their own, so that they can be told apart.
+    # Each machine has a distinct name.
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
     assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)

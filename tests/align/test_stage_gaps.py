@@ -1,4 +1,4 @@
-"""Profiles of some stages of a pipeline: what shows that the others are missing."""
+"""Profiles of only some stages of a pipeline, and the evidence that others are missing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) 
 
     Args:
         truth: What was planted.
-        ranks: Ranks that the table holds.
+        ranks: Ranks to write to the table.
         path: File to write.
         renumber: Whether the ranks are numbered from 0 in the table.
     """
@@ -104,7 +104,7 @@ def test_every_subset_of_stages_is_marked(
 def test_chunks_show_missing_stages_without_rank_numbers(
     schedule: str, stages: int, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    """If ranks hold several chunks, the first stages may be missing as well as the last ones."""
+    """If ranks run several chunks, the first stages may be missing as well as the last ones."""
     planting = replace(SCHEDULES[schedule], stages=stages, microbatches=12, communication=False)
     plant(replace(planting, files="rank"), tmp_path)
     paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
@@ -188,7 +188,7 @@ def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
 def test_the_last_ranks_are_missing_if_stages_need_them(
     sizes: dict[str, Any], absent: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """No number tells of the last ranks, but all stages have equally many replicas."""
+    """No rank number shows the last ranks, but all stages have the same number of replicas."""
     planting = replace(FOUR, **sizes)
     ranks = [rank for rank in range(planting.ranks) if rank not in absent]
     report = report_on(planting, ranks, tmp_path)
@@ -228,7 +228,7 @@ def test_recorded_transfers_show_that_stages_are_neighbours(
 
 @pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
 def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_path: Path) -> None:
-    """Forwards arrive at once, so no stage lies between, however long backwards take to return."""
+    """Forwards arrive at once, so no stage is missing, however long backwards take to return."""
     planting = replace(
         SCHEDULES[schedule], transfer_back_ns=4_000_000, iterations=3, communication=False
     )
@@ -244,7 +244,7 @@ def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_
 def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
     servers: int, tmp_path: Path
 ) -> None:
-    """If hosts have different clocks, a wait cannot be told from a missing stage."""
+    """If hosts have different clocks, a wait cannot be distinguished from a missing stage."""
     times = [(1_000_000,) * 3] * 3
     work = build_device_workload((0, 1, 2), 6, times, 1_500_000, Memory(9.0, 1.0, 0.4))
     planting = Planting(

@@ -119,7 +119,7 @@ def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
         (900, 1000, True),  # ends with the other, and began much later
         (900, 1005, True),  # within the clocks' grain
         (900, 1080, False),  # ends later
-        (100, 1000, False),  # begins with the other, too
+        (100, 1000, False),  # begins at the same time as the other
         (400, 1000, False),  # takes two thirds of it
         (995, 1000, True),  # too short to wait itself: the other waits for it
     ],

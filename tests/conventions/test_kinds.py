@@ -318,7 +318,7 @@ def _hidden(
     offset: int = 5,
     length: int = 85,
 ) -> Path:
-    """Write steps of ten compute kernels of 9 us and one kernel on another stream beside them."""
+    """Write steps of ten compute kernels of 9 us and a concurrent kernel on another stream."""
     kernels, calls = [], []
     for step in range(times):
         start = 200 * step

@@ -1,4 +1,4 @@
-"""What the compiled part makes of columns is what numpy makes of them."""
+"""The compiled library and numpy compute the same columns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8)
 
 
 def both(work: Callable[[], Any]) -> tuple[Any, Any]:
-    """Return what some work gives without the compiled part, and with that of this source."""
+    """Return the results of ``work`` without and with the library compiled from this source."""
     library = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "_load_once", lambda: library)
@@ -132,7 +132,7 @@ def linked(
     blocks: list[list[tuple[int, int, int, int]]],
     step: int = 1,
 ) -> Any:
-    """Return all that is linked as blocks pass by; -1: rows descend, 0: ranges have no phases."""
+    """Return the links of blocks of calls. Step -1 reverses the rows; 0 removes all phases."""
     phase = np.resize([Phase.F, Phase.B, Phase.BW], len(spans)) if step else None
     linker, first = Linker(activities(work), opened(spans), phase, np.array([1 << 24 | 2])), 0
     for block in blocks:
@@ -156,7 +156,7 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     for ordered_rows in (rows, sorted(rows, key=lambda row: row[1])):
         group, start, end = np.array(ordered_rows, np.int64).reshape(-1, 3).T
         is_selected = every_other(len(ordered_rows))
-        # Of those that are not chosen the group means nothing.
+        # The groups of rows that are not selected are ignored.
         of_selected = intervals.group_union(
             np.where(is_selected, group, -1), 4, start, end, is_selected
         )
@@ -225,7 +225,7 @@ def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
     ]
 
 
-#: Values of which two differ by more than a digit holds.
+#: Values with differences that exceed one digit of the radix sort.
 VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min))
 
 

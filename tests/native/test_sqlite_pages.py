@@ -109,11 +109,11 @@ def _empty_leaf(raw: bytearray) -> None:
 
 
 def _cells_that_overlap(raw: bytearray) -> None:
-    """Have 100 cells where 84 of the least size fit, one behind the other's first bytes."""
+    """Write 100 overlapping cells into a page that fits 84 cells of the minimum size."""
     _put(ROOT, 3, (100).to_bytes(2, "big"))(raw)
     for n in range(100):
         pointer_offset = 208 + 3 * n
-        # Payload of three bytes of which the header is all; the row; the header.
+        # A cell is the payload size (3 bytes, all of it header), the row and the header.
         cell = bytes((3, n + 1, 3, 9, 13))
         _put(ROOT, 8 + 2 * n, pointer_offset.to_bytes(2, "big"))(raw)
         _put(ROOT, pointer_offset, cell)(raw)
@@ -138,9 +138,9 @@ REFUSED: dict[str, tuple[list[str], Callable[[bytearray], None]]] = {
     "a root without keys": (MANY, _put(ROOT, 3, b"\0\0")),
     "more cells than fit": (["forward"], _cells_that_overlap),
     "a header of 100,000 bytes": (["x" * 120_000], _long_header),
-    "a tree that holds itself": (MANY, _put(ROOT, 8, ROOT.to_bytes(4, "big"))),
+    "a tree that contains itself": (MANY, _put(ROOT, 8, ROOT.to_bytes(4, "big"))),
     "a leaf twice": (MANY, _repeat_child),
-    "a page behind the last": (MANY, _put(ROOT, 8, b"\xff\xff\xff\xff")),
+    "a page after the last": (MANY, _put(ROOT, 8, b"\xff\xff\xff\xff")),
     "no page": (MANY, _put(ROOT, 8, b"\0\0\0\0")),
     "a page of an index": (["forward"], _put(ROOT, 0, b"\x0a")),
 }
@@ -165,7 +165,7 @@ def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
     assert _decoded(path) == _by_sqlite(path)
 
 
-#: Texts, and the one that stands in their JSON; None where SQLite must tell.
+#: JSON texts and the string each contains, or None if only SQLite can decode it.
 MEMBERS = {
     '{"message": "forward 1 [~]"}': "forward 1 [~]",
     '{"message":"F"}': "F",
@@ -273,7 +273,7 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
         leaf = file.read(PAGE)
         file.seek(_at(far))
         file.write(leaf)
-        # A root of one key, below any row, and the leaf behind it.
+        # The root has one key, smaller than any row, followed by the leaf.
         other = _at(far - 1)
         file.seek(other)
         empty = bytearray(leaf)

@@ -1,6 +1,6 @@
-"""What bad input gets: one sentence, an exit code, and nothing written anywhere.
+"""Bad input: the command prints one sentence, exits with an error code and writes nothing.
 
-One section a row of the table of refusals; the command line is run as a user runs it.
+Each section covers one row of the table of refusals. The command line runs as a user runs it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MINUTE_NS = 60_000_000_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of the command line did."""
+    """Exit code and output of one run of the command line."""
 
     code: int
     out: str
@@ -61,7 +61,7 @@ class Bench:
     capture: pytest.CaptureFixture[str]
 
     def run(self, *arguments: str | Path) -> Outcome:
-        """Run the command line on the inputs, which it must leave as they are."""
+        """Run the command line on the inputs, and check that it does not change them."""
         input_content = content(self.inputs)
         self.capture.readouterr()
         code = main([str(argument) for argument in arguments])
@@ -93,7 +93,7 @@ class Bench:
 
 
 def sentence(outcome: Outcome, code: int = 1) -> str:
-    """Return the sentence of a refusal, having checked that there is nothing else."""
+    """Return the error message of a refusal, which must be the only output."""
     assert outcome.code == code
     assert outcome.out == ""
     assert outcome.err.startswith("bubbleviz: ")
@@ -106,7 +106,7 @@ def sentence(outcome: Outcome, code: int = 1) -> str:
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Return what lies under a folder: paths, and hashes of the files."""
+    """Return the SHA-256 hashes of all files under a folder, by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -126,10 +126,10 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
     """Write the smallest run.
 
     Args:
-        folder: where to.
-        name: of the file.
-        late_ns: how much later than others its session started.
-        pid: its process.
+        folder: Folder to write to.
+        name: File name.
+        late_ns: Start of the session after the default start.
+        pid: Process id.
     """
     return write_profile(
         folder,
@@ -319,7 +319,7 @@ def damaged(folder: Path, kind: str) -> Path:
             "half a header": undamaged[:50],
             "overwritten": undamaged[:4096] + noise * (len(undamaged) // len(noise)),
             "zeros": undamaged[:4096] + bytes(len(undamaged) - 4096),
-            # Of the tables of kernels, calls and ranges.
+            # These are the root pages of the tables of kernels, calls and ranges.
             "no roots": b"".join(
                 bytes(4096) if at in (6, 27, 35) else page for at, page in enumerate(pages)
             ),
@@ -341,7 +341,7 @@ def damaged(folder: Path, kind: str) -> Path:
         ("half a header", "cut short"),
         ("overwritten", "damaged"),
         ("zeros", "damaged"),
-        ("no roots", "CUPTI_ACTIVITY_KIND_KERNEL"),  # told of first, whatever the hashes
+        ("no roots", "CUPTI_ACTIVITY_KIND_KERNEL"),  # reported first, whatever the hash order
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])

@@ -29,7 +29,7 @@ from tests.support.planted_runs import FULL
 pytestmark = pytest.mark.thorough
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
-#: What inspect says of the reader, and labels, which have the file's name where no host is known.
+#: Matches the reader that inspect names, and labels, which contain the file name without a host.
 _READER = re.compile(r'read by .*|"label": ".*"')
 COMMANDS = (
     ("analyze", "--json", "-"),
@@ -37,7 +37,7 @@ COMMANDS = (
     ("nccl", "--json", "-"),
     ("inspect",),
 )
-#: Those that show all that there is.
+#: Commands that show all data.
 MAIN = (COMMANDS[0], COMMANDS[-1])
 
 

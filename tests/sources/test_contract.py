@@ -1,8 +1,8 @@
-"""The contract with databases: what is lost, renamed or added is told, or changes nothing.
+"""The contract with databases: a lost, renamed or added column is reported or has no effect.
 
-A full profile loses each of its tables and columns in turn. Afterwards either nothing of the
-report has changed, or a limitation names what is missing, or an error does. Never a traceback,
-never another number without a word.
+A full profile loses each of its tables and columns in turn. Afterwards the report is unchanged, or
+a limitation or an error names the missing table or column. There is never a traceback, and no
+number changes without a limitation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SHOWN_AS_NONE: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-#: What a sentence that advises to record again holds, of each format.
+#: Part of the sentence that advises to record again, by format.
 AGAIN = {"nsys": "-t cuda,nvtx", "rocpd": "again", "rpd": "again"}
 
 
@@ -88,7 +88,7 @@ def unpacked(folder: Path, form: str = "nsys") -> list[Path]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report says, free of the order of rows."""
+    """Content of a report, independent of the order of rows."""
 
     operations: tuple[tuple[object, ...], ...]
     ratios: tuple[object, ...]
@@ -163,11 +163,11 @@ def check(
     """Analyse, check the outcome, and return which of the allowed ones it was.
 
     Args:
-        paths: the profiles.
-        form: their format.
-        words: what names the loss: the table or the column.
-        remedy: whether an error may say how to record again instead.
-        but: what may change without a word.
+        paths: Profiles to analyse.
+        form: Format of the profiles.
+        words: Words that identify the lost table or column in a message.
+        remedy: Whether an error may explain how to record again instead.
+        but: Facts that may change without a message.
     """
     try:
         report = bubbleviz.analyze(paths)
@@ -267,7 +267,7 @@ def test_a_lost_column_is_told_or_changes_nothing(
     edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
     but = SHOWN_AS_NONE.get((bare(table), column), ()) if way == "nulls" else ()
-    # Without a product's name that of its architecture is shown.
+    # Without a product name, the name of the architecture is shown.
     but = ("gpus",) if column == "product_name" else but
     check(paths, form, ("" if way == "nulls" else column,), remedy=form != "nsys", but=but)
 

@@ -138,7 +138,7 @@ def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_
     refused = set()
     path = tmp_path / "damaged.sqlite"
     for page in range(1, len(undamaged) // 4096):
-        # Row numbers stand at the end of a page, before each row.
+        # Row numbers are at the end of a page, before each row.
         damaged = bytearray(undamaged)
         random = np.random.default_rng(page)
         offset = page * 4096 + 2048

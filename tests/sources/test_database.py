@@ -1,4 +1,4 @@
-"""Databases: what a query gives, as rows and as columns, and what is said where it cannot."""
+"""Results of queries as rows and as columns, and the errors of queries that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def asking(text: str, columns: int = 1, *parameters: str) -> Query:
 def test_rows_have_their_own_types_whatever_came_before(
     database: Database, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column is typed by its first batch; nothing but NULL in that one says nothing of it."""
+    """The first batch sets the type of a column, unless that batch contains only NULLs."""
     monkeypatch.setattr(module, "_BATCH", batch)
     numbers_and_texts = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 

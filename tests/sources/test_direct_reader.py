@@ -39,7 +39,7 @@ EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
 TABLES = ("gpu_work/kernels", "gpu_work/kernels_and_streams", "calls/all")
 LASTING_NS = 0, 100, 20_000
-#: So much is decoded of a file that is plain.
+#: Number of queries decoded directly for a plain file.
 ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 
 
@@ -66,7 +66,7 @@ def _numbers(export: SqliteExport, name: str) -> Any:
 
 
 def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
-    """Yield some calls (rows that may be missing) as they are decoded, and as SQLite reads them."""
+    """Yield selected calls as (decoded, read by SQLite). Some requested rows do not exist."""
     for rows in ([], [-(1 << 62), 0, 1, 2, 3, 90, 91, 1 << 62], range(5, 3000, 7)):
         requested_rows = np.array(rows, np.int64)
         columns = None
@@ -82,7 +82,7 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
 
 
 def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
-    """Return which names calls have, as it is decoded and as SQLite finds it."""
+    """Return the name ids that calls use as (decoded, found by SQLite)."""
     numbers = [0, *sorted(export.find_strings(("cu*", "hip*")))]
     direct = export.direct
     decoded = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -120,7 +120,7 @@ def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
 
 
 def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, Any]:
-    """Return named rows as they are decoded, None where they are not, and as SQLite reads them."""
+    """Return named rows as (decoded or None, read by SQLite or the error)."""
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
         rows = direct.read_named(name, selection, [EVERY_ROW])
@@ -142,7 +142,7 @@ def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
 
 
 def _compare(path: Path) -> int:
-    """Hold what is decoded of a file against what SQLite reads; return how much was decoded."""
+    """Compare decoded rows with the rows SQLite reads; return how many queries were decoded."""
     decoded = 0
     with open_export(str(path)) as export:
         direct = export.direct
@@ -178,7 +178,7 @@ def test_examples(path: Path) -> None:
 def test_real_exports() -> None:
     decoded = [_compare(path) for path in sorted(get_real_file("nsys").glob("*.sqlite"))]
     assert len(decoded) >= 17
-    # Some are too old to hold what is needed, or one table; most are plain.
+    # Some are too old or lack a required table; most are plain.
     assert sum(bool(count) for count in decoded) >= 14
 
 
@@ -223,7 +223,7 @@ def test_rows_that_touch_one_of_several_times() -> None:
         assert 0 < len(rows) < len(texts)
         selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
         threads, thread = selection.threads, np.array(all_rows[3])
-        # The times of all, or of each thread its own: of some none.
+        # All threads share the times, or each has its own times, and some have none.
         bounds_of_threads = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
         for bounds in (
             (0, len(since_ns)) * len(threads),
@@ -351,8 +351,8 @@ def _reserve_most(path: Path) -> None:
 UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
     "a log": ("PRAGMA journal_mode = WAL",),
     "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
-    "a log that lies beside": lambda path: path.with_name(f"{path.name}-wal").touch(),
-    "bytes behind the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
+    "a log next to the file": lambda path: path.with_name(f"{path.name}-wal").touch(),
+    "bytes after the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
     "a size of another change": _byte(95, 77),
     "reserved bytes that leave too little": _reserve_most,
     "fractions of another format": _byte(21, 63),
@@ -452,7 +452,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
         f"{count} more columns": (_rebuilt(f'{_many(count)}, "start" INT, "end" INT, {_REST}'), of)
         for count, of in ((50, ALL), (57, ALL), (58, 0), (1900, 0))
     },
-    "a text behind many columns": (
+    "a text after many columns": (
         _rebuilt(f"{_RANGES}, {_many(70)}, text TEXT", table="NVTX_EVENTS"),
         3,
     ),
@@ -479,7 +479,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
         ),
         ALL - len(GLOBS),
     ),
-    # Dotless i is no i: a column of this type holds floating-point numbers.
+    # A dotless i is not an i, so a column of this type contains floating-point numbers.
     "letters that are not SQLite's": (
         _rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'),
         ALL - 2,
@@ -544,12 +544,12 @@ def test_reserved_bytes(tmp_path: Path) -> None:
 
 
 def _damaged(folder: Path, seed: int) -> Path:
-    """Return a copy of the example in which some bytes of one page are others."""
+    """Return a copy of the example with random bytes in one page."""
     chance = random.Random(seed)
     raw = bytearray(EXAMPLE.read_bytes())
     page = 4096 * chance.randrange(1, len(raw) // 4096)
     for _ in range(chance.choice([1, 1, 2, 4, 16])):
-        # Headers of pages and places of cells are what readers trip over.
+        # Page headers and cell pointers are critical, so half of the changes are there.
         offset = page + chance.choice([chance.randrange(4096), chance.randrange(64)])
         raw[offset] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
     path = folder / "damaged.sqlite"
@@ -558,7 +558,7 @@ def _damaged(folder: Path, seed: int) -> Path:
 
 
 def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield what either way reads of a file: (decoded, read by SQLite)."""
+    """Yield the results of both readers for a file as (decoded, read by SQLite)."""
     try:
         with open_export(str(path)) as export:
             for name in TABLES:

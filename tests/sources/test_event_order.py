@@ -49,7 +49,7 @@ def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
 
 
 def _report(files: Sequence[Path]) -> dict[str, Any]:
-    """Return what a report says, without the numbers of names and the folder of the files."""
+    """Return the content of a report without name ids and the folder of the files."""
     report_document = make_document(bubbleviz.analyze([str(file) for file in files]))
     del report_document["timeline"]
     text = json.dumps(report_document, default=str)

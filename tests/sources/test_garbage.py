@@ -25,7 +25,7 @@ from tests.support.places import CHECKOUT
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-#: What took minutes takes a tenth of this, in seconds of a processor.
+#: Limit in seconds of CPU time. These cases once took minutes and now take a tenth of this.
 SOON_S = 10
 
 
@@ -42,14 +42,14 @@ def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return stderr
 
 
-# Values that no field holds
+# Values that are out of range of every field
 
 
 OVER, UNDER = 18_446_744_073_709_551_615, -9_223_372_036_854_775_809
 
 
 def kineto(path: Path, **odd: Any) -> Path:
-    """Write a trace of three kernels, of which the last has an odd value."""
+    """Write a trace of three kernels whose last one has an odd value."""
     events = []
     for number in range(3):
         args = {"correlation": number, "device": 0, "External id": number}
@@ -116,7 +116,7 @@ def test_nested_traces(
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
 
 
-# Unless it is refused, nothing else ends it.
+# A query that is not refused runs forever.
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "pgle", "nccl"])
 @pytest.mark.parametrize("kind", ["view", "virtual table"])

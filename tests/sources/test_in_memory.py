@@ -1,4 +1,4 @@
-"""Work of devices in memory: what blocks of kernels become."""
+"""Device activities in memory, built from blocks of kernels."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _range(start: float, dur: float, name: str, **changes: Any) -> dict[str, Any
 
 _KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
 _AT = {"pid": 1, "tid": 1, "ts": 3}
-#: Events beside these, and what is said of them: how often, and the end of the reason.
+#: Additional events, and the expected limitations: subject, count and end of the reason.
 LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] = {
     "strays": (
         [_kernel(-1e12, 2, 2), _kernel(9, -3, 3), {**_range(0, 4, "G"), "ts": None}],
@@ -134,7 +134,7 @@ def test_times_count_from_the_first_event_but_for_strays(tmp_path: Path) -> None
 
 
 def _told(report: Report) -> dict[str, Any]:
-    """Return what a report says of a run, whatever it was read from; times from the first one."""
+    """Return the content of a report independent of its input format, with times from the first."""
     operations = report.operations
     zero_ns = int(operations.start_ns[operations.has_span == 1].min())
     columns = {}

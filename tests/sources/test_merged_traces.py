@@ -1,4 +1,4 @@
-"""Traces of several ranks that were merged into one file: the ranks are told apart, or refused."""
+"""Traces of several ranks merged into one file: the ranks are separated or refused."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _operations(report: Report) -> list[tuple[int, ...]]:
 
 
 def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
-    """SGLang's labels tell the stage and the replica, as its names of files do."""
+    """SGLang's labels contain the stage and the replica, like its file names."""
     labels = ["TP01-PP01", "TP00-PP01", "TP01-PP00", "TP00-PP00"]
     merged = [
         {**event, "pid": f"[{label}] {event['pid']}"}

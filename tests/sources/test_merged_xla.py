@@ -64,7 +64,7 @@ def test_joined_xplane_files_are_devices_of_two_processes(
 
 
 def test_joined_files_keep_their_clocks(tmp_path: Path) -> None:
-    """Times since a session's start count from that of their own file."""
+    """Times relative to a session start refer to the session of their own file."""
     utc = 1_750_000_000_000_000_000
     contents = []
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Missing files: which a directory lacks by the numbers of the others."""
+"""Missing files of a directory, inferred from the numbers of the other files."""
 
 from __future__ import annotations
 

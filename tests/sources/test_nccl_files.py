@@ -26,7 +26,7 @@ RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66
 
 
 def events_of(text: bytes) -> tuple[list[EventObject], int]:
-    """Return the events of some bytes, and how many objects are none."""
+    """Return the events in some bytes and the number of unreadable objects."""
     objects = EventObjects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
     return [*objects], objects.unreadable
 
@@ -273,7 +273,7 @@ EVENTS = [
         "Recv", "P2P_API", "b", 0, 1, None, '"datatype": ncclFloat32, "Stream": 0x5f'
     ).strip(),
 ]
-#: What holds no brace can stand anywhere between events.
+#: Text without braces, which may occur anywhere between events.
 GARBAGE = st.lists(
     st.one_of(
         st.binary(max_size=20).map(lambda raw: raw.replace(b"{", b"").replace(b"}", b"")),

@@ -139,7 +139,7 @@ def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> Non
         assert rows == (None if is_damaged else expected)
 
 
-@pytest.mark.parametrize("door", ["a file a process", "schema 4"])
+@pytest.mark.parametrize("door", ["one file per process", "schema 4"])
 def test_profiles_of_rocprofv3(door: str, tmp_path: Path) -> None:
     truth = plant(replace(FULL, stages=2, iterations=2), tmp_path)
     n_read = 0

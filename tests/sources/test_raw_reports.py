@@ -36,7 +36,7 @@ Nsys: TypeAlias = Callable[[str], None]
 
 @pytest.fixture
 def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nsys:
-    """Return what puts a program called nsys on the PATH, which runs a script."""
+    """Return a function that puts a script named nsys on the PATH."""
     return partial(put_nsys, tmp_path / "bin", monkeypatch)
 
 
@@ -119,21 +119,21 @@ def test_what_is_wrong_with_an_export_names_the_report(
     assert str(temporary) not in message
 
 
-#: An nsys that has begun to export, says so beside its report, and does not finish.
+#: An nsys that starts to export, creates a marker next to the report, and never finishes.
 SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'
 
 
 def ended_by(
     number: signal.Signals, report: Path, temporary: Path, command: str
 ) -> tuple[int, str, str]:
-    """Return the exit code and what was printed where the signal comes while nsys exports."""
+    """Return the exit code, stdout and stderr after a signal arrives while nsys exports."""
     environment = {
         **os.environ,
         "TMPDIR": str(temporary),
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
     start_marker = Path(f"{report}.begun")
-    # What runs in the background ignores Ctrl-C, and so would what it starts.
+    # Background processes ignore Ctrl-C, and child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", command, str(report)],

@@ -1,4 +1,4 @@
-"""What every reader of an input format must hold."""
+"""Rules that the reader of every input format must follow."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
         file.write_bytes(undamaged)
 
 
-#: Those that hold operations themselves have no kernels.
+#: Readers of formats with kernels. Formats that contain operations have no kernels.
 PROFILES = [name for name, reader in KNOWN.items() if not reader.operations]
 TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 

@@ -30,13 +30,13 @@ NO_CONVENTION = "no range names "
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known about an export.
+    """Known facts about an export.
 
     Attributes:
-        refusal: how the sentence begins in which ``analyze`` refuses it.
-        version: of the schema, as ``inspect`` prints it.
-        kernels: how many rows its kernel table has; None where it has no table.
-        names: range names that both commands show.
+        refusal: Start of the message with which ``analyze`` refuses it.
+        version: Schema version, as ``inspect`` prints it.
+        kernels: Number of rows of its kernel table, or None if there is no such table.
+        names: Range names that both commands show.
     """
 
     refusal: str

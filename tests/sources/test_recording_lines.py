@@ -1,4 +1,4 @@
-"""Lines of recordings: what a process writes is what is read, whoever writes it."""
+"""Lines of recordings read back unchanged, whichever program wrote them."""
 
 from __future__ import annotations
 

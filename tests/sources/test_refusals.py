@@ -1,4 +1,4 @@
-"""What a file without a profile, or without kernels, is refused with: its reason and the way on."""
+"""Refusals of files without a profile or without kernels: the reason and the next step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "pgle": measure_costs,
     "inspect": lambda paths: bubbleviz.inspect(paths[0]),
 }
-#: What simulate needs beside a plan.
+#: Options that simulate needs in addition to a plan.
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 LFS = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -95,7 +95,7 @@ def test_pointers_are_named_wherever_a_file_is_given(
 
     code = main([argument.format(**places) for argument in arguments])
     stderr = capsys.readouterr().err
-    # What a directory holds beside it is read.
+    # The other files of a directory are read.
     assert code == (0 if "{folder}" in arguments else 1)
     assert f"{file}: a pointer of Git" in stderr or f"{file}: a pointer of git-annex" in stderr
     assert remedy in stderr
@@ -194,7 +194,7 @@ SHOWING = ("analyze", "inspect", "idle", "nccl", "pgle")
 
 
 def _torch_trace(*, device: bool) -> bytes:
-    """Return a trace of PyTorch whose kernels come last, behind many operators."""
+    """Return a PyTorch trace whose kernels come last, after many operators."""
     times = {"ph": "X", "dur": 5, "pid": 1, "tid": 1}
     events: list[dict[str, object]] = [
         {"cat": "cpu_op", "name": f"aten::mm_{n}", "ts": 10 * n, **times, "args": {}}
@@ -250,7 +250,7 @@ def test_gzip_data_that_is_cut_is_called_cut(length: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", '{"a": 1} {'])
 def test_whole_json_is_not_called_cut(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "jax.trace_viewer.json"  # that of Ascend is trace_view.json
+    path = tmp_path / "jax.trace_viewer.json"  # Ascend uses trace_view.json
     path.write_text(text, encoding="utf-8")
     with pytest.raises(bubbleviz.BubblevizError, match="JSON without") as caught:
         bubbleviz.analyze(path)

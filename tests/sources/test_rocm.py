@@ -50,7 +50,7 @@ def apart(export: Path, folder: Path) -> list[Path]:
 DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
     "a merge of processes": merged,
     "SQLite": merged,
-    "a file a process": apart,
+    "one file per process": apart,
     "ROCm 6.4": partial(merged, release="6.4"),
     "correlation ids": partial(merged, link="correlation_id"),
     "tables without GUIDs": partial(merged, suffixed=False),
@@ -115,11 +115,11 @@ def document(folder: Path, *paths: Path | str) -> dict[str, Any]:
     return report
 
 
-#: Columns of the timeline that hold numbers of names.
+#: Columns of the timeline that contain name ids.
 NAMES = {"name", "call", "around"}
-#: What labels profiles, not the run.
+#: Keys that label profiles, not the run.
 LABELS = {"path", "host", "format", "nsys_version", "schema_version", "session_utc_ns"}
-#: What nsys records of GPUs, and ROCm does not.
+#: GPU fields that nsys records and ROCm does not.
 OF_NSYS = {"uuid", "gpu", "pci"}
 
 
@@ -254,7 +254,7 @@ def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
 def test_a_merge_is_opened_once_however_many_processes_it_holds(
     suffixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What SQLite learns of a file as it opens it grows with the processes, too.
+    # The schema that SQLite reads when it opens a file grows with the number of processes.
     (path,) = merged(exports(tmp_path)[0], tmp_path, suffixed=suffixed)
     (single_process, *_) = apart(exports(tmp_path)[0], tmp_path)
     connect = Mock(wraps=sqlite3.connect)
@@ -521,7 +521,7 @@ def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
         distinct_names.append(write_rpd(tmp_path / f"node{number}.rpd", processes))
-        # What runTracer.sh names it unless told otherwise.
+        # This is the default file name of runTracer.sh.
         equal_names.append(write_rpd(folder / "trace.rpd", processes))
 
     actual, expected = bubbleviz.analyze(equal_names), bubbleviz.analyze(distinct_names)

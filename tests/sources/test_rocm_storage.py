@@ -1,4 +1,4 @@
-"""ROCm's databases, stored in other ways: what holds the same numbers is the same profile."""
+"""ROCm databases stored in different ways: equal numbers give equal profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of operations as input: what they may hold, and what is refused."""
+"""Tables of operations as input: accepted and refused content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ratio(report: Report) -> float | None:
 
 
 def refusal(path: Path, columns: Columns) -> str:
-    """Return why a table is refused, in one line; in every format."""
+    """Return the one-line reason why a table is refused, which is the same in every format."""
     messages = set()
     for file in write_columns(path, columns, "t").values():
         with pytest.raises(BubblevizError) as caught:

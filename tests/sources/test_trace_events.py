@@ -54,7 +54,7 @@ def _of(tmp_path: Path, content: bytes) -> Read:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files read some bytes at a time, so that events lie across blocks."""
+    """Read files in small blocks, so that events cross block boundaries."""
     for name, size in {"BLOCK": 40, "_MAX_BOUNDARY_DISTANCE": 60}.items():
         monkeypatch.setattr(trace_events, name, size)
     monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 10)
@@ -275,7 +275,7 @@ _PLAIN = st.builds(
     st.integers(0, (1 << 53) - 1),
     st.text("0123456789", max_size=3),
 )
-#: Times in forms that are rarer, and that a double holds exactly.
+#: Times in rarer forms that a double represents exactly.
 _RARE = st.one_of(
     st.integers(-(1 << 40), 1 << 40).map(lambda n: str(n / 1024)),
     st.integers(-(1 << 40), 1 << 40).map(lambda n: f'"{n}"'),
