@@ -1,7 +1,7 @@
-"""Changes: how long iterations would take with other durations or delays, or in the planned order.
+"""Replay iterations with changed durations or delays, or in the planned order.
 
-Iterations are replayed; all that a change does not touch stays as measured. How long iterations
-would take under another schedule is a question for :mod:`bubbleviz.schedules`.
+Everything that a change does not affect keeps its measured time. Iterations under other schedules
+are simulated by :mod:`bubbleviz.schedules`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bubbleviz.schedules.choices import MEASURED, NO_DELAY
 
 @dataclass(frozen=True)
 class Change:
-    """An iteration under one change, all else as measured.
+    """The length and bubble ratio of an iteration that was replayed under one change.
 
     Attributes:
         name: Stable name of the change.
-        change: Description of the change, for people.
-        makespan_ns: Window of the iteration over all ranks.
-        bubble_ratio: Its ``schedule`` ratio, or None if the iteration has no length.
+        change: Description of the change for the user.
+        makespan_ns: Time from the first forward to the last backward over all ranks.
+        bubble_ratio: The ``schedule`` ratio of the iteration, or None if its makespan is 0.
     """
 
     name: str
@@ -52,8 +52,8 @@ class _Scenario:
 
     Attributes:
         name: Stable name of the change.
-        change: Description of the change, for people.
-        duration_ns: Time that each row of the work takes itself.
+        change: Description of the change for the user.
+        duration_ns: Duration of each row of the work without waiting.
         delay_ns: Delay before each row.
     """
 
@@ -63,7 +63,7 @@ class _Scenario:
     delay_ns: Ints
 
 
-#: Changes that remove the delays of one cause: name, description, and the cause.
+#: Changes that remove the delays of one cause: name, description and cause.
 _WITHOUT = (
     ("no-host", "every operation launched in time", Cause.HOST),
     ("no-transfer", "transfers take no time", Cause.COMMUNICATION),
@@ -74,7 +74,7 @@ _WITHOUT = (
 
 
 def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Change, ...]:
-    """Return an iteration as measured, then under each change.
+    """Replay an iteration as measured and under each change, in this order.
 
     Args:
         graph: The graph of the iteration.
@@ -96,7 +96,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
     for scenario, makespan_ns, work_ns in zip(
         scenarios, makespans_ns.tolist(), busy_ns.tolist(), strict=True
     ):
-        # Most collectives run after all forwards and backwards.
+        # Most collectives run after the last backward and do not affect the makespan.
         if scenario.name == "no-collective" and makespan_ns == measured_ns:
             continue
         total_ns = ranks * makespan_ns
@@ -110,7 +110,7 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
     Args:
         graph: The graph of an iteration.
-        duration_ns: Time that each row takes itself, shape (rows, scenarios).
+        duration_ns: Duration of each row without waiting, shape (rows, scenarios).
         delay_ns: Delay before each row, shape (rows, scenarios).
     """
     ends_ns = np.zeros_like(duration_ns)
@@ -123,7 +123,7 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
 
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
-    """Yield the iteration without the delays of each cause that has any."""
+    """Yield one scenario without its delays for each cause that has any delay."""
     instant_ns = _make_instant(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
     nothing = np.zeros(len(graph.work), bool)
@@ -135,14 +135,17 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
 
 
 def _make_instant(graph: Graph) -> Ints:
-    """Return the durations of communication that takes no time, which ends no later than it did."""
+    """Return a duration of 0 for each row, or its measured duration if that is negative.
+
+    So communication that takes no time never ends later than it was measured.
+    """
     return np.minimum(graph.duration_ns, 0)
 
 
 def _remove_delays(graph: Graph) -> _Scenario:
-    """Return the iteration in the same order without communication and delays.
+    """Return the scenario with the same order but without communication and delays.
 
-    Waiting for collectives whose members are unknown stays.
+    Waiting for collectives whose members are unknown is kept, because it may be a dependency.
     """
     kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
@@ -152,11 +155,11 @@ def _remove_delays(graph: Graph) -> _Scenario:
 
 
 def _set_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
-    """Yield the iteration without differences between operations, stages, or microbatches."""
+    """Yield scenarios without differences between operations, stages or microbatches."""
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
     kinds = group_rows(operations.rank[rows], operations.chunk[rows], phase)
-    # An operation that stands for several (a W of all remaining microbatches) has no kind.
+    # An operation of several microbatches (a W of all remaining ones) keeps its measured time.
     is_single = operations.microbatch[rows] >= 0
     median_ns = measured_ns[find_median_rows(kinds.of_row, len(kinds), measured_ns)]
     median_ns = np.where(is_single, median_ns[kinds.of_row], measured_ns)
@@ -178,14 +181,14 @@ def _set_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 
 
 def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
-    """Return the durations of operations if all stages were as fast as their mean.
+    """Scale the durations of operations so that all stages take their mean in each phase.
 
-    Each operation keeps the ratio of its duration to the usual one.
+    Each operation keeps the ratio of its duration to the usual duration of its kind.
 
     Args:
         phase: Phase of each operation.
-        usual_ns: Usual duration of operations of its kind.
-        measured_ns: Its measured duration.
+        usual_ns: Usual duration of each operation's kind.
+        measured_ns: Measured duration of each operation.
     """
     balanced_ns = measured_ns.copy()
     for code in find_distinct(phase).tolist():
@@ -206,29 +209,31 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
     return len(measure_lengths(operations, pipeline, iteration, microbatches)) > 0
 
 
-# Planned order: operations that ran out of place go back among those that ran in place, and each
-# operation of a rank takes the turn of the operation that ran there::
+# For the planned order, operations that ran out of place are moved back between the operations
+# that ran in place. The n-th operation of the planned order then gets the turn (the position in
+# time) of the n-th measured operation of the rank::
 #
 #     measured   F0 F1 B0 F2 B1 B2      B0 is late by 1
 #     planned    F0 B0 F1 F2 B1 B2
 
-#: Phases in orders. A rank that runs anything else between them keeps its order.
+#: Phases that can be reordered. A rank that ran another phase keeps its order.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
-#: Deviations that show where an operation belongs.
+#: Kinds of deviations of operations that ran in another position than planned.
 _MOVED = ("late", "early")
 
 
 def replay_planned_order(
     run: ReplayedRun, deviations: Sequence[Deviation]
 ) -> tuple[Ints, Ints] | None:
-    """Return the lengths of the averaged iterations, as they ran and in the planned order.
+    """Replay the averaged iterations as measured and in the planned order.
 
     Args:
         run: The operations of all ranks.
         deviations: All deviations from the planned order.
 
     Returns:
-        Both lengths in ns, or None if the iterations cannot be replayed, or no operation moves.
+        The measured and the planned length of each iteration in ns. None if the iterations cannot
+        be replayed, or if the planned order does not move any operation.
     """
     if run.reason:
         return None
@@ -258,16 +263,16 @@ def replay_planned_order(
 def _assign_turns(
     operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
 ) -> Ints:
-    """Return the operation whose turn each operation takes in the planned order.
+    """Return for each operation the operation whose turn it takes in the planned order.
 
-    Most operations keep their turn. A rank whose operations are missing, repeated or more than
-    planned in an iteration keeps its order in that iteration.
+    Operations that keep their turn return themselves. If a rank has missing, repeated or extra
+    operations in an iteration, all of its operations in that iteration keep their turns.
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the operations that compute.
+        rows: Rows of the operations that compute. The result counts positions in ``rows``.
         deviations: All deviations of the run.
-        iterations: Iteration of the operations for each iteration of the deviations.
+        iterations: Iteration number in ``operations``, indexed by the iteration of a deviation.
     """
     turns = np.arange(len(rows))
     moved_operations = [d for d in deviations if d.what in _MOVED]
@@ -299,17 +304,18 @@ def _insert_moved(ran: Ints, moved_rows: Ints, places_late: Ints, microbatch: In
     """Return the operations of a rank in the planned order.
 
     Args:
-        ran: Operations in measured order.
-        moved_rows: Those that ran out of place.
-        places_late: Number of operations in place by which each of these was late; negative if it
-            was early.
-        microbatch: Microbatch of all operations.
+        ran: Operations of the rank in measured order.
+        moved_rows: The operations of ``ran`` that ran out of place.
+        places_late: How late each moved operation was, as a number of operations that ran in place;
+            negative if it was early.
+        microbatch: Microbatch of each operation of the run, which orders operations that are moved
+            to the same position.
     """
     in_place = ~np.isin(ran, moved_rows)
     by_row = np.argsort(ran)
     measured_place = by_row[np.searchsorted(ran, moved_rows, sorter=by_row)]
     in_place_before = np.cumsum(in_place)[measured_place]
-    # Operations in place have even turns; what follows the n-th of them has the odd turn after it.
+    # The n-th operation in place has turn 2n. Operations moved directly after it have turn 2n + 1.
     even_turns = 2 * np.arange(1, int(in_place.sum()) + 1)
     odd_turns = 2 * (in_place_before - places_late) + 1
     turn = np.concatenate((even_turns, odd_turns))

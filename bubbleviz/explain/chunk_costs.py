@@ -1,12 +1,13 @@
-"""Chunk costs: how long each stage takes for a chunk with a given number of tokens.
+"""Fit how long each stage takes for a chunk, as a function of its number of tokens.
 
-Attention makes long chunks cost more than their share, the rest of a layer costs the same per
-token, and launches cost the same per chunk::
+The cost of attention grows with the square of the length, the rest of a layer has a constant cost
+per token, and launches have a constant cost per chunk::
 
     time = a + b tokens [+ c tokens (tokens + 2 prefix)]
 
-The prefix is the part of the prompt that earlier chunks left in the cache. A table may contain it,
-names do not, but a prompt that is cut into chunks fills all of them but the last::
+The prefix is the part of the prompt that earlier chunks left in the cache. A table of operations
+may contain it, but range names do not. Without it, prompts are reconstructed: a prompt that is cut
+into chunks fills all of them except the last one::
 
     tokens  8192 8192 8192 3000 | 8192 500 |
     prefix     0 8192 16384 24576 |  0 8192 |
@@ -26,23 +27,24 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Minimum number of different lengths for the square term without prefixes.
+#: Minimum number of distinct lengths to fit the square term without prefixes.
 _MIN_LENGTHS = 4
 #: Minimum size of the square term in standard errors.
 _MIN_ERRORS = 4.0
-#: Minimum share of the square term in the time of the longest chunk.
+#: Minimum size of the square term as a fraction of the time of the longest chunk.
 _MIN_SHARE = 0.01
 #: Minimum norm of the part of a term that is independent of the other terms.
 _MIN_INDEPENDENT = 1e-6
-#: Maximum residual sum of squares with prefixes, as a share of that with lengths alone.
+#: Maximum residual sum of squares of the fit with prefixes, as a fraction of the residual sum of
+#: squares of the fit with lengths alone.
 _MAX_RESIDUAL = 0.8
-#: Tokens of chunks of equal cost are multiples of this.
+#: Proposed chunk lengths are multiples of this number of tokens.
 _GRAIN = 64
 
 
 @dataclass(frozen=True)
 class ChunkCost:
-    """The cost of chunks on one virtual stage.
+    """The fitted cost of chunks on one virtual stage.
 
     Attributes:
         stage: Stage of the ranks (smallest virtual stage), or -1 if unknown.
@@ -52,11 +54,12 @@ class ChunkCost:
         most_tokens: Tokens of the longest chunk.
         fixed_ns: The term a, or the mean time if all chunks have the same length.
         token_ns: The term b per token, or None if all chunks have the same length.
-        token_squared_ns: The term c, 0 if a line fits as well, or None as above.
+        token_squared_ns: The term c, 0 if a line fits as well, or None if all chunks have the same
+            length.
         residual_ns: Standard deviation of the residuals, or None if there are too few chunks.
-        explained: Share of the variance that the length explains, or None if there is none.
-        prompt_tokens: Tokens of the longest prompt if the fit shows that chunks read a prefix, else
-            0.
+        explained: Fraction of the variance that the fit explains (R squared), or None if the times
+            or the lengths do not vary.
+        prompt_tokens: Tokens of the longest prompt if the fit with prefixes is better, else 0.
     """
 
     stage: int
@@ -72,16 +75,21 @@ class ChunkCost:
     prompt_tokens: int = 0
 
     def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
-        """Return the fitted times of chunks of ``tokens`` that follow a prefix of their prompt."""
+        """Return the fitted times in ns of chunks of ``tokens`` tokens after a prefix."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
 
     def even_chunks(self, first: int) -> tuple[int, ...]:
-        """Divide the longest prompt into chunks that take as long as a first one of given tokens.
+        """Divide the longest prompt into chunks that take as long as its first chunk.
 
-        The fit needs a prefix. Each chunk is a multiple of 64 tokens, and solves::
+        The length x of each chunk solves the following equation, rounded down to a multiple of 64
+        tokens (at least 64). The last chunk is the rest of the prompt. Without a fit with prefixes,
+        the result is empty::
 
-            c x^2 + (b + 2 c prefix) x = time of the first - a
+            c x^2 + (b + 2 c prefix) x = time of the first chunk - a
+
+        Args:
+            first: Number of tokens of the first chunk.
         """
         bend_ns = self.token_squared_ns or 1.0
         left, prefix, sizes = self.prompt_tokens, 0, []
@@ -89,7 +97,7 @@ class ChunkCost:
         while left > 0:
             half = (self.token_ns or 0.0) / 2 / bend_ns + prefix
             fitting = (half**2 + whole_ns / bend_ns) ** 0.5 - half
-            # A rounding error of the square root costs no token.
+            # The tolerance keeps rounding errors of the square root from losing 64 tokens.
             sizes.append(min(max(int(fitting + 1e-3) // _GRAIN * _GRAIN, _GRAIN), left))
             left, prefix = left - sizes[-1], prefix + sizes[-1]
         return tuple(sizes)
@@ -98,7 +106,7 @@ class ChunkCost:
 def measure_chunk_costs(
     operations: Operations, stage: Ints, averaged: Bools
 ) -> tuple[ChunkCost, ...]:
-    """Return the cost of chunks by virtual stage, or nothing if tokens are unknown.
+    """Fit the cost of chunks of each virtual stage. The result is empty if tokens are unknown.
 
     Args:
         operations: Operations of all ranks.
@@ -138,7 +146,7 @@ def measure_chunk_costs(
 
 
 def costed(operations: Operations, averaged: Bools) -> Ints:
-    """Return the rows of the forwards whose tokens are known.
+    """Return the rows of the complete forwards of averaged iterations whose tokens are known.
 
     Args:
         operations: Operations of all ranks.
@@ -155,7 +163,8 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
 def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """Return the prefix of each chunk of a stage, in tokens.
 
-    Unless all prefixes were recorded, a prompt ends with a chunk that is shorter than the longest.
+    If not all prefixes were recorded, they are reconstructed from the order of the chunks on each
+    rank in each iteration: a prompt ends with a chunk that is shorter than the longest chunk.
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
@@ -174,7 +183,13 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
 
 
 def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
-    """Fit the simplest curve, and return its factors, residuals, and whether it uses prefixes."""
+    """Fit a constant, a line or a curve: the simplest function that explains the times.
+
+    Returns:
+        factors: One factor for a constant, two for a line, three for a curve (a, b, c).
+        left_ns: Residual of each chunk.
+        uses_prefix: Whether the curve uses the prefixes.
+    """
     lengths = len(grouping.find_distinct(tokens))
     if lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
@@ -197,8 +212,19 @@ def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...]
 def _fit_plane(
     tokens: Ints, prefix: Ints | None, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, float]:
-    """Fit a, b and c (a and b without a prefix), and return them with residuals and c's error."""
-    # Powers of lengths that are far from zero and close together are almost equal unless centred.
+    """Fit the cost by least squares.
+
+    Args:
+        tokens: Number of tokens of each chunk, with at least two distinct numbers.
+        prefix: Prefix of each chunk, or None to fit a line without the square term.
+        time_ns: Time of each chunk.
+
+    Returns:
+        factors: a, b and c, or a and b without a prefix.
+        left_ns: Residual of each chunk.
+        error: Standard error of the last factor, or infinity if its term depends on the others.
+    """
+    # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
     end_index = float(tokens.min()), float(tokens.max())
     middle, half = (end_index[0] + end_index[1]) / 2, (end_index[1] - end_index[0]) / 2
     columns, scale = [np.ones(len(tokens)), (tokens - middle) / half], 1.0
@@ -209,11 +235,11 @@ def _fit_plane(
     terms = np.stack(columns, axis=1)
     factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
     left_ns, free = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
-    # Norm of the part of the last term that is independent of the others.
+    # Norm of the component of the last term that is orthogonal to the other terms.
     added = abs(float(np.linalg.qr(terms)[1][-1, -1]))
     residual_ns = np.sqrt(float((left_ns**2).sum()) / free)
     error = residual_ns / added if added > _MIN_INDEPENDENT else np.inf
     slope, bend = factors[1] / half, factors[2] / scale if prefix is not None else 0.0
-    # c ((x - middle)^2 + 2 x prefix) is c x (x + 2 prefix), and a line.
+    # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centring.
     solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
     return tuple(float(f) for f in solution[: len(columns)]), left_ns, float(error) / scale

@@ -1,9 +1,9 @@
-"""Collective waits: until when each rank only waited in a collective, and for whom.
+"""Split collectives into waiting for the last member and moving data.
 
-Data moves from the moment the last member has entered. The last member waits least, so the shortest
-of the members' kernels bounds the move, and the rest of every other kernel is waiting, at its
-start. If the shortest takes less than any move does, all of the others is waiting. No common clock
-is needed::
+Data moves once the last member has entered. The last member waits least, so the duration of the
+shortest kernel is an upper bound of the time that the data moved. Every longer kernel spent the
+rest of its time waiting, from its start on. If the shortest kernel is shorter than any transfer of
+data, all of the longer kernels' time is waiting. No common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1                    ├─ moving ─┤      the shortest: it entered last
@@ -26,7 +26,7 @@ from bubbleviz.model.intervals import find_last_before, group_extents
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
-#: Maximum difference between entry times that count as simultaneous. Moving data takes longer.
+#: Maximum difference between durations that count as equal. Moving data takes longer than this.
 _GRAIN_NS = 5_000
 
 
@@ -43,10 +43,10 @@ class CollectiveWaits(Table):
             if the members are unknown.
         end_ns: Time when the rank left.
         last_rank: Rank that entered last, or -1 if unknown or the rank itself.
-        last_operation: Row of the operation that the last rank ran, or had run, before it entered,
-            or -1 if there is none.
-        known: Whether the members are known.
-        kinds: NCCL's names of operations, or "" if an operation has no name.
+        last_operation: Row of the last operation that the last rank started before it entered, or
+            -1 if there is none.
+        known: Mask of the collectives whose members are known.
+        kinds: NCCL's names of the kinds of collectives, or "" for a kind without a name.
     """
 
     rank: Ints
@@ -64,7 +64,11 @@ class CollectiveWaits(Table):
 def measure_collective_waits(
     collectives: CollectiveIntervals, operations: tables.Operations
 ) -> CollectiveWaits:
-    """Return collectives split into waiting and moving.
+    """Split each collective into waiting for its last member and moving data.
+
+    A member counts as last if its kernel is at most 5 us longer than the shortest one. If several
+    members do, the one that was idle for the shortest time before it entered wins, then the lowest
+    rank.
 
     Args:
         collectives: Collectives of all ranks, on any clocks.
@@ -74,7 +78,7 @@ def measure_collective_waits(
     last_rank = np.full(len(collectives), NONE, np.int64)
     last_operation = last_rank.copy()
     rows = np.flatnonzero(collectives.meeting >= 0)
-    # A member may have several pieces: it entered with the first and left with the last.
+    # A member may have several pieces. It enters with the first and leaves with the last.
     members = group_rows(collectives.meeting[rows], collectives.rank[rows])
     start_ns, end_ns = group_extents(
         members.of_row, len(members), collectives.start_ns[rows], collectives.end_ns[rows]
@@ -82,17 +86,17 @@ def measure_collective_waits(
     rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
     length_ns = end_ns - start_ns
     shortest = find_first_rows(meeting, length_ns)
-    # Numbers of meetings may have gaps.
+    # Meeting numbers may have gaps.
     of_meeting = np.searchsorted(meeting[shortest], meeting)
     shortest_ns = length_ns[shortest][of_meeting]
     previous = _find_running(operations, rank, start_ns)
-    # Where several enter together, another collective held them; the one that worked until then
-    # was waited for.
+    # Members that enter together were all blocked by another collective. They waited for the member
+    # that computed until then.
     idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous]
     earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
     entered = find_first_rows(meeting, earlier, idle_ns, rank)[of_meeting]
     other, operation = rank[entered] != rank, previous[entered]
-    # So short a time tells no move from the last member's own launch.
+    # A shorter time cannot be distinguished from the launch latency of the last member.
     move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
     of_row = members.of_row
     moving_ns[rows] = np.clip(
@@ -115,7 +119,7 @@ def measure_collective_waits(
 
 
 def _find_running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the compute operation that each rank started last before a time, or -1 if none."""
+    """Return the last compute operation that each rank started before a time, or -1 if none."""
     if not len(rank):
         return rank
     rows = np.flatnonzero((operations.has_span == 1) & mask_phases(operations.phase, COMPUTE))

@@ -1,6 +1,6 @@
-"""Communication times: how long ranks waited for inputs, and how long transfers took.
+"""Measure how long ranks waited for inputs and how long transfers took.
 
-A receive's kernel runs from the moment it is launched, and spins until the peer sends::
+The kernel of a receive starts as soon as it is launched and spins until the peer sends::
 
     peer    ██████ F3 ██████│ready
     RECV       ├▒▒ waits ▒▒▒│▓▓ transfer ▓▓┤
@@ -58,16 +58,18 @@ class Receives(Table):
 
 @dataclass(frozen=True)
 class CommunicationTimes:
-    """How long ranks communicated in iterations; columns of shape (iterations, ranks).
+    """Communication time of each rank in each iteration; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: Time of receives before their input was ready, and of collectives with known
-            members in the window before the last member had entered.
-        transfer_ns: Time of these receives and collectives from then on.
-        exposed_ns: Part of the transfers, including other collectives, in which the rank
-            was idle, plus the time in which a collective but no compute kernel ran in an operation.
-        communication_ns: Union of all communication kernels in the rank's window of the ratio in
-            which bubbles are shown, extended to the start of its first receive if that is earlier.
+        wait_ns: Time that receives waited for their input to be ready, plus the time in the window
+            that collectives with known members waited for the last member.
+        transfer_ns: Remaining time of the same receives and collectives.
+        exposed_ns: Part of the transfers, including collectives with unknown members, in which the
+            rank was idle, plus the time inside operations in which a collective but no compute
+            kernel ran.
+        communication_ns: Time in which at least one communication kernel ran, within the rank's
+            window of the listed ratio. The window is extended to the start of the iteration's first
+            receive if that is earlier.
         overlapped_ns: Part of ``communication_ns`` in which compute kernels ran as well.
     """
 
@@ -85,8 +87,8 @@ def list_receives(
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that they took from other ranks.
-        arrivals: Arrivals of these inputs, as shown by receives.
+        inputs: Inputs of the operations from other ranks.
+        arrivals: Arrival times of these inputs, measured from receives.
         idle: Idle intervals of all ranks.
     """
     rows = np.flatnonzero((arrivals.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
@@ -108,17 +110,17 @@ def list_receives(
 def measure_communication(
     stretch: Stretch, receives: Receives, collective_idle_ns: Ints
 ) -> CommunicationTimes:
-    """Return how long the ranks of a stretch communicated in each iteration.
+    """Measure how long the ranks of a stretch communicated in each iteration.
 
-    Communication counts in a rank's window of the listed ratio, or from the start of the
-    iteration's first receive if that is earlier. An iteration without this window lasts from its
-    first to its last work.
+    Only communication within the rank's window of the listed ratio counts. The window is extended
+    to the start of the iteration's first receive if that is earlier. If an iteration has no such
+    window, it is measured from its first to its last work.
 
     Args:
-        stretch: Whole pipelines of a run.
-        receives: Receives of its operations.
-        collective_idle_ns: Idle time of ranks in the windows while a collective moved data or may
-            have moved data, shape (iterations, ranks).
+        stretch: Complete pipelines of a run.
+        receives: Receives of the operations of the stretch.
+        collective_idle_ns: Idle time of each rank in its window during which a collective moved or
+            may have moved data, shape (iterations, ranks).
     """
     operations, running, extents = stretch.operations, stretch.running, stretch.extents
     window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape

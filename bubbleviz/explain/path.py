@@ -1,15 +1,16 @@
-"""The graph of an iteration, and its critical path.
+"""Build the graph of an iteration and find its critical path.
 
-Each piece of work starts some delay after the last piece of work that it follows has ended. It
-follows the operation before it on its rank, the transfers of its inputs from other ranks, and
-collectives, in which data moves once the last member has entered::
+Each piece of work starts after its last predecessor has ended, with an optional delay. Its
+predecessors are the previous operation of its rank, the transfers of its inputs from other ranks,
+and collectives. A collective moves data once the last member has entered::
 
     rank 0   ├── F0 ──┼── F1 ──┤ ...  ├── B7 ──┤▒ waits ▒│▓ all-reduce ▓┤├ Optimizer ┤
                       └transfer┐
     rank 1                     └delay├── F0 ──┤ ... ├─ B7 ─┤▓ all-reduce ▓┤├ Optimizer ┤
 
-The critical path goes backwards from the end of the iteration, always to the work that ended last.
-Through a collective it goes to the member that entered last, on any rank::
+The critical path is found backwards from the end of the iteration: from each piece of work to the
+predecessor that ended last. From a collective it continues at the member that entered last, which
+may be on another rank::
 
     rank 0   ██ F0 ██                      ██ B0 ██             ▓ all-reduce ▓█ Optimizer █
                     │                      │       │            │
@@ -55,16 +56,16 @@ class Graph:
     Attributes:
         work: Operations, then collectives, then transfers. A transfer starts at the end of its
             producer.
-        dependencies: The rows that each row of the work follows.
+        dependencies: Pairs of rows, of a piece of work and a predecessor of it.
         replay: The work in the order in which it is replayed.
         operation_rows: Row in the operations table of each operation of the work.
-        is_counted: Mask of the rows that are a forward or backward.
-        duration_ns: Time that each row takes itself, without waiting.
-        delay_ns: Time from the end of everything that a row follows, or from the start of the
-            iteration, to the start of the row.
-        follows: Mask of the rows that follow any other row.
-        delay_by_cause_ns: Part of each row's delay that has each cause, shape (rows, causes); 0 for
-            rows that are not operations.
+        is_counted: Mask of the forwards and backwards.
+        duration_ns: Duration of each row without waiting.
+        delay_ns: Time from the end of the last predecessor of each row to its start. Without a
+            predecessor, it counts from the start of the iteration.
+        follows: Mask of the rows that have a predecessor.
+        delay_by_cause_ns: Delay of each row by cause, shape (rows, causes). Rows that are not
+            operations are 0.
     """
 
     work: Work
@@ -79,20 +80,19 @@ class Graph:
 
     @property
     def is_transfer(self) -> Bools:
-        """Mask of the rows that are a transfer between two ranks."""
+        """Mask of the transfers between two ranks."""
         return has_role(self.work.role, POINT_TO_POINT)
 
     @property
     def is_collective(self) -> Bools:
-        """Mask of the rows that are a collective."""
+        """Mask of the collectives."""
         return self.work.communicates & ~self.is_transfer
 
 
 def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     """Build the graph of one iteration.
 
-    Collectives are left out if the clocks of their members are so far off that a collective seems
-    to wait for itself.
+    If clock errors make a collective wait for itself, the graph is built without collectives.
 
     Args:
         run: The operations of all ranks.
@@ -125,20 +125,22 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
 
 
 def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
-    """Divide the delay of each row by the cause of the idle time in it, shape (rows, causes).
+    """Split the delay of each row by the causes of the idle time in it.
+
+    The result has shape (rows, causes).
 
     Args:
         work: The work of the iteration.
         delay_ns: Delay of each row.
-        delayed: The rows to divide; all other rows are 0.
+        delayed: Rows whose delays are split. The other rows of the result are 0.
         idle: Idle intervals of all ranks.
     """
     end_ns = work.end_ns[delayed]
     since_ns = np.minimum(work.start_ns[delayed] - delay_ns[delayed], end_ns)
     divided_ns = np.zeros((len(work), len(Cause)), np.int64)
     divided_ns[delayed] = sum_idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
-    # An operation that begins with work that needs no input has idle time after its start. The
-    # causes take no more than the delay, in their order.
+    # An operation that starts with work that needs no input is also idle after its start. So causes
+    # are added up in their order until they reach the delay.
     taken_before_ns = np.cumsum(divided_ns, axis=1) - divided_ns
     left_ns = np.maximum(delay_ns, 0)[:, None] - taken_before_ns
     return np.clip(divided_ns, 0, np.maximum(left_ns, 0))
@@ -156,10 +158,10 @@ def build_work(
     Args:
         run: The operations of all ranks.
         included: Mask of the iterations.
-        tokens: Pairs of operations in which one waits for the token of the other.
+        tokens: Pairs of operations, of which the first waits for the token of the second.
         collectives: Collectives of all ranks.
-        turns: The operation whose turn on its rank each operation takes, or None if each takes its
-            own.
+        turns: For each operation, the operation whose position in the order of the rank it takes,
+            or None for the measured order.
     """
     operations = run.operations
     rows = find_computing_rows(operations, included)
@@ -168,7 +170,7 @@ def build_work(
     messages = replace(messages, has_transfer=np.zeros(len(messages), bool))
     separate = select_outer_collectives(collectives, operations, included)
     work = build_work_table(run, rows, messages, separate)
-    # An operation that seems to run before its producer (clocks can be off) cannot follow it.
+    # Clock errors can make an operation start before its producer. Such messages are left out.
     position = np.empty(len(rows), np.int64)
     by_time = sort_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
     position[by_time] = np.arange(len(rows))
@@ -191,13 +193,14 @@ def build_work(
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
     """Build the transfer of each message, which starts at the end of its producer.
 
-    No transfer takes longer than the time from the last producer of an operation to its start.
+    The duration of a transfer is limited to the time between the end of the consumer's last
+    producer and the start of the consumer.
 
     Args:
         run: The operations of all ranks.
-        work: The work without transfers; its first rows are operations.
-        messages: The messages between these operations.
-        row_of_work: Row in the work of each operation of the run.
+        work: Work without transfers. Its first rows are operations.
+        messages: Messages between these operations.
+        row_of_work: Row in ``work`` of each operation of the run, or -1 if it is not included.
     """
     producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
     start_ns = work.end_ns[producer]
@@ -215,11 +218,12 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_wo
 
 
 def _measure_transfers(run: ReplayedRun) -> Ints:
-    """Return how long the input of each operation was in transfer.
+    """Estimate how long the transfer of each operation's input took.
 
-    A receive that waited for its input shows the transfer time. Other receives began late
-    themselves (before a bottleneck all do), or were not recorded. Their transfer takes the median
-    of their virtual stage and direction or, if no receive of these waited, that of the run.
+    The transfer time can be measured only if the receive waited for its input. Other receives
+    started late (as all receives of the stage before a bottleneck do) or were not recorded. Their
+    transfers get the median of their virtual stage and direction, or the median of the run if no
+    receive of that stage and direction waited.
     """
     operations = run.operations
     receives = run.explained().receives
@@ -239,12 +243,12 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
 
 @dataclass(frozen=True)
 class PathPart:
-    """A part of the critical path: the work of one rank in one phase, or one cause of delay.
+    """A part of the critical path: the work of one rank in one phase, or its delay by one cause.
 
     Attributes:
         rank: Index of the rank.
-        what: Printed name of the phase, of the kind of collective, or of the cause.
-        time_ns: Time that this part takes of the path.
+        what: Printed name of the phase, the kind of collective, or the cause.
+        time_ns: Total time of this part on the path.
         count: Number of operations, collectives or delays in this part.
     """
 
@@ -260,7 +264,7 @@ class PathCollective:
 
     Attributes:
         what: Printed name of the kind of collective.
-        last_rank: Rank that entered the collective last, from which the path comes.
+        last_rank: Rank that entered the collective last, and on which the path reaches it.
         rank: Rank on which the path continues.
         start_ns: Time at which the last rank entered.
         end_ns: Time at which ``rank`` left.
@@ -275,18 +279,18 @@ class PathCollective:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The chain of work that bounds an iteration, each delayed only by what comes before it.
+    """The chain of work that determines how long an iteration takes, and its operations' slack.
 
     Attributes:
         iteration: Index of the iteration.
-        operations: Rows of the operations of the chain, in order.
-        length_ns: Time from the start of the chain to the end of the iteration, including its
+        operations: Rows of the operations on the path, in order of time.
+        length_ns: Time from the start of the path to the end of the iteration, including its
             optimizer.
-        parts: What the length consists of, the largest first.
-        collectives: Collectives on the path, in order.
+        parts: Parts that add up to the length, the largest first.
+        collectives: Collectives on the path, in order of time.
         replayed: Rows of the iteration's operations whose slack is known, ascending.
-        slack_ns: How much later each of these could end without a longer iteration, all else as
-            measured.
+        slack_ns: For each row of ``replayed``, how much later it could end without making the
+            iteration longer.
     """
 
     iteration: int
@@ -325,12 +329,14 @@ def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> Cri
 
 
 def _walk_back(graph: Graph) -> tuple[Ints, Ints]:
-    """Walk from the end of the iteration backwards, and return the steps in order of time.
+    """Find the steps of the critical path backwards from the end of the iteration.
+
+    Steps are returned in order of time. A step through a collective begins at its last member and
+    ends at the member on which the path continues. In any other step both are the same row.
 
     Returns:
-        entered: The row that began last in each step: of a collective its last member, else the
-            row itself.
-        left: The row that ended in each step.
+        entered: Row at which each step begins.
+        left: Row at which each step ends.
     """
     work, closing = graph.work, graph.replay.rows[graph.replay.closing]
     last_member, predecessor = _find_last_members(work), _find_last_predecessors(graph)
@@ -346,9 +352,10 @@ def _walk_back(graph: Graph) -> tuple[Ints, Ints]:
 
 
 def _find_last_members(work: Work) -> Ints:
-    """Return the member that entered last of the meeting of each row; at ties the row itself.
+    """Return for each row the member of its collective that entered last.
 
-    Rows without a meeting return themselves.
+    A row that entered at the same time as the last member returns itself, and so do rows that are
+    not a collective with known members.
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -359,9 +366,9 @@ def _find_last_members(work: Work) -> Ints:
 
 
 def _find_last_predecessors(graph: Graph) -> Ints:
-    """Return the row that ended last of those that each row follows, or -1 if it follows none.
+    """Return the predecessor of each row that ended last, or -1 if it has no predecessor.
 
-    At ties it is one of the same rank, and then one that computed.
+    At equal ends, a predecessor of the same rank wins, then one that computes.
     """
     work, row, predecessor = graph.work, graph.dependencies.after, graph.dependencies.before
     same_rank = (work.rank[row] == work.rank[predecessor]).astype(np.int64)
@@ -371,7 +378,7 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
 
 def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
-    """Return the row of each group that comes last in the order of some columns."""
+    """Return the last row of each group when rows are sorted by the columns, in order of groups."""
     order = sort_rows(group, *columns)
     ordered = group[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(order)]
@@ -379,7 +386,13 @@ def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
 
 
 def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathCollective]:
-    """Yield the collectives of a chain; see :func:`_walk_back`."""
+    """Yield the collectives of a path.
+
+    Args:
+        graph: The graph of the iteration.
+        entered: Row at which each step of the path begins.
+        left: Row at which each step ends.
+    """
     work = graph.work
     is_collective = graph.is_collective[left]
     entered, left = entered[is_collective], left[is_collective]
@@ -395,16 +408,16 @@ def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathC
 
 
 def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> list[PathPart]:
-    """Return the parts of a chain: work by rank and kind, and delays by rank and cause.
+    """Return the parts of a path, sorted by time: work by rank and kind, delays by rank and cause.
 
     Args:
         work: The work of the iteration.
-        entered: The row that began last in each step of the chain.
-        left: The row that ended in each step.
+        entered: Row at which each step of the path begins.
+        left: Row at which each step ends.
         idle: Idle intervals of all ranks.
     """
     start_ns, end_ns = work.start_ns[entered], work.end_ns[left]
-    # A step can begin before the step that it follows has ended: no time counts twice.
+    # A step can begin before the previous step has ended. Overlapping time is counted once.
     until_ns = np.maximum.accumulate(end_ns)
     since_ns = np.append(start_ns[:1], until_ns[:-1])
     delay_ns = np.maximum(start_ns - since_ns, 0)
@@ -425,7 +438,7 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
 
 
 def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield the ranks and times of the steps of each printed kind of work."""
+    """Yield each printed kind of work, with the rank and time of each of its steps."""
     label_of_kind = [
         Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
         for kind in work.kinds
@@ -441,7 +454,7 @@ def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[
 def _sum_delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield the ranks and times of the delays of each cause, then of those without a cause."""
+    """Yield each cause with the ranks and times of its delays, then the delays without a cause."""
     cause_ns = sum_idle_by_cause(idle, rank, since_ns, since_ns + delay_ns)
     other_ns = delay_ns - cause_ns.sum(axis=1)
     labels = [*(cause.label for cause in Cause), "other work"]

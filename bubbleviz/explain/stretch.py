@@ -1,12 +1,12 @@
-"""Stretches: complete pipelines of a run, as many as fit the caches of a core.
+"""Split a run into stretches: groups of complete pipelines that fit the caches of a core.
 
-Each stretch is explained on its own. Ranks are in the order of their pipelines, and operations in
-the order of their ranks, so a stretch is a slice of every table. The little that it needs to know
-of other stretches is given to it::
+Each stretch is explained independently. Ranks are sorted by pipeline and operations by rank, so a
+stretch is a contiguous slice of every table. It also gets the little information about other
+stretches that its explanation needs::
 
     operations   ├─ pipelines 0 to 3 ─┼─ pipelines 4 to 7 ─┼─ pipelines 8 to 11 ─┤
                        stretch 0            stretch 1             stretch 2
-    given        windows, when iterations end and begin, how collectives split
+    shared       windows, starts and ends of iterations, waiting times of collectives
 
 If the pipeline of any rank is unknown, the run is a single stretch.
 """
@@ -36,42 +36,42 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: Approximate number of operations of a stretch.
+#: Approximate maximum number of operations in a stretch.
 MOST = 150_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stretch:
-    """Some complete pipelines of a run, with ranks and rows of operations counted from 0.
+    """One or more complete pipelines of a run, with ranks and operation rows counted from 0.
 
     Attributes:
         first_rank: Index of its first rank in the run.
         first_row: Row of its first operation in the run.
-        ranks: The ranks, with their indices in the run.
-        operations: Operations of the ranks, without names, which may be millions.
-        busy: When the operations keep the ranks busy.
-        running: How long kernels and copies ran.
-        unattributed: Compute outside every operation.
-        exposed: When collectives ran and no operation.
-        overheads: When the profiler delayed a rank.
-        unrecorded: When a rank may have run work that was launched and not recorded.
-        hosts: What launching threads did, in order of the operation that was launched late.
-        collectives: Collectives, split into waiting and moving. Operations from
-            ``len(operations)`` on are in ``elsewhere``.
-        elsewhere: Rows of the run: operations of other stretches that collectives waited for.
+        ranks: The ranks of the stretch.
+        operations: Operations of the ranks, without names, of which there may be millions.
+        busy: Intervals in which operations keep the ranks busy.
+        running: Running times of kernels and copies.
+        unattributed: Intervals of compute outside every operation.
+        exposed: Intervals in which collectives ran but no operation did.
+        overheads: Intervals in which the profiler delayed a rank.
+        unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
+        hosts: Activities of launching threads, sorted by the operation that was launched late.
+        collectives: Collectives, split into waiting and moving data. Operation row
+            ``len(operations) + i`` refers to ``elsewhere[i]``.
+        elsewhere: Rows in the run of the operations of other stretches that collectives waited for.
         collective_gap_ns: Same as in :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
-        extents: First starts and last ends.
+        extents: First start and last end of the work of each iteration and rank.
         windows: The measurement window of each ratio, keyed by ratio name.
-        kept: Mask of the ranks whose tables of operations are kept.
+        kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
         averaged: Mask of the iterations of the run that are averaged.
         ended_ns: Time when each iteration had ended on all ranks of the run, or the earliest
             possible time if unknown.
-        begun_ns: Time when the next iteration began on any rank, or the latest possible time if
+        begun_ns: Time when the first rank began the next iteration, or the latest possible time if
             unknown.
         listed: Name of the ratio whose bubbles are listed.
-        forward: Whether the run only goes forward.
-        stages_known: Whether the virtual stages of the operations are known to be right.
-        passing: Whether operations of several ranks of the run take inputs from other ranks.
+        forward: Whether the run has forwards only (inference).
+        stages_known: Whether no operation contradicts the virtual stages.
+        passing: Whether at least two ranks of the run have forwards or backwards.
         ends_early: Whether stages may be missing after the last one in the profiles.
     """
 
@@ -110,14 +110,14 @@ def split_into_stretches(
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        is_kept: Mask of the ranks whose tables of operations are kept, or None for all. If the run
-            is a single stretch, all are kept.
+        is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. If
+            the run is a single stretch, all ranks are kept.
     """
     phase = run.operations.phase
     taking = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
     has_several_ranks = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
     ended_ns, begun_ns = _find_ends_and_starts(counts)
-    # Bubbles of the headline are listed, or of another ratio that ranks have.
+    # List the bubbles of the headline ratio, or else of the first ratio with a window.
     names = (counts.headline, *(ratio.name for ratio in list_ratios()))
     names_with_windows = (
         n for n in names if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
@@ -145,7 +145,7 @@ def split_into_stretches(
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
         waits = rank_slices.take_ranks(collectives, ranks)
-        # Rows of other stretches are numbered after the rows of this one.
+        # Operations of other stretches are numbered after those of this stretch.
         last = waits.last_operation
         is_elsewhere = (last != NONE) & ((last < row) | (last >= row + len(operations)))
         elsewhere = find_distinct(last[is_elsewhere])
@@ -176,14 +176,15 @@ def split_into_stretches(
 
 
 def has_contradicted_stages(run: Run) -> bool:
-    """Return whether the operations contradict the given order of stages."""
+    """Return whether a limitation of the run says that operations contradict the stage order."""
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration had ended on all ranks, and when the next one began on any rank.
+    """Return the last end of each iteration and the first start of the next, over all ranks.
 
-    If clocks cannot be compared, these are the earliest and the latest possible time.
+    For iterations whose clocks cannot be compared, these are ``NEVER`` and the largest integer. The
+    last iteration has no next one and also gets the largest integer.
     """
     extents, always = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:

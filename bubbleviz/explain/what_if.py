@@ -1,4 +1,4 @@
-"""What if another schedule had run: an iteration under other schedules, at its measured times."""
+"""Simulate the typical iteration under other schedules, with its measured times."""
 
 from __future__ import annotations
 
@@ -34,33 +34,31 @@ from bubbleviz.schedules.measured_times import MeasuredTimes, collect_times
 from bubbleviz.schedules.microbatch_order import order_microbatches
 from bubbleviz.schedules.plan import Plan
 
-#: Minimum share of the window that the best schedule saves.
+#: Minimum fraction of the window that the best schedule must save.
 _MIN_SPEEDUP = 0.01
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Other schedules at the times of the typical iteration.
+    """Schedules simulated with the times of the typical iteration.
 
     Attributes:
-        measured: Times of the run, or None if the run does not show them.
-        rows: The order that ran as measured, the same order without delays, then schedules, the
-            best first.
-        same: The recognised schedule (or the given plan), simulated, or None if there is none.
-        reason: Why there are no rows, or "" if there are.
-        window: Ratio whose window is compared: ``schedule``, the makespan, or ``stage``, the
-            longest of the ranks' own windows, if consecutive iterations overlap. Training then
-            waits for its period, of which the simulation of one iteration gives only this lower
-            bound.
-        ideal: The order of ``same``, or of 1F1B if it is unknown, with equal stages and free
-            transfers, or None if neither can be simulated.
-        fastest_other: The fastest schedule that fits in the memory and is not the one that ran, or
-            None if there is none or others are not simulated.
+        measured: Times of the run, or None if they could not be determined.
+        rows: The order that ran as measured, the same order without delays (if known), then
+            schedules, the best first.
+        same: Simulation of the recognised schedule or the given plan, or None if there is none.
+        reason: Reason why there are no rows, or "" if there are rows.
+        window: Ratio whose window is compared. ``schedule`` is the makespan. ``stage``, the longest
+            window of a rank, is used if consecutive iterations overlap: the simulation of one
+            iteration then gives only this lower bound of the period.
+        ideal: The order of ``same``, or of 1F1B if it is unknown, simulated with equal stages and
+            free transfers, or None if neither can be simulated.
+        fastest_other: The fastest schedule that fits in memory and is not the one that ran, or None
+            if there is none or other schedules were not simulated.
         best: Simulation of the fastest other schedule, or None if it does not save time.
-        limit_bytes: Memory of a device that schedules are compared with, or None if they are
-            compared with that of the run.
-        reordered: Order of microbatches of unequal length in which ``same`` is shortest, and the
-            share of its makespan that this saves, or None if they are of equal length.
+        limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
+        reordered: If microbatches have unequal lengths, their order in which ``same`` is shortest
+            and the fraction of its makespan that this order saves, else None.
     """
 
     measured: MeasuredTimes | None
@@ -76,20 +74,20 @@ class WhatIf:
 
     @property
     def as_measured(self) -> Choice | None:
-        """The order that ran, as measured, or None if there are no rows."""
+        """The row of the order that ran, as measured, or None if there are no rows."""
         return next((row for row in self.rows if row.schedule == MEASURED), None)
 
     @property
     def without_delays(self) -> Choice | None:
-        """The order that ran without delays, or None if it is unknown or iterations overlap."""
+        """The row of the same order without delays, or None if unknown or iterations overlap."""
         return next((row for row in self.rows if row.schedule == NO_DELAY), None)
 
     @property
     def base_ms(self) -> float | None:
-        """Makespan without delays of the order that ran, in ms, or None if it is unknown.
+        """Makespan in ms of the order that ran, without delays, or None if it is unknown.
 
-        Other schedules are simulated at mean times, so the order that ran is simulated at these
-        times, too. Only an order that cannot be simulated is replayed, at its varying times.
+        It comes from a simulation at mean times, like the makespans of other schedules. Only if the
+        order cannot be simulated, it comes from a replay at the measured times.
         """
         if self.same is not None:
             return self.same.makespan_ms
@@ -112,16 +110,16 @@ def ask_what_if(
     with_all_schedules: bool = True,
     memory: DeviceMemory | None = None,
 ) -> WhatIf:
-    """Return how long the typical iteration would take under other schedules.
+    """Simulate how long the typical iteration would take under other schedules.
 
     Args:
         ranks: The ranks, by index.
         operations: Operations of all ranks.
         counts: The counted iterations.
         explanation: Explanation of the run, with phase times and changes.
-        recognised: The recognised schedule, or None if nothing was recognised.
+        recognised: The recognised schedule, or None if recognition did not run.
         plan: The plan of the run, or None for the recognised schedule.
-        with_all_schedules: Whether to simulate every schedule instead of the recognised one alone.
+        with_all_schedules: Whether to simulate all schedules or only the recognised one.
         memory: Memory of the devices in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -141,7 +139,7 @@ def ask_what_if(
     except BubblevizError as error:
         return unknown(str(error))
     if _has_uneven_microbatches(explanation):
-        # A long microbatch is as long under any schedule.
+        # The relative lengths of microbatches do not depend on the schedule.
         lengths = get_lengths(operations, shown.index, shown.microbatches or 0)
         measured = replace(measured, times=replace(measured.times, lengths=lengths))
     peak = max(_measure_peaks(ranks, operations, shown), default=0.0)
@@ -169,15 +167,15 @@ def _compare_with_run(
     with_all_schedules: bool,
     by_makespan: bool,
 ) -> WhatIf:
-    """Compare schedules with the order that ran.
+    """Simulate schedules and compare them with the order that ran.
 
     Args:
         measured: Times of the run.
-        rows: The order that ran as measured, and perhaps without delays.
+        rows: Rows of the order that ran: as measured, and without delays if that is known.
         name: Name of the recognised schedule, or None if it is unknown.
         plan: The plan of the run, or None for the recognised schedule.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        with_all_schedules: Whether to simulate every schedule instead of the recognised one alone.
+        with_all_schedules: Whether to simulate all schedules or only the recognised one.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
     rules = [
@@ -188,7 +186,7 @@ def _compare_with_run(
     if plan is None:
         same = next((ideal for choice, ideal in compared if choice.schedule == name), None)
     else:
-        with suppress(BubblevizError):  # A plan of other sizes.
+        with suppress(BubblevizError):  # The plan has other sizes than the run.
             same = simulate_plan(plan, measured.times)
     reordered = None
     if (
@@ -220,7 +218,7 @@ def _compare_with_run(
 
 
 def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | None:
-    """Return the fastest schedule that fits and is not the one that ran, or None if none fits.
+    """Return the fastest schedule that fits in memory and is not the one that ran, or None.
 
     Args:
         choices: Schedules, the fastest first.
@@ -244,7 +242,7 @@ def _list_measured_choices(
         measured: Times and sizes of the run.
         shown: The typical iteration.
         explanation: Explanation of the run, with changes.
-        peak: Maximum number of microbatches that a rank held.
+        peak: Maximum number of microbatches whose activations a rank held at once.
     """
     changes = {change.name: change for change in explanation.changes}
     whole, without = changes[MEASURED], changes[NO_DELAY]
@@ -278,9 +276,10 @@ def _list_measured_choices(
 def _measure_peaks(
     ranks: tuple[Rank, ...], operations: Operations, iteration: Iteration
 ) -> Iterator[float]:
-    """Yield for each rank the maximum number of microbatches whose F has run and whose W has not.
+    """Yield for each rank the maximum number of microbatches whose activations it held at once.
 
-    A BW, or a B of a microbatch without a W, counts as a W.
+    Activations are held from the end of the F to the end of the W. If a microbatch has no W, they
+    are held to the end of its BW or B. The number of model chunks divides the count.
     """
     ran = operations.take(
         (operations.iteration == iteration.index)
@@ -299,19 +298,19 @@ def _measure_peaks(
     chunks = max(1, len(find_distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
-        # Operations that free memory come first among those that end at the same time.
+        # At equal ends, operations that free memory come first.
         order = rows[sort_rows(end_ns[rows], change[rows])]
         yield float(np.cumsum(change[order]).max(initial=0)) / chunks
 
 
 def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
-    """Return 1 for operations that start to hold activations, -1 for those that free them, else 0.
+    """Return 1 for operations that allocate activations, -1 for those that free them, else 0.
 
     Args:
         rank: Rank of each operation.
-        chunk: Its model chunk.
-        microbatch: Its microbatch.
-        phase: Its phase.
+        chunk: Model chunk of each operation.
+        microbatch: Microbatch of each operation.
+        phase: Phase of each operation.
     """
     passes = group_rows(rank, chunk, microbatch).of_row
     is_split = np.isin(passes, passes[phase == Phase.W])

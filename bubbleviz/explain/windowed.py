@@ -1,7 +1,8 @@
-"""A run, its counts and their explanation, cut to the iterations of a window.
+"""Restrict a run, its counts and its explanation to the iterations of a window.
 
-Clocks, stages, overlap of iterations, and the start of the iteration after the window (where the
-last period ends) come from the whole capture. Only the contents of the report are cut.
+Clock corrections, stages, the overlap of iterations, and the end of the last period (the start of
+the iteration after the window) are still determined from the whole capture. Only the contents of
+the report are restricted.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTi
 def _select_rows(
     explained: Callable[[], ExplainedRows], number: Ints, row: Ints, operations: Operations
 ) -> ExplainedRows:
-    """Return explained rows with the bubbles and receives of a window.
+    """Return the bubbles and receives inside a window, with their rows renumbered.
 
     Args:
         explained: Function that returns the rows of the run.
-        number: New index of each iteration, or -1 if it is outside. The last entry, for -1, is -1.
-        row: New row of each operation, likewise.
+        number: New index of each iteration, or -1 if it is outside the window. An additional last
+            entry of -1 maps the index -1 to itself.
+        row: New row of each operation, with the same conventions.
         operations: Operations inside the window.
     """
     all_rows = explained()
     receives = all_rows.receives.take(row[all_rows.receives.operation] >= 0)
     bubbles = all_rows.bubbles.take(number[all_rows.bubbles.iteration] >= 0)
-    # They keep no references to operations outside it.
+    # References to operations outside the window become -1.
     bubbles = renumber(bubbles, row.__getitem__)
     bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
     receives = renumber(receives, row.__getitem__)
@@ -55,7 +57,9 @@ def _select_rows(
 def select_window(
     window: Window | None, run: Run, counts: Counts, explanation: Explanation
 ) -> tuple[Run, Counts, Explanation]:
-    """Return a run, its counts and their explanation, cut to the iterations inside a window.
+    """Restrict a run, its counts and its explanation to the iterations inside a window.
+
+    All three are returned unchanged if every iteration is inside.
 
     Args:
         window: Window of the report, or None for the whole run.
@@ -70,7 +74,7 @@ def select_window(
         np.flatnonzero(is_inside),
         np.append(is_inside, False)[run.operations.iteration],
     )
-    # The new number of each iteration and operation; -1 for others, and for -1.
+    # New number of each iteration and operation, or -1 if outside. The last entry maps -1 to -1.
     number, row = (
         np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (is_inside, kept)
     )
@@ -114,7 +118,7 @@ def select_window(
 
 
 def _select_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
-    """Return the rows of some iterations of columns with shape (iterations, ...)."""
+    """Return a table of columns of shape (iterations, ...), restricted to the given iterations."""
     selected: dict[str, Any] = {
         n: None if column is None else column[iterations] for n, column in vars(columns).items()
     }
@@ -142,9 +146,9 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
         counts: The ratios of the run.
         iterations: Indices of the iterations that are kept.
         number: New index of each iteration, or -1 if it is left out. The last entry, for -1, is -1.
-        row: New row of each operation, likewise.
+        row: New row of each operation, with the same conventions.
     """
-    # From the first start to the last end of the windows of all ratios.
+    # Interval times are clipped to the hull of all ratios' windows.
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
     starts, end_times = [extents.first_ns[present]], [extents.step_last_ns[present]]
     for window in counts.windows.values():
