@@ -107,14 +107,14 @@ def build(into: Path) -> list[Path]:
 def _build_once(folder: Path) -> list[Path]:
     """Build everything into subfolders; return the source archive, then the wheels."""
     folder.mkdir()
-    (archive,) = _built("sdist", ROOT, folder / "sdist", {})
+    (archive,) = _build("sdist", ROOT, folder / "sdist", {})
     shutil.unpack_archive(archive, folder)
     source = folder / archive.name.removesuffix(".tar.gz")
     if any(source.rglob("libbubbleviz.*")):
         raise ReleaseError(f"{archive.name}: contains a compiled library")
     files = [archive]
     for platform in (_PURE, *TARGETS):
-        wheels = _built("wheel", source, folder / platform, _environment(platform, folder))
+        wheels = _build("wheel", source, folder / platform, _build_environment(platform, folder))
         if [wheel.stem.rpartition("-")[2] for wheel in wheels] != [platform]:
             raise ReleaseError(f"{wheels} is no wheel of {platform}")
         check_wheel(wheels[0])
@@ -122,7 +122,7 @@ def _build_once(folder: Path) -> list[Path]:
     return files
 
 
-def _environment(platform: str, folder: Path) -> Mapping[str, str]:
+def _build_environment(platform: str, folder: Path) -> Mapping[str, str]:
     """Return the environment variables that build a wheel for a platform."""
     if platform == _PURE:
         return {"BUBBLEVIZ_PLATFORM": platform}
@@ -137,7 +137,7 @@ def _environment(platform: str, folder: Path) -> Mapping[str, str]:
     }
 
 
-def _built(kind: str, source: Path, into: Path, variables: Mapping[str, str]) -> list[Path]:
+def _build(kind: str, source: Path, into: Path, variables: Mapping[str, str]) -> list[Path]:
     """Build a source archive or a wheel and return the files."""
     run = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)],

@@ -36,7 +36,7 @@ _PROGRESS = 1_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the inputs of some seeds and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     if unknown := set(options.kind) - set(KINDS):
         print(f"unknown kinds {sorted(unknown)}; the kinds are {', '.join(KINDS)}", file=sys.stderr)
         return 2
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if progress.counts.problems else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/fuzz_commands.py",
         description=__doc__,

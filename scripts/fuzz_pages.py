@@ -154,7 +154,7 @@ def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     ]
 
 
-def _fuzz(seconds: float, seed: int) -> Counter[str]:
+def _run_fuzzing(seconds: float, seed: int) -> Counter[str]:
     """Compare damaged files for a time; end the run at the first difference."""
     counts: Counter[str] = Counter()
     end_s = time.monotonic() + seconds
@@ -214,7 +214,7 @@ def main() -> None:
     functions = _load_sanitized()
     # Decode with this library instead of the installed one.
     library._load_once = lambda: functions  # type: ignore[assignment]  # a function without a cache
-    for outcome, count in _fuzz(seconds, seed).items():
+    for outcome, count in _run_fuzzing(seconds, seed).items():
         print(f"{count:10,} {outcome}")
 
 

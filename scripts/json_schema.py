@@ -48,13 +48,13 @@ def _describe(definition: dict[str, Any]) -> None:
     """Move what a docstring says about attributes to the properties."""
     docstring = inspect.cleandoc(definition.get("description", ""))
     introduction, _, attributes = docstring.partition("\n\nAttributes:\n")
-    definition["description"] = _plain(introduction.partition("\n\n")[0])
+    definition["description"] = _format_sentence(introduction.partition("\n\n")[0])
     for name, text in _ATTRIBUTE.findall(attributes):
         if name in definition["properties"]:
-            definition["properties"][name]["description"] = _plain(text)
+            definition["properties"][name]["description"] = _format_sentence(text)
 
 
-def _plain(text: str) -> str:
+def _format_sentence(text: str) -> str:
     """Return a sentence of a docstring on one line, in terms of JSON and without references."""
     sentence = " ".join(_REFERENCE.sub("", text).split())
     return re.sub(r"\bNone\b", "null", sentence).replace("``", "")

@@ -78,7 +78,7 @@ RECIPES = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the profiles of the command line."""
-    parser = _parser()
+    parser = _build_parser()
     options = parser.parse_args(arguments)
     if options.all:
         write_all(options.directory)
@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with one option per field of a planting."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,11 +109,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="write every fixture of the repository")
     parser.add_argument("--recipe", choices=sorted(RECIPES), help="start from this fixture")
     for field in fields(Planting):
-        parser.add_argument("--" + field.name.replace("_", "-"), **_option(field))
+        parser.add_argument("--" + field.name.replace("_", "-"), **_make_option(field))
     return parser
 
 
-def _option(field: Field[Any]) -> dict[str, Any]:
+def _make_option(field: Field[Any]) -> dict[str, Any]:
     """Return the arguments of the option for a field. Options that are not given stay None."""
     if isinstance(field.default, bool):
         return {"action": argparse.BooleanOptionalAction, "default": None}
@@ -131,7 +132,7 @@ def write_all(directory: Path) -> None:
     for name, recipe in RECIPES.items():
         truth = plant(recipe.planting, directory / name)
         _write_truth(truth, directory / name)
-        sections.append(_section(name, recipe, truth, directory / name))
+        sections.append(_format_section(name, recipe, truth, directory / name))
     (directory / "README.md").write_text(_INTRODUCTION + "\n".join(sections), encoding="utf-8")
 
 
@@ -147,7 +148,7 @@ writes the same bytes again (the same content with another version of SQLite):
 """
 
 
-def _section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
+def _format_section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
     """Return the section of the README about a fixture."""
     default = Planting()
     changed = {
@@ -155,7 +156,7 @@ def _section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
         for field in fields(Planting)
         if getattr(recipe.planting, field.name) != getattr(default, field.name)
     }
-    options = " ".join(_as_option(key, value) for key, value in changed.items())
+    options = " ".join(_format_option(key, value) for key, value in changed.items())
     lines = [
         f"## {name}",
         "",
@@ -178,7 +179,8 @@ def _section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
     return "\n".join([*lines, ""])
 
 
-def _as_option(name: str, value: object) -> str:
+def _format_option(name: str, value: object) -> str:
+    """Return an option and its value as on the command line."""
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return flag

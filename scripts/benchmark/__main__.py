@@ -107,7 +107,7 @@ class Setup:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     if options.tiny:
         options.sizes, options.rounds = ["4k"], 1
     folder = options.folder.resolve()
@@ -134,10 +134,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "sizes", nargs="*", default=["200k", "2M"], type=_size, metavar="SIZE",
+        "sizes", nargs="*", default=["200k", "2M"], type=_parse_size, metavar="SIZE",
         help="number of kernels, such as 200k, 2M or 10M (default: 200k 2M)",
     )  # fmt: skip
     parser.add_argument(
@@ -150,9 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         "tables (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--jobs", nargs="+", type=_positive, default=[1, 2], help="threads (default: 1 2)"
+        "--jobs", nargs="+", type=_parse_positive, default=[1, 2], help="threads (default: 1 2)"
     )
-    parser.add_argument("--rounds", type=_positive, default=3, help="default: 3")
+    parser.add_argument("--rounds", type=_parse_positive, default=3, help="default: 3")
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "build" / "bench",
         help="folder of the generated profiles, which are reused (default: build/bench)",
@@ -161,13 +162,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _size(text: str) -> str:
+def _parse_size(text: str) -> str:
     if not _SIZE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 200k or 2M")
     return text
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not positive")
@@ -235,6 +236,14 @@ def _check_result(profile: Profile, setup: Setup) -> None:
 def _format_row(
     profile: Profile, setup: Setup, scans: Sequence[Cost], runs: Sequence[Cost]
 ) -> tuple[str, ...]:
+    """Return the cells of a table row: the setup, its times, and its memory with their limits.
+
+    Args:
+        profile: The measured profile.
+        setup: The reader and the number of threads.
+        scans: Costs of scanning the file, one per round.
+        runs: Costs of analyzing the file, one per round.
+    """
     kind = profile.recipe.kind
     ratio = median(run.wall_s / scan.wall_s for scan, run in zip(scans, runs, strict=True))
     is_limited = setup.reader == "compiled"

@@ -53,7 +53,7 @@ def measure_command(command: Sequence[str], variables: Mapping[str, str] | None 
             process = subprocess.Popen(
                 command,
                 cwd=_FOLDER,
-                env=_environment(variables),
+                env=_build_environment(variables),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -65,7 +65,7 @@ def measure_command(command: Sequence[str], variables: Mapping[str, str] | None 
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
-            _fail(command, process.returncode, errors.read().decode(errors="replace"))
+            _raise_failure(command, process.returncode, errors.read().decode(errors="replace"))
     # macOS reports bytes, Linux kilobytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, unit * usage.ru_maxrss)
@@ -80,23 +80,23 @@ def read_output(command: Sequence[str], variables: Mapping[str, str] | None = No
     run = subprocess.run(
         command,
         cwd=_FOLDER,
-        env=_environment(variables),
+        env=_build_environment(variables),
         capture_output=True,
         text=True,
         check=False,
     )
     if run.returncode:
-        _fail(command, run.returncode, run.stderr)
+        _raise_failure(command, run.returncode, run.stderr)
     return run.stdout
 
 
-def _environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
+def _build_environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
     # Without cached bytecode, every start would compile all modules.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**environment, **(variables or {})}
 
 
-def _fail(command: Sequence[str], code: int, errors: str) -> None:
+def _raise_failure(command: Sequence[str], code: int, errors: str) -> None:
     last_line = (errors.strip().splitlines() or ["no message"])[-1]
     raise BenchmarkError(f"{Path(command[0]).name} failed with exit code {code}: {last_line}")
 
@@ -107,12 +107,13 @@ def describe_environment() -> str:
     git = ("git", "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty= with changes")
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     return (
-        f"{date}, commit {commit.strip() or 'unknown'}, {os.cpu_count()} cores of {_processor()}, "
-        f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+        f"{date}, commit {commit.strip() or 'unknown'}, {os.cpu_count()} cores of "
+        f"{_read_processor_name()}, load {os.getloadavg()[0]:.1f}, "
+        f"Python {platform.python_version()}"
     )
 
 
-def _processor() -> str:
+def _read_processor_name() -> str:
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

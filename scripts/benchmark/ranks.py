@@ -74,7 +74,7 @@ class Measured:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     if options.analyze:
         print(json.dumps(asdict(_analyze(options.analyze, options.jobs))))
         return 0
@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not are_equal)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -197,6 +198,14 @@ def _read_status(name: str) -> int:
 
 
 def _print(console: Console, title: str, recipe: Recipe, measured: Measured) -> None:
+    """Print a table with the CPU time of each step, then memory and limitations.
+
+    Args:
+        console: Console to print to.
+        title: Title of the table.
+        recipe: The generated run.
+        measured: Costs of analyzing the run.
+    """
     rows = [("· " * depth + name, seconds) for name, depth, seconds in measured.steps]
     rows += [("all after reading", measured.after_reading_s), ("all", measured.cpu_s)]
     table = Table(title, box=None, pad_edge=False)

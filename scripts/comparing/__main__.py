@@ -49,7 +49,7 @@ _MAX_LISTED = 60
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare two trees and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     try:
         return _compare(options)
     except ComparisonError as error:
@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/compare_outputs",
         description=__doc__,
@@ -77,11 +78,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    """Run the selected cases with both versions and report the differences.
+
+    Returns:
+        1 if there is a difference that no rule allows, otherwise 0.
+    """
     real = Path(os.environ["BUBBLEVIZ_DATA"]).resolve() if "BUBBLEVIZ_DATA" in os.environ else None
     if real is None:
         print("BUBBLEVIZ_DATA is not set: cases with real files are left out")
     work = options.work.resolve()
-    store = Store(work, _planted_inputs(work, real))
+    store = Store(work, _ensure_inputs(work, real))
     all_cases = list_cases(store.inputs / "in", real)
     cases = [case for case in all_cases if fnmatchcase(case.name, options.only)]
     if options.list:
@@ -120,7 +126,7 @@ def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
             raise ComparisonError(f"{tree.folder}: changed while its commands ran; start again")
 
 
-def _planted_inputs(work: Path, real: Path | None) -> Path:
+def _ensure_inputs(work: Path, real: Path | None) -> Path:
     """Return the folder of the inputs, which are planted if they are missing."""
     source = (_HERE / "inputs.py").read_bytes()
     folder = work / f"inputs-{digest(source, str(real).encode())}"
@@ -166,6 +172,14 @@ def _show_summary(
     unexplained: Sequence[tuple[Difference, list[str]]],
     folder: Path,
 ) -> None:
+    """Print the unexplained differences and the number of differing cases.
+
+    Args:
+        cases: Number of cases that were run.
+        differences: All differences.
+        unexplained: Differences that no rule allows, with the lines that are not allowed.
+        folder: Folder with the diffs.
+    """
     for difference, lines in unexplained[:_MAX_LISTED]:
         print(f"{difference.case} {difference.file}: {len(lines)} lines, as {lines[0][:100]}")
     if len(unexplained) > _MAX_LISTED:

@@ -186,17 +186,17 @@ def list_cases(inputs: Path, real: Path | None) -> list[Case]:
         real: Folder of real files, or None to leave out the cases that read them.
     """
     paths = _list_runs(inputs, "in") + (_list_runs(real, "real") if real else [])
-    cases = [case for path in paths for case in _cases_of_run(path)]
+    cases = [case for path in paths for case in _list_run_cases(path)]
     for path in _list_files(inputs, real):
         cases.append(Case(f"nccl/{path}", (f"nccl {path} -v -o n.json -o n.csv", path)))
     for name in _MAIN_INPUTS:
-        cases += _cases_of_main_input(name)
+        cases += _list_main_input_cases(name)
     for path in _REPORTED:
         report = f"analyze {path} -j 1 -q -o report.json"
         for name, command in _OF_REPORT.items():
             cases.append(Case(f"{name}/{path}", (report, command)))
     for file in sorted((inputs / "operations").glob("*.json")):
-        cases += _cases_of_recording(f"rec/{file.stem}")
+        cases += _list_recording_cases(f"rec/{file.stem}")
     cases += [Case(name, commands) for name, commands in _OTHERS.items()]
     cases += [Case(f"help/{name}", (f"{name} --help",)) for name in _COMMANDS]
     return [case for case in cases if real or not case.needs_real_files]
@@ -227,14 +227,15 @@ _SUFFIXES = (
 )
 
 
-def _cases_of_run(path: str) -> Iterator[Case]:
+def _list_run_cases(path: str) -> Iterator[Case]:
     files = " ".join(f"-o r.{suffix}" for suffix in _COMMON_FORMATS)
     yield Case(f"analyze/{path}", (f"analyze {path} -j 1 {files} -v",))
     yield Case(f"inspect/{path}", (f"inspect {path} -v", f"inspect {path} -o bundle.zip"))
     yield Case(f"idle/{path}", (f"idle {path} -j 1 -o i.json -o i.csv -o i.svg -o i.html -v",))
 
 
-def _cases_of_main_input(name: str) -> Iterator[Case]:
+def _list_main_input_cases(name: str) -> Iterator[Case]:
+    """Yield the cases of an input that is run with all output formats and options."""
     path = f"in/{name}"
     for suffix in _FORMATS:
         yield Case(f"format/{suffix}/{name}", (f"analyze {path} -j 1 -q -o r.{suffix}",))
@@ -247,8 +248,9 @@ def _cases_of_main_input(name: str) -> Iterator[Case]:
     )
 
 
-def _cases_of_recording(path: str) -> Iterator[Case]:
-    yield from _cases_of_run(path)
+def _list_recording_cases(path: str) -> Iterator[Case]:
+    """Yield the cases of a recording: the cases of a run, and watching it."""
+    yield from _list_run_cases(path)
     follow = f"watch {path} --plain --interval 0.1 --stop-after 0.2"
     commands = (
         f"{follow} --anonymous",

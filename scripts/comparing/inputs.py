@@ -100,14 +100,14 @@ def _file_name(text: str) -> str:
     return re.sub(r"\W+", "-", text).lower()
 
 
-def _exported(folder: Path, planting: Planting) -> Path:
+def _export(folder: Path, planting: Planting) -> Path:
     """Plant a run on one server and return its export."""
     plant(planting, folder)
     return folder / "node0.sqlite"
 
 
 def _write_columnar(folder: Path) -> None:
-    export = _exported(folder / "unused", replace(FULL, stages=4))
+    export = _export(folder / "unused", replace(FULL, stages=4))
     for name, form in FORMS.items():
         target = folder / "columnar" / _file_name(name)
         target.mkdir(parents=True)
@@ -115,7 +115,8 @@ def _write_columnar(folder: Path) -> None:
 
 
 def _write_rocm(folder: Path) -> None:
-    processes = read_processes(_exported(folder / "unused", ZERO_BUBBLE))
+    """Write databases of rocprofv3 in two schema versions, and a trace of rpd."""
+    processes = read_processes(_export(folder / "unused", ZERO_BUBBLE))
     rocm = folder / "rocm"
     write_rocpd(rocm / "release-7" / "merged.db", processes)
     write_rocpd(rocm / "release-6-4" / "merged.db", processes, release="6.4", link="correlation_id")
@@ -126,6 +127,7 @@ def _write_rocm(folder: Path) -> None:
 
 
 def _write_kineto(folder: Path) -> None:
+    """Write traces of the PyTorch profiler, including traces with allocations and with modules."""
     kineto = folder / "kineto"
     runs: dict[str, Planting] = {
         "plain": replace(BASE, devices="zero"),
@@ -134,7 +136,7 @@ def _write_kineto(folder: Path) -> None:
         "modules": replace(_EXPORTS["layers"], devices="zero", layer_names="nn.Module: Layer_{}"),
     }
     for name, planting in runs.items():
-        export = _exported(folder / "unused", planting)
+        export = _export(folder / "unused", planting)
         (kineto / name).mkdir(parents=True)
         traces = write_traces(export, kineto / name, modules=name == "modules")
         if name == "world":
@@ -146,6 +148,7 @@ def _write_kineto(folder: Path) -> None:
 
 
 def _write_xla(folder: Path) -> None:
+    """Write profiles of TPUs and GPUs from XLA, as protobuf and as JSON."""
     xla = folder / "xla"
     writers: dict[str, Callable[[], bytes]] = {
         "tpu.xplane.pb": lambda: make_space(make_tpu(), ["host0"]),
@@ -160,6 +163,7 @@ def _write_xla(folder: Path) -> None:
 
 
 def _write_tables(folder: Path) -> None:
+    """Write tables of operations, traces of MegaScan, and a table of layers."""
     tables = folder / "tables"
     tables.mkdir()
     for name, job in _JOBS.items():
@@ -187,6 +191,7 @@ def _write_tables(folder: Path) -> None:
 
 
 def _write_communication(folder: Path) -> None:
+    """Write NCCL events of two runs, and flight recorder dumps of a hang in two formats."""
     nccl = folder / "nccl"
     for name in ("ring", "idle"):
         (nccl / name).mkdir(parents=True)

@@ -27,10 +27,10 @@ def main() -> None:
     """Run the command that the arguments name."""
     sys.path.pop(0)
     words = sys.argv[1:]
-    {"mcp": _ask_tools, "view": _open_page}[words[0]](words)
+    {"mcp": _call_tools, "view": _open_page}[words[0]](words)
 
 
-def _ask_tools(words: list[str]) -> None:
+def _call_tools(words: list[str]) -> None:
     """Call every tool of the server and print the answers."""
     client = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client["clientInfo"] = {"name": "comparison", "version": "1"}

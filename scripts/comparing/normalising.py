@@ -42,12 +42,12 @@ def lines_of(name: str, content: bytes) -> list[str]:
         content: Content of the file.
     """
     suffix = PurePosixPath(name).suffix
-    normalise = _BY_SUFFIX.get(suffix, _lines_of_text)
+    normalise = _BY_SUFFIX.get(suffix, _split_text)
     try:
         return normalise(content)
     except (ValueError, KeyError, zlib.error) as error:
         # An output that cannot be parsed is a difference of its own, if only one version has it.
-        return [f"cannot be parsed as {suffix}: {error}", *_lines_of_text(content)]
+        return [f"cannot be parsed as {suffix}: {error}", *_split_text(content)]
 
 
 def _replace(text: str) -> str:
@@ -56,15 +56,15 @@ def _replace(text: str) -> str:
     return text
 
 
-def _lines_of_text(content: bytes) -> list[str]:
+def _split_text(content: bytes) -> list[str]:
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return [f"{len(content)} bytes, digest {digest(content)}"]
-    return _without_frames(_replace(text).splitlines())
+    return _remove_frames(_replace(text).splitlines())
 
 
-def _without_frames(lines: list[str]) -> list[str]:
+def _remove_frames(lines: list[str]) -> list[str]:
     """Return the lines without the stack frames of tracebacks, which show places in the source."""
     remaining_lines, is_in_frame = [], False
     for line in lines:
@@ -74,60 +74,61 @@ def _without_frames(lines: list[str]) -> list[str]:
     return remaining_lines
 
 
-def _lines_of_markup(content: bytes) -> list[str]:
+def _split_markup(content: bytes) -> list[str]:
     return _replace(content.decode().replace("><", ">\n<")).splitlines()
 
 
-def _lines_of_json(content: bytes) -> list[str]:
-    return _lines_of_value(json.loads(content))
+def _split_json(content: bytes) -> list[str]:
+    return _list_values(json.loads(content))
 
 
-def _lines_of_value(value: Any, path: str = "") -> list[str]:
+def _list_values(value: Any, path: str = "") -> list[str]:
     """Return one line per value that contains no other: its keys and the value.
 
     Entries of lists have no number in the line, so that a new entry changes no other line.
     """
     if isinstance(value, dict) and value:
         pairs = sorted((f"{path}.{key}" if path else str(key), key) for key in value)
-        lines = [line for inner, key in pairs for line in _lines_of_value(value[key], inner)]
+        lines = [line for inner, key in pairs for line in _list_values(value[key], inner)]
         return ["version: VERSION" if line.startswith("version: ") else line for line in lines]
     if isinstance(value, list) and value:
-        return [line for entry in value for line in _lines_of_value(entry, f"{path}[]")]
+        return [line for entry in value for line in _list_values(entry, f"{path}[]")]
     if isinstance(value, float):
         value = float(f"{value:.10g}")
     return [f"{path}: {_replace(json.dumps(value, ensure_ascii=False, default=str))}"]
 
 
-def _lines_of_html(content: bytes) -> list[str]:
+def _split_html(content: bytes) -> list[str]:
     """Return the markup and the data of a page, but neither its scripts nor its styles."""
     text, data = content.decode(), []
     for script in _SCRIPT.finditer(text):
         element = _ELEMENT_ID.search(script[1] or "")
         if element and "octet-stream" in script[1]:
             unpacked = zlib.decompress(base64.b64decode(script[2]))
-            data += [f"data: {element[1]}", *_lines_of_data(unpacked)]
-    return [*_lines_of_markup(_SCRIPT.sub("", text).encode()), *data]
+            data += [f"data: {element[1]}", *_split_data(unpacked)]
+    return [*_split_markup(_SCRIPT.sub("", text).encode()), *data]
 
 
-def _lines_of_data(content: bytes) -> list[str]:
+def _split_data(content: bytes) -> list[str]:
     try:
-        return _lines_of_json(content)
+        return _split_json(content)
     except ValueError:
         return [f"{len(content)} bytes, digest {digest(content)}"]
 
 
-def _lines_of_parquet(content: bytes) -> list[str]:
+def _split_parquet(content: bytes) -> list[str]:
+    """Return the schema, the metadata and the rows of a Parquet file, one line each."""
     from pyarrow import parquet
 
     table = parquet.read_table(io.BytesIO(content))
     schema = [f"{field.name}: {field.type}" for field in table.schema]
     metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     metadata.pop("ARROW:schema", None)
-    rows = ("; ".join(_lines_of_value(row)) for row in table.to_pylist())
-    return [*schema, *_lines_of_value(metadata), *rows]
+    rows = ("; ".join(_list_values(row)) for row in table.to_pylist())
+    return [*schema, *_list_values(metadata), *rows]
 
 
-def _lines_of_png(content: bytes) -> list[str]:
+def _describe_png(content: bytes) -> list[str]:
     """Return the size of a picture and a digest of its pixels."""
     position, pixels, size = 8, b"", ""
     while position < len(content):
@@ -142,7 +143,7 @@ def _lines_of_png(content: bytes) -> list[str]:
     return [f"size {size}", f"pixels {digest(zlib.decompress(pixels))}"]
 
 
-def _lines_of_pdf(content: bytes) -> list[str]:
+def _split_pdf(content: bytes) -> list[str]:
     """Return the content streams of a PDF, without dates and identifiers."""
     lines = []
     for stream in _STREAM.finditer(content):
@@ -157,7 +158,7 @@ def _lines_of_pdf(content: bytes) -> list[str]:
     return lines
 
 
-def _lines_of_zip(content: bytes) -> list[str]:
+def _split_zip(content: bytes) -> list[str]:
     lines = []
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in sorted(archive.namelist()):
@@ -165,7 +166,7 @@ def _lines_of_zip(content: bytes) -> list[str]:
     return lines
 
 
-def _lines_of_events(content: bytes) -> list[str]:
+def _list_scalars(content: bytes) -> list[str]:
     """Return the scalars of a file of TensorBoard, without the times at which they were written."""
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -181,12 +182,12 @@ def _lines_of_events(content: bytes) -> list[str]:
 
 
 _BY_SUFFIX: dict[str, Callable[[bytes], list[str]]] = {
-    ".html": _lines_of_html,
-    ".json": _lines_of_json,
-    ".parquet": _lines_of_parquet,
-    ".pdf": _lines_of_pdf,
-    ".png": _lines_of_png,
-    ".svg": _lines_of_markup,
-    ".tfevents": _lines_of_events,
-    ".zip": _lines_of_zip,
+    ".html": _split_html,
+    ".json": _split_json,
+    ".parquet": _split_parquet,
+    ".pdf": _split_pdf,
+    ".png": _describe_png,
+    ".svg": _split_markup,
+    ".tfevents": _list_scalars,
+    ".zip": _split_zip,
 }

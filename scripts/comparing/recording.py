@@ -28,6 +28,14 @@ def main() -> None:
 
 
 def _record_rank(rank: dict[str, Any], folder: Path) -> None:
+    """Record the operations of a rank, with a simulated clock.
+
+    This changes the host name and the process id of the current process.
+
+    Args:
+        rank: The rank, its host, its clock, and the operations of its iterations.
+        folder: Folder of the recording.
+    """
     from bubbleviz.annotate.recorder import Recorder
 
     now_ns = 0

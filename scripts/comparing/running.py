@@ -88,7 +88,7 @@ class Store:
 
     def __init__(self, work: Path, inputs: Path) -> None:
         self.work, self.inputs = work, inputs
-        self._input_digest = functools.cache(self._digest_of_input)
+        self._input_digest = functools.cache(self._compute_input_digest)
 
     def read_result(self, key: str, case: Case) -> Result | None:
         """Return the result of a case, or None if it is not there."""
@@ -126,7 +126,12 @@ class Store:
         parts = [repr(case.commands).encode(), *map(self._input_digest, read)]
         return self.work / "results" / key / f"{case.name.replace('/', '+')}.{digest(*parts)}.json"
 
-    def _digest_of_input(self, word: str) -> bytes:
+    def _compute_input_digest(self, word: str) -> bytes:
+        """Return a digest of the names and contents of an input's files.
+
+        Args:
+            word: Path of the input on a command line. ``rec/NAME`` is recorded from a JSON file.
+        """
         path = self.inputs / word
         if word.startswith("rec/"):
             path = self.inputs / "in" / "operations" / f"{word.removeprefix('rec/')}.json"
@@ -191,7 +196,7 @@ def record_with(tree: Tree, inputs: Path) -> Path:
         return folder
     with tempfile.TemporaryDirectory(dir=inputs) as unfinished:
         words = (tree.python, _HERE / "recording.py", inputs / "in" / "operations", unfinished)
-        process = subprocess.run(words, check=False, env=_environment())
+        process = subprocess.run(words, check=False, env=_build_environment())
         if process.returncode:
             print(f"{tree.folder}: operations cannot be recorded", file=sys.stderr)
         shutil.copytree(unfinished, folder, dirs_exist_ok=True)
@@ -275,7 +280,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=_build_environment(),
         )
 
     def run(self, case: Case, folder: Path) -> list[int]:
@@ -307,7 +312,7 @@ class _Worker:
                     words,
                     cwd=folder,
                     check=False,
-                    env=_environment(),
+                    env=_build_environment(),
                     stdout=output,
                     stderr=errors,
                     timeout=_MAX_SECONDS,
@@ -326,7 +331,8 @@ class _Worker:
         self._process.wait()
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
+    """Return the environment of the commands, without variables that change their output."""
     environment = {name: os.environ[name] for name in os.environ if name not in _REMOVED_VARIABLES}
     return environment | {
         "OPENBLAS_NUM_THREADS": "1",

@@ -48,6 +48,10 @@ def main() -> None:
 
 
 def _import_all() -> None:
+    """Import all modules of bubbleviz and exclude their objects from garbage collection.
+
+    Commands that run in forks of this process then start faster.
+    """
     import bubbleviz
 
     modules = pkgutil.walk_packages(bubbleviz.__path__, "bubbleviz.", onerror=lambda _: None)
@@ -82,7 +86,7 @@ def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
         os.dup2(os.open(f"stdout.{number}", flags, 0o644), 1)
         os.dup2(os.open(f"stderr.{number}", flags, 0o644), 2)
         sys.argv = ["bubbleviz", *words]
-        code = _exit_code()
+        code = _run_command()
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -90,7 +94,8 @@ def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
         os._exit(code)
 
 
-def _exit_code() -> int:
+def _run_command() -> int:
+    """Run the command line in ``sys.argv`` and return its exit code; 1 after an exception."""
     from bubbleviz.__main__ import main as run_bubbleviz
 
     try:

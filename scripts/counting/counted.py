@@ -93,7 +93,7 @@ def _load_instead(library: str) -> None:
 
 
 @contextmanager
-def _stages(suffix: str = "") -> Iterator[None]:
+def _count_stages(suffix: str = "") -> Iterator[None]:
     """Count each step of what is done inside, without the steps that are parts of it."""
     from bubbleviz.timing import record_steps
 
@@ -123,7 +123,7 @@ def _start_to_table(clock: _Clock, example: str) -> None:
         raise SystemExit(f"the example gives status {status}")
 
 
-def _analysis(profile: str) -> None:
+def _count_analysis(profile: str) -> None:
     """Count each step of an analysis, and its outputs."""
     import bubbleviz
     from bubbleviz.render import json_document
@@ -134,7 +134,7 @@ def _analysis(profile: str) -> None:
 
     # The example prints without rich, whose loading is no part of a table.
     render_plain_text(iter(()))
-    with _stages():
+    with _count_stages():
         report = bubbleviz.analyze(profile)
         with time_step("report as JSON"):
             json_document.render(report, View())
@@ -142,26 +142,26 @@ def _analysis(profile: str) -> None:
             render_plain_text(list_sections(report, View()))
 
 
-def _reading(profile: str, suffix: str) -> None:
+def _count_reading(profile: str, suffix: str) -> None:
     """Count the reading of all that the patterns of any convention let through."""
     from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.interpret.record import open_profile
 
     globs = collect_globs(tuple(built_in().values()))
-    with _stages(suffix), open_profile(profile) as (file, _):
+    with _count_stages(suffix), open_profile(profile) as (file, _):
         for _ in file.read(globs).calls.blocks():
             pass
 
 
-def _naming() -> None:
+def _count_naming() -> None:
     """Count what the names of every convention take under all conventions."""
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.conventions.range_names import parse_range_names
     from bubbleviz.timing import time_step
 
     conventions = tuple(built_in().values())
-    with _stages(), time_step("understand names of every convention"):
+    with _count_stages(), time_step("understand names of every convention"):
         for convention in conventions:
             parse_range_names(convention.examples, *conventions)
 
@@ -182,11 +182,11 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
 
     vars(timing)["perf_counter"] = clock
     vars(scan)["ThreadPoolExecutor"] = _LatePool
-    _analysis(profile)
-    _reading(profile, ", compiled")
+    _count_analysis(profile)
+    _count_reading(profile, ", compiled")
     os.environ["BUBBLEVIZ_NATIVE"] = "0"
-    _reading(profile, ", through SQLite")
-    _naming()
+    _count_reading(profile, ", through SQLite")
+    _count_naming()
     del interned
     print(json.dumps(counts))
 

@@ -78,7 +78,7 @@ def count() -> Mapping[str, int]:
             if reason:
                 raise CountingError(reason)
         write_profile(_RECIPE, folder / "profile.sqlite")
-        return _counted(folder, counter, library)
+        return _run_counted(folder, counter, library)
 
 
 def _compile_counter(target: Path) -> str:
@@ -88,7 +88,17 @@ def _compile_counter(target: Path) -> str:
     return run.stderr if run.returncode else ""
 
 
-def _counted(folder: Path, counter: Path, library: Path) -> Mapping[str, int]:
+def _run_counted(folder: Path, counter: Path, library: Path) -> Mapping[str, int]:
+    """Run the counted steps under Valgrind and return the number of instructions of each.
+
+    Args:
+        folder: Folder with the profile, where the command runs.
+        counter: Compiled library that reads the counter of Valgrind.
+        library: Compiled C part of bubbleviz.
+
+    Raises:
+        CountingError: The counted steps failed.
+    """
     arguments = [folder / "profile.sqlite", ROOT / "fixtures" / "1f1b", counter, library]
     command = [*_VALGRIND, sys.executable, "-m", "scripts.counting.counted"]
     variables = {name: value for name, value in os.environ.items() if name not in _UNSET}

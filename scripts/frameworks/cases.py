@@ -46,7 +46,7 @@ class Case:
         return len(self.job.placement) // self.job.ranks
 
 
-def _job(
+def _make_job(
     placement: tuple[int, ...], microbatches: int, *, uneven: bool = False, ms: float = 160.0
 ) -> Job:
     """Return a job whose stages take slightly different times.
@@ -78,10 +78,12 @@ def _v(ranks: int) -> tuple[int, ...]:
     return (*range(ranks), *reversed(range(ranks)))
 
 
-_ONE, _TWO = (_job(p, 8) for p in (tuple(range(4)), _looped(4)))
-_LONG, _LONG_TWO, _LONG_V = (_job(p, 8, ms=240.0) for p in (tuple(range(4)), _looped(4), _v(4)))
-_UNEVEN, _UNEVEN_TWO = (_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
-_LONG_UNEVEN = _job(tuple(range(4)), 8, uneven=True, ms=240.0)
+_ONE, _TWO = (_make_job(p, 8) for p in (tuple(range(4)), _looped(4)))
+_LONG, _LONG_TWO, _LONG_V = (
+    _make_job(p, 8, ms=240.0) for p in (tuple(range(4)), _looped(4), _v(4))
+)
+_UNEVEN, _UNEVEN_TWO = (_make_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
+_LONG_UNEVEN = _make_job(tuple(range(4)), 8, uneven=True, ms=240.0)
 _P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
 #: Option of Megatron-Core that runs a forward next to a backward, in one step.
 OVERLAP = "overlap_moe_expert_parallel_comm"
@@ -144,7 +146,7 @@ _DEEPSPEED = (
 CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
 #: Cases with two ranks, which take a minute. On two ranks, Megatron-Core interleaves correctly only
 #: if P2P communication is overlapped.
-_SHORT, _SHORT_TWO = _job((0, 1), 4, ms=200.0), _job(_looped(2), 4, ms=200.0)
+_SHORT, _SHORT_TWO = _make_job((0, 1), 4, ms=200.0), _make_job(_looped(2), 4, ms=200.0)
 QUICK = tuple(
     replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)
     for case in (_MEGATRON[0], _MEGATRON[2], _TORCH[1], _TORCH[3])

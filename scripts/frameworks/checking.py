@@ -95,7 +95,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     points = _schedule_error(report, work)
     if not points <= wider * _POINTS:
         wrong.append(f"schedule is off by {points:.2f} points")
-    longer = _excess_length(report, work)
+    longer = _compute_excess(report, work)
     if not longer <= wider * _LONGER:
         wrong.append(f"operations are {longer:.1%} longer than the work of their stages")
     of_profiler, differences = _compare_with_profiler(case, folder, plan, wider)
@@ -109,7 +109,7 @@ def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
     return int(np.searchsorted(starts_ns, start_ns, side="right")) - 1
 
 
-def _work_of_operations(
+def _list_operation_work(
     report: bubbleviz.Report, recorded_work: list[_Work]
 ) -> Iterator[tuple[int, list[_Work]]]:
     """Yield the row of each F and backward of a report, with the work inside it."""
@@ -129,7 +129,7 @@ def _check_names(report: bubbleviz.Report, recorded_work: list[_Work]) -> Iterat
     """Yield the operations whose phase, stage, microbatch or iteration differs from the log."""
     operations = report.operations
     n_operations: Counter[_Work] = Counter()
-    for row, parts in _work_of_operations(report, recorded_work):
+    for row, parts in _list_operation_work(report, recorded_work):
         n_operations.update(parts)
         phase = Phase(int(operations.phase[row]))
         stage, number = int(operations.virtual_stage[row]), int(operations.microbatch[row])
@@ -236,6 +236,13 @@ def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) ->
 
 
 def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
+    """Yield the differences between the iterations of a report and those of the case.
+
+    Args:
+        case: The case that ran.
+        report: Report of its recording.
+        iterations: Number of recorded iterations.
+    """
     completeness = [(i.complete, i.microbatches) for i in report.iterations]
     if completeness != [(True, case.job.microbatches)] * iterations:
         yield f"iterations are (complete, microbatches) {completeness}, not {iterations}"
@@ -300,14 +307,14 @@ def _merge_backwards(parts: list[_Work]) -> list[_Work]:
     return merged
 
 
-def _excess_length(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
+def _compute_excess(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
     """Return the median excess length of operations over the work inside them, as a share."""
     operations = report.operations
     shares = [
         (operations.end_ns[row] - operations.start_ns[row])
         / sum(part.end_ns - part.start_ns for part in _merge_backwards(parts))
         - 1
-        for row, parts in _work_of_operations(report, recorded_work)
+        for row, parts in _list_operation_work(report, recorded_work)
         if parts
     ]
     return float(np.median(shares)) if shares else math.nan

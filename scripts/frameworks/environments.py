@@ -56,18 +56,19 @@ class NotInstalledError(Exception):
     """pip could not install a framework, for the reason in the message."""
 
 
-def _megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
+def _make_megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
     # The wheels require a newer Python than the code, and packages that pipelines do not need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     packages = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
     return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), packages, core, *extra_installs))
 
 
-def _torch(version: str) -> Environment:
+def _make_torch(version: str) -> Environment:
     return Environment(TORCH, version, ((f"torch=={version}", "numpy<2.3"),))
 
 
-def _deepspeed(version: str) -> Environment:
+def _make_deepspeed(version: str) -> Environment:
+    """Return the environment for a version of DeepSpeed, which is built without its operators."""
     packages = ("numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm", "einops", "hjson")
     build_packages = ("msgpack", "ninja", "setuptools<81")
     build = ("--no-deps", "--no-build-isolation", f"deepspeed=={version}")
@@ -78,10 +79,10 @@ def _deepspeed(version: str) -> Environment:
 
 ENVIRONMENTS = (
     # The tests marked frameworks run plans in this environment, so bubbleviz is installed too.
-    _megatron("0.19.2", ("--editable", str(ROOT))),
-    *map(_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
-    *map(_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
-    *map(_deepspeed, ("0.19.8", "0.17.6", "0.14.5")),
+    _make_megatron("0.19.2", ("--editable", str(ROOT))),
+    *map(_make_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
+    *map(_make_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
+    *map(_make_deepspeed, ("0.19.8", "0.17.6", "0.14.5")),
 )
 
 
@@ -100,6 +101,7 @@ def python_of(environment: Environment) -> Path:
 
 
 def _create(environment: Environment) -> Path:
+    """Create the virtual environment, or reuse it if it is current. Return its Python."""
     folder = FOLDER / environment.name.lower().replace(" ", "-")
     installs = "\n".join(" ".join(install) for install in environment.installs)
     python, marker = folder / "bin" / "python", folder / "installed"
@@ -117,6 +119,11 @@ def _create(environment: Environment) -> Path:
 
 
 def _run(*command: str | Path) -> None:
+    """Run a command.
+
+    Raises:
+        NotInstalledError: The command failed. The message is its error.
+    """
     done = subprocess.run(
         list(map(str, command)),
         capture_output=True,

@@ -58,7 +58,7 @@ def main() -> None:
     # Loaded once, and shared by all ranks.
     context, port = multiprocessing.get_context("fork"), free_port()
     processes = [
-        context.Process(target=_be, args=(rank, case, folder, port, module.Training))
+        context.Process(target=_run_rank, args=(rank, case, folder, port, module.Training))
         for rank in range(case.job.ranks)
     ]
     for process in processes:
@@ -72,7 +72,18 @@ def main() -> None:
     sys.exit(int(any(process.exitcode for process in processes)))
 
 
-def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> None:
+def _run_rank(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> None:
+    """Train as one rank without annotations and with them, and write the results to a file.
+
+    The process exits at the end.
+
+    Args:
+        rank: Number of the rank.
+        case: The framework, the schedule and the job.
+        folder: Folder of the recordings, traces and results.
+        port: Port at which the ranks connect.
+        kind: Trainer of the framework.
+    """
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
@@ -87,10 +98,10 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
     wrap: Callable[..., annotate.Annotations] = getattr(annotate, case.framework)
     trainer.iterate()
     (folder / PLAIN).touch()
-    start = _weights(trainer)
+    start = _copy_weights(trainer)
     results: dict[str, Any] = {"rank": rank}
     plain, _ = _train(trainer, start, _UNRECORDED)
-    callables_before = _callables(trainer.roots)
+    callables_before = _list_callables(trainer.roots)
     Switch.asleep = True
     with wrap(record=folder / "recording"):
         annotated, results["spans"] = _train(trainer, start, RECORDED)
@@ -100,7 +111,7 @@ def _be(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer]) -> 
     profiler.export_chrome_trace(str(folder / f"trace{rank}.json"))
     Switch.asleep = False
     results["unchanged"] = plain == annotated[:_UNRECORDED]
-    callables_after = _callables(trainer.roots)
+    callables_after = _list_callables(trainer.roots)
     results["left"] = sorted(
         name
         for name, (_, last) in callables_after.items()
@@ -119,7 +130,7 @@ def _train(
 ) -> tuple[list[tuple[list[float], list[Any]]], list[tuple[int, int]]]:
     """Return losses and weights after each iteration, and when each ran."""
     with torch.no_grad():
-        for weight, value in zip(_parameters(trainer), start, strict=True):
+        for weight, value in zip(_list_parameters(trainer), start, strict=True):
             weight.copy_(value)
             weight.grad = None
     results, spans = [], []
@@ -129,20 +140,20 @@ def _train(
         losses = trainer.iterate()
         spans.append((start_ns, time.monotonic_ns()))
         # The step of an optimizer without a state is the gradient.
-        results.append((losses, [weight.tolist() for weight in _weights(trainer)]))
+        results.append((losses, [weight.tolist() for weight in _copy_weights(trainer)]))
     return results, spans
 
 
-def _parameters(trainer: Trainer) -> Iterator[Any]:
+def _list_parameters(trainer: Trainer) -> Iterator[Any]:
     for stage in trainer.stages:
         yield from stage.parameters()
 
 
-def _weights(trainer: Trainer) -> list[Any]:
-    return [weight.detach().clone() for weight in _parameters(trainer)]
+def _copy_weights(trainer: Trainer) -> list[Any]:
+    return [weight.detach().clone() for weight in _list_parameters(trainer)]
 
 
-def _callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
+def _list_callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
     """Return every function, class and table of the loaded modules of packages, by its path."""
     owners: dict[str, Any] = {
         name: module for name, module in list(sys.modules.items()) if name.startswith(roots)

@@ -60,6 +60,7 @@ def _list_places(document: Any) -> list[_Place]:
 
 
 def _change_one(container: Any, key: Any, chance: Random) -> None:
+    """Replace, remove, repeat, rename, swap or shuffle one value of a container, in place."""
     choice = chance.randrange(10)
     if choice < 5:
         container[key] = draw_value(chance)

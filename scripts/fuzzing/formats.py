@@ -82,6 +82,10 @@ def _parse_json(content: bytes) -> Any:
 
 
 def _damage_json_line(document: dict[str, Any], chance: Random) -> bytes:
+    """Return a damaged JSON document as a line.
+
+    If it had a checksum, the line has a valid one with a probability of 0.8.
+    """
     stored_crc = document.pop("crc", None)
     damaged = damage_document(document, chance)
     body = json.dumps(damaged, separators=(",", ":"))

@@ -65,15 +65,16 @@ def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> 
     problems = [] if process.code in _CODES else [f"exit code {process.code}"]
     if process.cpu_s > max_cpu_s:
         problems.append(f"took more than {max_cpu_s:g} s of processor time")
-    problems += _problems_of_text("standard output", process.out)
-    problems += _problems_of_text("standard error", process.err)
-    problems += _problems_of_messages(process)
+    problems += _check_text("standard output", process.out)
+    problems += _check_text("standard error", process.err)
+    problems += _check_messages(process)
     for path in outputs:
-        problems += _problems_of_output(path, process)
+        problems += _check_output(path, process)
     return problems
 
 
-def _problems_of_text(stream: str, content: bytes) -> list[str]:
+def _check_text(stream: str, content: bytes) -> list[str]:
+    """Return the problems of a text: it is not UTF-8, or contains control characters."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -90,7 +91,12 @@ def _is_directing(character: str) -> bool:
     return is_control or unicodedata.bidirectional(character) in _DIRECTIONS
 
 
-def _problems_of_messages(process: Ended) -> list[str]:
+def _check_messages(process: Ended) -> list[str]:
+    """Return the problems of the standard error of a process.
+
+    Each line must start with the prefix of a message, and a refusal must be a single short
+    sentence.
+    """
     lines = process.err.decode("utf-8", "replace").splitlines()
     problems = [
         f"standard error has a line without a beginning: {line[:60]}"
@@ -115,7 +121,8 @@ def _problems_of_messages(process: Ended) -> list[str]:
     return problems
 
 
-def _problems_of_output(path: Path, process: Ended) -> list[str]:
+def _check_output(path: Path, process: Ended) -> list[str]:
+    """Return the problems of an output file: missing, unexpected, or not valid in its format."""
     suffix = "".join(path.suffixes)
     if process.code in _REFUSED:
         return [f"refused, but wrote {suffix}"] if path.exists() else []
@@ -123,29 +130,31 @@ def _problems_of_output(path: Path, process: Ended) -> list[str]:
         return [f"did not write {suffix}"] if process.code == 0 else []
     content = path.read_bytes()
     if path.suffix == ".json":
-        return _problems_of_json(suffix, content)
+        return _check_json(suffix, content)
     if path.suffix == ".svg":
         try:
             ET.fromstring(content)
         except ET.ParseError:
             return [f"{suffix} is not well-formed"]
     if path.suffix in {".csv", ".md", ".tex", ".txt", ".toml"}:
-        return _problems_of_text(suffix, content)
+        return _check_text(suffix, content)
     return []
 
 
-def _problems_of_json(suffix: str, content: bytes) -> list[str]:
+def _check_json(suffix: str, content: bytes) -> list[str]:
+    """Return the problem of a JSON output that is not a valid object with finite numbers."""
+
     def refuse(token: str) -> float:
         raise ValueError(f"{token} is no number of JSON")
 
     try:
-        document = json.loads(content, parse_constant=refuse, parse_float=_finite)
+        document = json.loads(content, parse_constant=refuse, parse_float=_parse_finite)
     except ValueError:
         return [f"{suffix} is not valid JSON"]
     return [] if isinstance(document, dict) else [f"{suffix} is no object"]
 
 
-def _finite(token: str) -> float:
+def _parse_finite(token: str) -> float:
     number = float(token)
     if not math.isfinite(number):
         raise ValueError(f"{token} is no finite number")

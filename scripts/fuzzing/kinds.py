@@ -148,6 +148,7 @@ def _write_nsys(folder: Path) -> None:
 
 
 def _write_columnar(folder: Path) -> None:
+    """Write an nsys export as Parquet and Arrow files, in three forms."""
     export = _export(folder / "export", _SMALL)
     for name in ("parquet", "arrow", "parquet, texts in dictionaries"):
         target = folder / name.replace(" ", "-").replace(",", "")
@@ -158,6 +159,7 @@ def _write_columnar(folder: Path) -> None:
 
 
 def _write_kineto(folder: Path) -> None:
+    """Write traces of the PyTorch profiler: compressed, uncompressed, and with allocations."""
     runs = {"gzipped": _FULL, "plain": _FULL, "memory": _SMALL}
     for name, planting in runs.items():
         (folder / name).mkdir()
@@ -173,6 +175,7 @@ def _write_kineto(folder: Path) -> None:
 
 
 def _write_rocm(folder: Path) -> None:
+    """Write databases of rocprofv3 in two schema versions, and a trace of rpd."""
     export = _export(folder / "export", _FULL)
     processes = read_processes(export)
     write_rocpd(folder / "merged.db", processes)
@@ -206,7 +209,7 @@ def _write_flight_dumps(folder: Path, ending: str) -> None:
     write_dumps(folder / "dumps", ranks, ending)
 
 
-def _operation_rows() -> list[tuple[int, int, int, str, int, int]]:
+def _list_operation_rows() -> list[tuple[int, int, int, str, int, int]]:
     """Return rank, iteration, microbatch, phase, start and end of operations of two stages."""
     return [
         (rank, iteration, number % 2, phase, start_ns, start_ns + 50_000)
@@ -217,14 +220,14 @@ def _operation_rows() -> list[tuple[int, int, int, str, int, int]]:
     ]
 
 
-def _operation_columns() -> dict[str, list[int | str]]:
+def _list_operation_columns() -> dict[str, list[int | str]]:
     names = ("rank", "iteration", "microbatch", "phase", "start_ns", "end_ns")
-    columns = zip(*_operation_rows(), strict=True)
+    columns = zip(*_list_operation_rows(), strict=True)
     return dict(zip(names, map(list, columns), strict=True))
 
 
 def _write_csv(folder: Path) -> None:
-    paths = write_tables(folder, _operation_columns())
+    paths = write_tables(folder, _list_operation_columns())
     packed = gzip.compress(paths["csv"].read_bytes(), mtime=0)
     (folder / "packed.csv.gz").write_bytes(packed)
     for kind in ("parquet", "arrow"):
@@ -232,14 +235,15 @@ def _write_csv(folder: Path) -> None:
 
 
 def _write_arrow_tables(folder: Path) -> None:
-    write_tables(folder, _operation_columns())["csv"].unlink()
-    write_stream(folder / "stream.arrow", _operation_columns())
+    write_tables(folder, _list_operation_columns())["csv"].unlink()
+    write_stream(folder / "stream.arrow", _list_operation_columns())
 
 
 def _write_megascan(folder: Path) -> None:
+    """Write traces of MegaScan, with pairs of events and with complete events."""
     rows = [
         (rank, microbatch, phase, start_ns, end_ns)
-        for rank, iteration, microbatch, phase, start_ns, end_ns in _operation_rows()
+        for rank, iteration, microbatch, phase, start_ns, end_ns in _list_operation_rows()
         if iteration == 0
     ]
     write_trace(folder / "pairs.json", rows)
@@ -247,6 +251,7 @@ def _write_megascan(folder: Path) -> None:
 
 
 def _write_recordings(folder: Path) -> None:
+    """Record two ranks with a fixed host name, process id and job id."""
     with (
         mock.patch("socket.gethostname", return_value="node0"),
         mock.patch("os.getpid", return_value=4_321),
@@ -274,6 +279,7 @@ def _run_command(*words: object) -> None:
 
 
 def _write_reports(folder: Path) -> None:
+    """Write saved reports of two planted runs."""
     for name, planting in {"small": _SMALL, "full": _FULL}.items():
         export = _export(folder / "export", planting)
         # A report contains the command line, and so the paths that are given.
@@ -291,6 +297,7 @@ def _write_conventions(folder: Path) -> None:
 
 
 def _write_activities(folder: Path) -> None:
+    """Write a list of host activities."""
     text = """
         [[activity]]
         name = "data loading"
@@ -327,7 +334,8 @@ def _write_costs(folder: Path) -> None:
     run.unlink()
 
 
-def _kinds() -> list[InputKind]:
+def _list_kinds() -> list[InputKind]:
+    """Return all kinds of inputs, with their commands and the ways to damage them."""
     layout = "layout --layers {in} -p 2 -m 4"
     order = "simulate --plan {in} --tf 9 --tb 9 --tw 9 -o {out}/s.json"
     convention = "--convention {in} -j 1"
@@ -392,7 +400,7 @@ def _kinds() -> list[InputKind]:
     ]
 
 
-KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _kinds()}
+KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _list_kinds()}
 
 
 def folder_of(kind: InputKind, inputs: Path) -> Path:

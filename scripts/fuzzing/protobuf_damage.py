@@ -53,6 +53,7 @@ def _is_repeated(field: Any) -> bool:
 
 
 def _change_field(message: Any, chance: Random) -> None:
+    """Change or clear a random field of a message."""
     field = chance.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None or _is_repeated(field):
         _change_repeated(message, field, chance)
@@ -68,6 +69,7 @@ def _change_field(message: Any, chance: Random) -> None:
 
 
 def _change_repeated(message: Any, field: Any, chance: Random) -> None:
+    """Clear a field of messages, or remove, repeat or shuffle the values of a repeated field."""
     if not _is_repeated(field):
         message.ClearField(field.name)
         return

@@ -52,6 +52,7 @@ def damage_database(path: Path, chance: Random) -> None:
 
 
 def _damage_table(database: sqlite3.Connection, chance: Random) -> None:
+    """Change the cells, columns, rows or schema of a random table."""
     tables = _list_tables(database)
     table = chance.choice(tables)
     columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
@@ -63,7 +64,7 @@ def _damage_table(database: sqlite3.Connection, chance: Random) -> None:
         _change_cells(database, table, column, chance)
     elif choice < 12:
         expression = chance.choice(_EXPRESSIONS).format(f'"{column}"')
-        _without_constraints(database, table)
+        _remove_constraints(database, table)
         database.execute(f'UPDATE "{table}" SET "{column}" = {expression}')
     elif choice < 15:
         _change_columns(database, table, columns, chance)
@@ -78,13 +79,14 @@ def _list_tables(database: sqlite3.Connection) -> list[str]:
     return [name for (name,) in rows if not name.startswith("sqlite_")]
 
 
-def _without_constraints(database: sqlite3.Connection, table: str) -> None:
+def _remove_constraints(database: sqlite3.Connection, table: str) -> None:
     """Rewrite a table without constraints, so that it accepts any value."""
     for statement in rebuild_table(table):
         database.execute(statement)
 
 
 def _draw_cell(chance: Random) -> Any:
+    """Return a random value that SQLite can store."""
     choice = chance.randrange(5)
     if choice == 0:
         return None
@@ -98,8 +100,9 @@ def _draw_cell(chance: Random) -> Any:
 
 
 def _change_cells(database: sqlite3.Connection, table: str, column: str, chance: Random) -> None:
+    """Replace one or a few cells of a column by random values."""
     if chance.random() < 0.7:
-        _without_constraints(database, table)
+        _remove_constraints(database, table)
     ids = [number for (number,) in database.execute(f'SELECT rowid FROM "{table}"')]
     for _ in range(chance.choice([1, 1, 2, 6])):
         if ids:
@@ -110,6 +113,7 @@ def _change_cells(database: sqlite3.Connection, table: str, column: str, chance:
 def _change_columns(
     database: sqlite3.Connection, table: str, columns: Sequence[str], chance: Random
 ) -> None:
+    """Rebuild a table with a column removed, renamed, replaced, converted or set to NULL."""
     column = chance.choice(columns)
     quoted = [f'"{name}"' for name in columns if name != column]
     choice = chance.randrange(6)
@@ -132,6 +136,7 @@ def _change_columns(
 def _change_rows(
     database: sqlite3.Connection, table: str, columns: Sequence[str], chance: Random
 ) -> None:
+    """Remove, repeat or reorder the rows of a table, or swap two of its columns."""
     choice = chance.randrange(6)
     if choice == 0:
         database.execute(f'DELETE FROM "{table}"')
@@ -139,7 +144,7 @@ def _change_rows(
         remainder = chance.randrange(3)
         database.execute(f'DELETE FROM "{table}" WHERE rowid % 3 = {remainder}')
     elif choice == 2:
-        _without_constraints(database, table)
+        _remove_constraints(database, table)
         database.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
     elif choice == 3:
         for statement in rebuild_table(table, order="rowid * 7919 % 1009"):
@@ -149,13 +154,14 @@ def _change_rows(
             database.execute(statement)
     else:
         first, second = chance.choice(columns), chance.choice(columns)
-        _without_constraints(database, table)
+        _remove_constraints(database, table)
         database.execute(f'UPDATE "{table}" SET "{first}" = "{second}", "{second}" = "{first}"')
 
 
 def _change_schema(
     database: sqlite3.Connection, table: str, tables: Sequence[str], chance: Random
 ) -> None:
+    """Remove a table, swap two, replace it by a view, or damage its schema."""
     other = chance.choice(tables)
     choice = chance.randrange(6)
     if choice < 2:

@@ -109,7 +109,7 @@ def main() -> None:
             failed = Answer(seed, "fuzzer", "", code=None, problems=problems, cpu_s=0.0)
             print(json.dumps(asdict(failed)), file=answers, flush=True)
             continue
-        started = Started(seed, input_.kind, _command_line(request, input_))
+        started = Started(seed, input_.kind, _format_command_line(request, input_))
         print(json.dumps(asdict(started)), file=answers, flush=True)
         signal.setitimer(signal.ITIMER_REAL, request.max_s)
         answer = _run_input(request, started, input_)
@@ -125,20 +125,24 @@ def _draw_seed(request: Request, seed: int) -> DrawnInput:
     return draw_input(seed, kinds, Path(request.inputs), folder, damaged=request.damaged)
 
 
-def _command_line(request: Request, input_: DrawnInput) -> str:
+def _format_command_line(request: Request, input_: DrawnInput) -> str:
     """Return a command line without the folders of this run."""
     command = shlex.join(["bubbleviz", *input_.words])
     return command.replace(f"{request.folder}/", "").replace(request.inputs, "inputs")
 
 
 def _run_input(request: Request, started: Started, input_: DrawnInput) -> Answer:
+    """Run the command on a damaged input, and return the result with all problems found.
+
+    The input is kept if there are problems.
+    """
     folder = Path(request.folder)
     existing_files = list_contents(input_.path.parent)
     process = run_captured(input_.words, folder)
     problems = list_problems(process, input_.outputs, request.max_cpu_s)
     if list_contents(input_.path.parent) != existing_files:
         problems.append("changed its input")
-    problems += _unasked_outputs(input_, folder / "out")
+    problems += _check_unexpected_outputs(input_, folder / "out")
     if problems:
         keep_failure(request, started, problems)
     return Answer(
@@ -155,7 +159,7 @@ def keep_failure(request: Request, started: Started, problems: Sequence[str]) ->
     (failure_folder / "problems.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _unasked_outputs(input_: DrawnInput, folder: Path) -> list[str]:
+def _check_unexpected_outputs(input_: DrawnInput, folder: Path) -> list[str]:
     unasked = {path for path in folder.rglob("*") if path.is_file()} - {*input_.outputs}
     return [f"left a file: {sorted(unasked)[0].suffix}"] if unasked else []
 
@@ -173,7 +177,7 @@ def run_captured(
     code, escaped = None, ""
     with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
         begin_s = time.process_time()
-        with _redirected(1, out) as stdout, _redirected(2, err) as stderr:
+        with _redirect(1, out) as stdout, _redirect(2, err) as stderr:
             try:
                 with redirect_stdout(stdout), redirect_stderr(stderr):
                     code = run([*words])
@@ -187,7 +191,7 @@ def run_captured(
 
 
 @contextmanager
-def _redirected(number: int, file: IO[bytes]) -> Iterator[TextIO]:
+def _redirect(number: int, file: IO[bytes]) -> Iterator[TextIO]:
     """Let a standard stream end in a file, for libraries as well; yield the stream."""
     saved = os.dup(number)
     os.dup2(file.fileno(), number)

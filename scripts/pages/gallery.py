@@ -162,7 +162,7 @@ def write(runs: Path, docs: Path, entries: Sequence[Shown] = RUNS) -> Iterator[s
     for one in entries:
         folder = runs / one.name
         folder.mkdir(parents=True, exist_ok=True)
-        _plant(one, folder)
+        _write_profiles(one, folder)
         run = f"{one.name}/"
         command = f"bubbleviz analyze {run} {one.options}-o {one.name}.svg -o {one.name}.html"
         screen = terminal(runs, f"{command} --force")
@@ -170,10 +170,10 @@ def write(runs: Path, docs: Path, entries: Sequence[Shown] = RUNS) -> Iterator[s
             shutil.move(runs / f"{one.name}{suffix}", pages / f"{one.name}-report{suffix}")
         _write_page(one, command, screen, pages)
         yield one.name
-    (pages / "index.md").write_text(_index(entries), encoding="utf-8")
+    (pages / "index.md").write_text(_format_index(entries), encoding="utf-8")
 
 
-def _plant(run: Shown, folder: Path) -> None:
+def _write_profiles(run: Shown, folder: Path) -> None:
     """Write the profiles of a run into its folder."""
     temporary = folder.with_name(f".{folder.name}")
     words = [*shlex.split(run.planted), str(temporary)]
@@ -187,6 +187,14 @@ def _plant(run: Shown, folder: Path) -> None:
 
 
 def _write_page(run: Shown, command: str, screen: str, pages: Path) -> None:
+    """Write the page of a run.
+
+    Args:
+        run: The run.
+        command: Command that analyzes the run.
+        screen: Its output as HTML.
+        pages: Folder of the pages.
+    """
     words = run.planted.split(maxsplit=2)
     planted = (
         f"{words[0]} {words[1]} {run.name}/ {words[2]}"
@@ -213,7 +221,8 @@ The run is synthetic, so its fault is known exactly. In a clone, this command wr
     (pages / f"{run.name}.md").write_text(text, encoding="utf-8")
 
 
-def _index(entries: Sequence[Shown]) -> str:
+def _format_index(entries: Sequence[Shown]) -> str:
+    """Return the page that lists all runs with their pictures."""
     cards = "\n".join(
         f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="">'
         f"<strong>{one.title}</strong>{one.text}</a>"

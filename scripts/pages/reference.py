@@ -28,26 +28,28 @@ def write(docs: Path) -> list[str]:
     commands = {name: one for name, one in group.commands.items() if not one.hidden}
     rows = []
     for name, command in commands.items():
-        (folder / f"{name}.md").write_text("\n".join(_page(name, command)), encoding="utf-8")
+        (folder / f"{name}.md").write_text("\n".join(_format_page(name, command)), encoding="utf-8")
         summary = command.help.strip().partition("\n")[0]
         rows.append(f"| [`bubbleviz {name}`]({name}.md) | {summary} |")
     index = ("# Commands", "", "| command | what it does |", "|---|---|", *rows, "")
     (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
-    (folder / "python.md").write_text("\n".join(_python()), encoding="utf-8")
+    (folder / "python.md").write_text("\n".join(_format_python_page()), encoding="utf-8")
     return list(commands)
 
 
-def _page(name: str, command: Any) -> Iterator[str]:
+def _format_page(name: str, command: Any) -> Iterator[str]:
     """Yield the lines of the page of a command."""
     context = typer.Context(command, info_name=f"bubbleviz {name}")
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece]
-    yield from (f"# bubbleviz {name}", "", _text(command.help.strip().replace("\b", "")), "")
+    yield from (f"# bubbleviz {name}", "", _format_text(command.help.strip().replace("\b", "")), "")
     yield f"    bubbleviz {name} {' '.join(pieces)}"
     yield from (
         "",
         (command.epilog or "").replace("\\*", "*").replace("Example: ", "Example:\n\n    "),
     )
-    panels = [(getattr(one, "rich_help_panel", None) or _panel(one), one) for one in command.params]
+    panels = [
+        (getattr(one, "rich_help_panel", None) or _format_panel(one), one) for one in command.params
+    ]
     order = list(dict.fromkeys(panel for panel, _ in panels))
     for panel, group in groupby(sorted(panels, key=lambda e: order.index(e[0])), lambda e: e[0]):
         yield from (
@@ -57,15 +59,18 @@ def _page(name: str, command: Any) -> Iterator[str]:
             f"| {_HEADS.get(panel, 'option')} | meaning |",
             "|---|---|",
         )
-        yield from (f"| {_names(one, context)} | {_cell(one.help or '')} |" for _, one in group)
+        yield from (
+            f"| {_format_names(one, context)} | {_format_cell(one.help or '')} |"
+            for _, one in group
+        )
     yield ""
 
 
-def _panel(parameter: Any) -> str:
+def _format_panel(parameter: Any) -> str:
     return "Arguments" if parameter.param_type_name == "argument" else "Options"
 
 
-def _names(parameter: Any, context: Any) -> str:
+def _format_names(parameter: Any, context: Any) -> str:
     """Return the names of a parameter and its metavar."""
     if parameter.param_type_name == "argument":
         return f"`{parameter.make_metavar(context)}`"
@@ -74,17 +79,17 @@ def _names(parameter: Any, context: Any) -> str:
     return names + metavar
 
 
-def _cell(text: str) -> str:
+def _format_cell(text: str) -> str:
     """Return text as a table cell."""
-    return _text(" ".join(text.split()).replace("|", "\\|"))
+    return _format_text(" ".join(text.split()).replace("|", "\\|"))
 
 
-def _text(text: str) -> str:
+def _format_text(text: str) -> str:
     """Return help text as Markdown, with options as code."""
     return _OPTION.sub(r"`\g<0>`", html.escape(text, quote=False))
 
 
-def _python() -> Iterator[str]:
+def _format_python_page() -> Iterator[str]:
     """Yield the lines of the page of the Python library."""
     yield from (
         "# Python",

@@ -76,11 +76,11 @@ def main() -> int:
     are_good = True
     for job in JOBS:
         if job.name in (options.jobs or names):
-            are_good &= _prove(scaled(job, options.scale), options.iterations)
+            are_good &= _run_job(scaled(job, options.scale), options.iterations)
     return int(not are_good)
 
 
-def _prove(job: Job, iterations: int) -> bool:
+def _run_job(job: Job, iterations: int) -> bool:
     """Run the orders of a job, print their times, and return whether the plan is confirmed."""
     runs = []
     try:
@@ -139,6 +139,7 @@ def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
 
 
 def _format_run(run: Run) -> str:
+    """Return a line with the time, the prediction, the gradient error and the load of a run."""
     seconds = run.result.seconds
     prediction = ""
     if run.predicted_s is not None:

@@ -49,14 +49,14 @@ def main() -> int:
         if job.name in (options.jobs or names):
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    are_right &= _follow(job, schedule, Path(folder), options.iterations)
+                    are_right &= _follow_advice(job, schedule, Path(folder), options.iterations)
                 except RunError as error:
                     print(f"{job.name}: {error}", file=sys.stderr)
                     are_right = False
     return int(not are_right)
 
 
-def _follow(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
+def _follow_advice(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
     """Follow each piece of advice on a job; return whether all predictions are right.
 
     Raises:

@@ -63,8 +63,8 @@ class Job:
 def scaled(job: Job, factor: float) -> Job:
     """Return the job with all times multiplied by a factor."""
     links = tuple((sender, receiver, ms * factor) for sender, receiver, ms in job.links)
-    scaled_times = [[ms * factor for ms in times] for times in _times_of(job)]
-    return _with_times(replace(job, links=links), scaled_times)
+    scaled_times = [[ms * factor for ms in times] for times in _list_times(job)]
+    return _replace_times(replace(job, links=links), scaled_times)
 
 
 def cut(job: Job, placement: tuple[int, ...]) -> Job:
@@ -75,8 +75,8 @@ def cut(job: Job, placement: tuple[int, ...]) -> Job:
         placement: Rank of each part.
     """
     n_parts = len(placement) // job.ranks
-    parts = [[times[rank] / n_parts for rank in placement] for times in _times_of(job)]
-    return _with_times(replace(job, placement=placement), parts)
+    parts = [[times[rank] / n_parts for rank in placement] for times in _list_times(job)]
+    return _replace_times(replace(job, placement=placement), parts)
 
 
 def repaired(job: Job, kind: str) -> Job:
@@ -86,8 +86,8 @@ def repaired(job: Job, kind: str) -> Job:
     """
     kinds = kind.split("+")
     if "stage" in kinds:
-        even = [[sum(times) / len(times)] * len(times) for times in _times_of(job)]
-        job = _with_times(job, even)
+        even = [[sum(times) / len(times)] * len(times) for times in _list_times(job)]
+        job = _replace_times(job, even)
     if "microbatch" in kinds:
         job = replace(job, lengths=(sum(job.lengths) / job.microbatches,) * job.microbatches)
     return replace(job, slow=()) if "rank" in kinds else job
@@ -101,16 +101,16 @@ def job_without_times(
     return Job("no times", placement, microbatches, none, none, none, streams=streams)
 
 
-def _times_of(job: Job) -> tuple[Times, Times, Times]:
+def _list_times(job: Job) -> tuple[Times, Times, Times]:
     return job.forward_ms, job.backward_ms, job.weight_ms
 
 
-def _with_times(job: Job, times: list[list[float]]) -> Job:
+def _replace_times(job: Job, times: list[list[float]]) -> Job:
     forward, backward, weight = map(tuple, times)
     return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight)
 
 
-def _both_ways(ms: float, *pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
+def _make_two_way_links(ms: float, *pairs: tuple[int, int]) -> tuple[tuple[int, int, float], ...]:
     """Return slow links in both directions between pairs of ranks."""
     return tuple((*ends, ms) for a, b in pairs for ends in ((a, b), (b, a)))
 
@@ -120,7 +120,9 @@ _EVEN = (20.0,) * 4
 JOBS = (
     Job("even-4", (0, 1, 2, 3), 8, _EVEN, _EVEN, _EVEN),
     Job("uneven-4", (0, 1, 2, 3), 8, (20, 30, 24, 45), (22, 34, 26, 50), (16, 20, 18, 35)),
-    Job("slow-link-4", (0, 1, 2, 3), 12, _EVEN, (24.0,) * 4, _EVEN, _both_ways(30, (1, 2))),
+    Job(
+        "slow-link-4", (0, 1, 2, 3), 12, _EVEN, (24.0,) * 4, _EVEN, _make_two_way_links(30, (1, 2))
+    ),
     Job("one-way-2", (0, 1), 4, (30, 20), (30, 40), (20, 30), ((0, 1, 45),)),
     Job(
         *("last-stage-8", tuple(range(8)), 16),
@@ -139,12 +141,12 @@ JOBS = (
         forward_ms=(28, 20, 20, 20, 20, 20, 20, 36),
         backward_ms=(30, 20, 20, 20, 20, 20, 20, 40),
         weight_ms=(20,) * 8,
-        links=_both_ways(20, (1, 2)),
+        links=_make_two_way_links(20, (1, 2)),
     ),
     Job("v-2", _V_2, 6, (20, 35, 25, 40), (25, 35, 25, 45), (20, 25, 15, 25)),
     Job(
         *("stream-4", (0, 1, 2, 3), 8, (20, 30, 20, 30), (20, 30, 20, 30), _EVEN),
-        links=_both_ways(12, (0, 1), (1, 2), (2, 3)),
+        links=_make_two_way_links(12, (0, 1), (1, 2), (2, 3)),
         streams=True,
     ),
 )

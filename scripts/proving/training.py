@@ -111,6 +111,14 @@ class Ranks:
         )
 
     def _gradient_error(self, parts: list[dict[str, Any]]) -> float:
+        """Return the maximum absolute error of all gradients.
+
+        Args:
+            parts: Gradients of each rank, keyed by weight.
+
+        Raises:
+            RunError: The ranks have gradients of other weights than expected.
+        """
         expected = expected_gradients(len(self._job.placement), self._job.microbatches)
         gradients = {name: gradient for part in parts for name, gradient in part.items()}
         if gradients.keys() != expected.keys():
@@ -128,7 +136,7 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", rank=rank, world_size=job.ranks * job.replicas)
-    pipelines, copies = _groups(job)
+    pipelines, copies = _create_groups(job)
     delay_s = {(sender, receiver): ms / 1e3 for sender, receiver, ms in job.links}
     if delay_s or job.streams:
         schedules._batch_p2p = Links(rank, delay_s, streams=job.streams).start
@@ -140,7 +148,7 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
             pipe.send(f"rank {rank}: {traceback.format_exc()}")
 
 
-def _groups(job: Job) -> tuple[list[Any], list[Any]]:
+def _create_groups(job: Job) -> tuple[list[Any], list[Any]]:
     """Create a group per pipeline and a group per set of copies, numbered as Megatron does."""
     numbers = [
         [stage * job.replicas + replica for stage in range(job.ranks)]
@@ -177,7 +185,7 @@ def _train(
         )
         for stage, model in models.items()
     ]
-    schedule = _schedule(stages, job, order)
+    schedule = _make_schedule(stages, job, order)
     inputs, target = batch(job.microbatches)
     first_input = (inputs,) if 0 in models else ()
     last_target = {"target": target} if len(job.placement) - 1 in models else {}
@@ -214,7 +222,8 @@ def _average(models: dict[int, Stage], copies: Any) -> None:
                 weight.grad /= distributed.get_world_size(copies)
 
 
-def _schedule(stages: list[Any], job: Job, order: Order) -> Any:
+def _make_schedule(stages: list[Any], job: Job, order: Order) -> Any:
+    """Return PyTorch's schedule for an order: loaded from a file, or one of its own classes."""
     loss = torch.nn.functional.mse_loss
     if order.format:
         runtime = schedules._PipelineScheduleRuntime(stages, job.microbatches, loss_fn=loss)

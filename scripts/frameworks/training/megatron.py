@@ -80,7 +80,7 @@ class _Nothing:
         return lambda *_, **__: None
 
 
-def _without_streams() -> None:
+def _replace_streams() -> None:
     """Have PyTorch know streams and events of GPUs that do nothing."""
     torch.cuda.Stream = torch.cuda.Event = _Nothing
     torch.cuda.current_stream = _Nothing
@@ -128,7 +128,7 @@ class Training:
         if OVERLAP in dict(case.options):
             # The configuration asks for experts, which stages here do not have.
             setattr(config, OVERLAP, True)
-            _without_streams()
+            _replace_streams()
         self.stages = list(make_stages(job, rank).values())
         self._models = [
             _Chunk(stage, config, None if virtual is None else number)

@@ -28,7 +28,7 @@ class Training:
         self.stages = list(models.values())
         count = len(job.placement)
         stages = [
-            PipelineStage(model, stage, count, torch.device("cpu"), **_shapes())
+            PipelineStage(model, stage, count, torch.device("cpu"), **_make_shapes())
             for stage, model in models.items()
         ]
         loss = torch.nn.functional.mse_loss
@@ -81,7 +81,7 @@ def _start(p2p_ops: list[Any], desc: str | None = None) -> _Transfers | None:
     return _Transfers(distributed.batch_isend_irecv(p2p_ops)) if p2p_ops else None
 
 
-def _shapes() -> dict[str, Any]:
+def _make_shapes() -> dict[str, Any]:
     """Return the shape arguments of a stage for PyTorch 2.5, which does not infer them."""
     if inspect.signature(PipelineStage).parameters["input_args"].default is None:
         return {}
