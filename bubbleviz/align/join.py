@@ -333,9 +333,9 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
     n_iterations = len(grouping.find_distinct(operations.iteration[rows]))
     if n_iterations < 2 or number_occurrences((*iteration_of_rank, *chunk)).any():
         return recordings
-    named = recordings.named_iteration
-    is_named = bool((named[is_forward] >= 0).all())
-    number = (named if is_named else operations.iteration)[rows]
+    iteration_in_name = recordings.named_iteration
+    is_named = bool((iteration_in_name[is_forward] >= 0).all())
+    number = (iteration_in_name if is_named else operations.iteration)[rows]
     number = grouping.lookup_values(
         iteration_of_rank, number, (operations.rank, operations.iteration)
     )
@@ -351,7 +351,7 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
         operations=operations,
         active=_sum_active_time(recordings),
         collectives=recordings.collectives.replace_columns(iteration=iteration),
-        named_iteration=np.full(len(named), NONE, np.int64),
+        named_iteration=np.full(len(iteration_in_name), NONE, np.int64),
     )
 
 

@@ -78,13 +78,13 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
     """Return short unique labels: host and GPU, with the pid or an index only if needed."""
     labels = [f"{rank.host} {rank.local.place}" for rank in recordings.ranks]
-    often = Counter(labels)
+    n_uses = Counter(labels)
     for index, rank in enumerate(recordings.ranks):
-        if often[labels[index]] > 1:
+        if n_uses[labels[index]] > 1:
             pid = get_pid(rank.local.process)
             labels[index] = f"{rank.host} pid {pid} {rank.local.place}"
-    often = Counter(labels)
-    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
+    n_uses = Counter(labels)
+    return [label if n_uses[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
 
 
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
@@ -102,7 +102,7 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
     computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
     idle = "ranks without forward or backward", "excluded from every ratio: "
-    for which, (what, why), more, kind in (
+    for is_excluded, (title, explanation), remedy, kind in (
         (~working & ~computing, idle, "", LimitationKind.OTHER),
         (
             computing,
@@ -122,9 +122,12 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
             LimitationKind.STAGES_WITHOUT_GPU_WORK,
         ),
     ):
-        if which.any():
+        if is_excluded.any():
             labels = _make_labels(recordings)
-            found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
+            excluded_labels = [labels[rank] for rank in np.flatnonzero(is_excluded).tolist()]
             yield Limitation(
-                what, f"{why}{list_and_count(found, _MAX_NAMES)}{more}", len(found), kind
+                title,
+                f"{explanation}{list_and_count(excluded_labels, _MAX_NAMES)}{remedy}",
+                len(excluded_labels),
+                kind,
             )

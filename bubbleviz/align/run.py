@@ -167,7 +167,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """
     recordings = parts.recordings
     alignment = _align_recordings(parts, hints)
-    rank_index, time = alignment.place, alignment.time
+    rank_index, time = alignment.rank_index, alignment.time
     corrections = subtract_sessions(time.clocks, alignment.sessions)
     joined_recordings = apply_clocks(alignment.recordings, corrections)
     ranks = build_ranks(joined_recordings, rank_index)
@@ -238,9 +238,9 @@ class _Alignment:
         hosts: Name of the host of each profile.
         sessions: Clock of each profile according to its session.
         recordings: The recordings on these clocks, with stages, pipelines and iterations.
-        place: Index of each rank in the report.
+        rank_index: Index of each rank in the report.
         time: Common clock of all profiles.
-        early: Limitations for ranks of one machine that contradict each other.
+        machine_notes: Limitations for ranks of one machine that contradict each other.
         limitations: All limitations of the alignment.
     """
 
@@ -248,9 +248,9 @@ class _Alignment:
     hosts: tuple[str, ...]
     sessions: tuple[ProfileClock, ...]
     recordings: JoinedRecordings
-    place: Ints
+    rank_index: Ints
     time: Timebase
-    early: tuple[Limitation, ...]
+    machine_notes: tuple[Limitation, ...]
     limitations: tuple[Limitation, ...] = ()
 
 
@@ -279,7 +279,7 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     limitations = (
         *notes,
         *alignment.time.limitations,
-        *alignment.early,
+        *alignment.machine_notes,
         *alignment.recordings.limitations,
     )
     return replace(alignment, limitations=limitations)
@@ -307,9 +307,9 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
         hosts=tuple(source.host for source in sources),
         sessions=sessions,
         recordings=recordings,
-        place=rank_index,
+        rank_index=rank_index,
         time=build_timebase(recordings, sessions, _list_captures(parts), hints.method or "causal"),
-        early=check_machines(recordings),
+        machine_notes=check_machines(recordings),
     )
 
 
@@ -370,12 +370,12 @@ def _split_contradicting(
     renamed = rename_hosts(parts, alignment.machines, machines)
     separated = _align(renamed, machines, hints)
     is_matched = separated.recordings.paired
-    if is_matched and not separated.time.contradicted and not separated.early:
+    if is_matched and not separated.time.contradicted and not separated.machine_notes:
         return separated, list_shared_names(alignment.machines, machines)
     kind = LimitationKind.RANKS_CONTRADICTED
-    if alignment.early:
-        early = tuple(replace(note, kind=kind) for note in alignment.early)
-        return replace(alignment, early=early), ()
+    if alignment.machine_notes:
+        machine_notes = tuple(replace(note, kind=kind) for note in alignment.machine_notes)
+        return replace(alignment, machine_notes=machine_notes), ()
     return alignment, list_contradicting_hosts(alignment.machines, machines)
 
 

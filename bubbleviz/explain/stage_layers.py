@@ -240,7 +240,7 @@ def build_layout_question(
             layers,
             workload.devices,
             workload.microbatches,
-            own=layout,
+            current_layout=layout,
             links=measure_links(workload),
             split=workload.split,
         )
@@ -258,20 +258,23 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
         The layout, or None if the result is not exact, or if the schedule does not allow the
         layout of the run.
     """
-    chunks = len(question.own.placement) // question.stages if question.own else 1
+    chunks = (
+        len(question.current_layout.placement) // question.stages if question.current_layout else 1
+    )
     with suppress(BubblevizError):
         default = FORWARD if question.layers.forward_only else ""
         answer = find_best_layouts(question, [schedule or default], chunks)[0]
-        if answer.own and answer.exact and answer.best is not None:
+        if answer.is_current_layout and answer.exact and answer.best is not None:
             return answer.best.layout
     return None
 
 
 def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
     """Return the time of each virtual stage in a layout over its measured time, by phase."""
-    assert question.own is not None
+    assert question.current_layout is not None
     measured_ns, changed_ns = (
-        get_phase_times(question.workload(candidate)) for candidate in (question.own, layout)
+        get_phase_times(question.workload(candidate))
+        for candidate in (question.current_layout, layout)
     )
     return {
         phase: np.array(changed_ns[phase], float) / np.maximum(measured_ns[phase], 1)
@@ -286,12 +289,12 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
         question: The layers of a run, and its layout.
         layout: The new layout.
     """
-    assert question.own is not None
+    assert question.current_layout is not None
     has_chunks = len(layout.placement) > question.stages
     noun = "virtual stage" if has_chunks else "stage"
     old_stage, new_stage = (
         [number for number, layers in enumerate(candidate.stages) for _ in layers]
-        for candidate in (question.own, layout)
+        for candidate in (question.current_layout, layout)
     )
     stage_pairs = list(zip(old_stage, new_stage, strict=True))
     names, moves = question.layers.names, []

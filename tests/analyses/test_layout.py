@@ -41,7 +41,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     head = "name;forward_ms;backward_ms;weight_ms;memory;memory_weight;resident;transfer_ms;kind"
     layers = read_layers(table(tmp_path, f"{head}\nx;1;1;1;2GB;1GiB;3MB;0.5;mtp\n"))
     costs = layers.layers
-    assert [costs.held[0], costs.kept[0], costs.resident[0]] == [2e9, 2**30, 3e6]
+    assert [costs.activation[0], costs.weight_activation[0], costs.resident[0]] == [2e9, 2**30, 3e6]
     assert costs.down_ns.tolist() == costs.up_ns.tolist() == [500_000]
     assert costs.kinds == (LayerKind.MTP,)
     assert (layers.split, layers.memory, layers.in_bytes) == (True, True, True)
@@ -155,7 +155,7 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     counts = tuple(len(stage) for stage in row.best.layout.stages)
     second_run = planted(replace(planting, layer_counts=counts), tmp_path / "after")
 
-    assert row.own
+    assert row.is_current_layout
     assert row.proven
     assert row.baseline_ns == pytest.approx(model.ran_ns, rel=1e-4)
     assert row.best.makespan_ns == pytest.approx(second_run.ran_ns, rel=1e-4)

@@ -199,11 +199,11 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
 
     # What the operation allocates by itself lies in the range of its first layer.
     layer_bytes = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
-    assert model.layers.held == pytest.approx(layer_bytes)
+    assert model.layers.activation == pytest.approx(layer_bytes)
     assert model.in_bytes
     question = model.make_question(None, None)
-    assert question.own is not None
-    assert question.own.bounds == (0, 2, 4)
+    assert question.current_layout is not None
+    assert question.current_layout.bounds == (0, 2, 4)
 
 
 def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:

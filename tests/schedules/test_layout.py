@@ -224,8 +224,8 @@ def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
         (0, 2, 5),
         (0, 3, 5),
     ]
-    assert row.before is not None
-    assert row.before.bounds == (0, 3, 5)
+    assert row.baseline is not None
+    assert row.baseline.bounds == (0, 3, 5)
     assert row.saving == 0
 
 
@@ -292,11 +292,11 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
 
 def test_the_run_is_compared_with_its_own_layout() -> None:
     run_layout = Layout((0, 1, 2, 3), (0, 1, 2, 3, 13))
-    (row,) = find_best_layouts(replace(HEAVY_HEAD, own=run_layout), ["1f1b"])
+    (row,) = find_best_layouts(replace(HEAVY_HEAD, current_layout=run_layout), ["1f1b"])
 
-    assert (row.before, row.own) == (run_layout, True)
+    assert (row.baseline, row.is_current_layout) == (run_layout, True)
     (even,) = find_best_layouts(HEAVY_HEAD, ["1f1b"])
-    assert not even.own
+    assert not even.is_current_layout
     assert row.baseline_ns
     assert even.baseline_ns
     assert row.baseline_ns > even.baseline_ns

@@ -69,12 +69,14 @@ def build_timebase(
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if any(clock is not None and clock.aligned for clock in recordings.told_clocks):
-        return _use_told_clocks(recordings)
+        return _use_declared_clocks(recordings)
     if method != "causal" or len(recordings.machines) == 1:
         return _use_session_clocks(recordings, clocks, method)
     bounds: dict[str, list[int]] = {machine: [] for machine in recordings.machines}
-    for own, machine, capture in zip(clocks, recordings.machine_of_profile, captures, strict=True):
-        bounds[machine].extend(time + own.offset_ns for time in capture)
+    for session_clock, machine, capture in zip(
+        clocks, recordings.machine_of_profile, captures, strict=True
+    ):
+        bounds[machine].extend(time + session_clock.offset_ns for time in capture)
     starts_ns = np.array([min(times) for times in bounds.values()], np.int64)
     ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
     extents = starts_ns, ends_ns
@@ -215,11 +217,11 @@ def _solve_machines(
     causal = _find_dependencies(recordings, recordings.machine_of_rank)
     reduced = offsets.join_precedences()
     if recordings.paired:
-        table = select_reductions(recordings.collectives, recordings.operations)
-        iteration = recordings.get_common_iterations(table.rank, table.iteration)
-        table = table.replace_columns(iteration=iteration)
+        reductions = select_reductions(recordings.collectives, recordings.operations)
+        iteration = recordings.get_common_iterations(reductions.rank, reductions.iteration)
+        reductions = reductions.replace_columns(iteration=iteration)
         reduced = find_collective_precedences(
-            table, recordings.reducing, recordings.machine_of_rank
+            reductions, recordings.reducing, recordings.machine_of_rank
         )
     precedences = offsets.join_precedences(causal, reduced)
     solution = solve_clocks(precedences, *extents, reference)
@@ -234,7 +236,7 @@ def _solve_machines(
     )
 
 
-def _use_told_clocks(recordings: JoinedRecordings) -> Timebase:
+def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the clocks that a table of operations states. Its times are on one clock already."""
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(recordings.machine_of_profile, recordings.told_clocks, strict=True):

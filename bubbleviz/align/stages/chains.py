@@ -52,11 +52,14 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
             if chain is None:
                 return None
             # It is unknown which chain these ranks continue, so they start new chains.
-            new = np.flatnonzero(chain < 0)
-            chain[new] = len(tips) + np.arange(len(new))
-            number = np.append(number, count + np.arange(len(new)))
-            tips, away = np.append(tips, stage[new]), np.append(away, np.zeros(len(new), np.int64))
-            count += len(new)
+            is_new = np.flatnonzero(chain < 0)
+            chain[is_new] = len(tips) + np.arange(len(is_new))
+            number = np.append(number, count + np.arange(len(is_new)))
+            tips, away = (
+                np.append(tips, stage[is_new]),
+                np.append(away, np.zeros(len(is_new), np.int64)),
+            )
+            count += len(is_new)
             tips[chain], away[chain] = stage, 0
             pipeline[stage] = number[chain]
     return pipeline
@@ -78,35 +81,37 @@ def _continue_chains(
     """
     tips, away = chains
     adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
-    can = fits(tips[adjacent], ranks) if len(adjacent) else np.zeros((0, len(ranks)), bool)
+    can_follow = fits(tips[adjacent], ranks) if len(adjacent) else np.zeros((0, len(ranks)), bool)
     # Over a missing rank, what fits may belong to a chain that ended before.
-    row = _match_adjacent(can, is_complete=is_complete, is_unbroken=len(gaps) == 0)
+    row = _match_adjacent(can_follow, is_complete=is_complete, is_unbroken=len(gaps) == 0)
     if row is None:
         return None
-    left = np.flatnonzero(row < 0)
+    unmatched = np.flatnonzero(row < 0)
     chain = np.append(adjacent, NONE)[row]
-    if len(left) == len(gaps) and _fit_in_order(tips[gaps], away[gaps], ranks[left], fits):
-        chain[left] = gaps
+    if len(unmatched) == len(gaps) and _fit_in_order(
+        tips[gaps], away[gaps], ranks[unmatched], fits
+    ):
+        chain[unmatched] = gaps
     return chain
 
 
-def _match_adjacent(can: Bools, *, is_complete: bool, is_unbroken: bool) -> Ints | None:
+def _match_adjacent(can_follow: Bools, *, is_complete: bool, is_unbroken: bool) -> Ints | None:
     """Match ranks of a stage with the chains that end at the previous stage.
 
     Args:
-        can: Mask of the possible matches, shape (chains, ranks).
+        can_follow: Mask of the possible matches, shape (chains, ranks).
         is_complete: Whether each of these chains continues.
         is_unbroken: Whether each rank continues one of these chains.
 
     Returns:
-        Chain (row of ``can``) of each rank, or -1 if it continues none. The result is None if the
-        matches are ambiguous.
+        Chain (row of ``can_follow``) of each rank, or -1 if it continues none. The result is None
+        if the matches are ambiguous.
     """
-    row = find_forced_matches(can, rows_have_one=is_complete, columns_have_one=is_unbroken)
-    rest = can.copy()
-    rest[row[row >= 0]] = False
-    is_ambiguous = rest[:, row < 0].any()
-    lacks_ranks = is_complete and np.count_nonzero(row >= 0) < len(can)
+    row = find_forced_matches(can_follow, rows_have_one=is_complete, columns_have_one=is_unbroken)
+    remaining = can_follow.copy()
+    remaining[row[row >= 0]] = False
+    is_ambiguous = remaining[:, row < 0].any()
+    lacks_ranks = is_complete and np.count_nonzero(row >= 0) < len(can_follow)
     return None if is_ambiguous or lacks_ranks else row
 
 
@@ -119,36 +124,36 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
     return True
 
 
-def find_forced_matches(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
+def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
     """Find the matches of a bipartite graph that are forced because no other choice remains.
 
     Each row is matched with at most one column, and vice versa. If it is unknown whether all rows
     or all columns have a match, a pair is forced only if each is the only choice of the other.
 
     Args:
-        fits: Mask of the possible matches, shape (rows, columns).
+        can_match: Mask of the possible matches, shape (rows, columns).
         rows_have_one: Whether each row has a match.
         columns_have_one: Whether each column has a match.
 
     Returns:
         Row of each column, or -1 if it has several choices or none.
     """
-    of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
+    of_column: Ints = np.full(can_match.shape[1], NONE, np.int64)
     if rows_have_one and not columns_have_one:
-        of_row = find_forced_matches(fits.T, rows_have_one=False, columns_have_one=True)
+        of_row = find_forced_matches(can_match.T, rows_have_one=False, columns_have_one=True)
         rows = np.flatnonzero(of_row >= 0)
         of_column[of_row[rows]] = rows
         return of_column
-    fits, choices = fits.copy(), fits.sum(axis=0)
+    can_match, choices = can_match.copy(), can_match.sum(axis=0)
     if not columns_have_one:
-        is_single_row = (fits.sum(axis=1) == 1)[:, None]
-        rows, columns = np.nonzero(fits & is_single_row & (choices == 1))
+        is_single_row = (can_match.sum(axis=1) == 1)[:, None]
+        rows, columns = np.nonzero(can_match & is_single_row & (choices == 1))
         of_column[columns] = rows
         return of_column
     # Of columns that have a row each in one way alone, some one has a single choice left.
     while len(single := np.flatnonzero(choices == 1)):
-        row = int(fits[:, single[0]].argmax())
+        row = int(can_match[:, single[0]].argmax())
         of_column[single[0]] = row
-        choices -= fits[row]
-        fits[row] = False
+        choices -= can_match[row]
+        can_match[row] = False
     return of_column

@@ -33,20 +33,21 @@ def find_missing_ranks(
         world: Number of ranks of the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)
-    absent, of_run = np.empty(0, np.int64), ""
+    absent, run_clause = np.empty(0, np.int64), ""
     if parallel is not None:
         absent = grouping.subtract_values(np.arange(parallel.ranks), number)
     elif world > count:
-        within = numbers.from_names and int(number.max(initial=0)) < world
-        if not within or world - count >= count:
-            listed = list_first(map(str, number.tolist()), _MAX_LISTED)
-            held = f" (rank{'' if count == 1 else 's'} {listed})"
-            which = held if within else ""
+        is_numbered = numbers.from_names and int(number.max(initial=0)) < world
+        if not is_numbered or world - count >= count:
+            number_list = list_first(map(str, number.tolist()), _MAX_LISTED)
+            recorded_ranks = f" (rank{'' if count == 1 else 's'} {number_list})"
+            recorded_clause = recorded_ranks if is_numbered else ""
             return _make_limitation(
-                f"the profiles contain {count:,}{which} of the {world:,} ranks of the run",
+                f"the profiles contain {count:,}{recorded_clause} of the {world:,} ranks of the "
+                "run",
                 world - count,
             )
-        absent, of_run = (
+        absent, run_clause = (
             grouping.subtract_values(np.arange(world), number),
             f" of the {world:,} of the run",
         )
@@ -57,7 +58,7 @@ def find_missing_ranks(
     if len(absent) == 0:
         return ()
     ranks = list_and_count([str(rank) for rank in absent.tolist()], _MAX_LISTED)
-    return _make_limitation(f"no profile contains ranks {ranks}{of_run}", len(absent))
+    return _make_limitation(f"no profile contains ranks {ranks}{run_clause}", len(absent))
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
@@ -91,8 +92,9 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
     phrases = list_and_count(
         [f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _MAX_LISTED
     )
-    lacking = format_count(int((~is_present.all(axis=1)).sum()), "pipeline")
+    incomplete_count = format_count(int((~is_present.all(axis=1)).sum()), "pipeline")
     return _make_limitation(
-        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {phrases})",
+        f"{incomplete_count} of {len(number):,} lack ranks of stages that the others have "
+        f"(stage {phrases})",
         len(absent),
     )

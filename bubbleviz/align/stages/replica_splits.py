@@ -111,7 +111,7 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
         kinds: Group of ranks that run the same operations, for each rank.
         number: Number of each rank in the run.
     """
-    ranks = np.flatnonzero(table.held.any(axis=(1, 2)))
+    ranks = np.flatnonzero(table.has_microbatch.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
     if sizes[0] or len(sizes) < 3:
         return None
@@ -162,11 +162,11 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
     # Sums are comparable only over the microbatches that all ranks have of every chunk.
-    common = table.held[ranks].all(axis=(0, 1))
+    common = table.has_microbatch[ranks].all(axis=(0, 1))
     if not common.any():
         return None
     total_wait_ns = np.stack(
-        [table.waited_ns[own][:, :, common].sum(axis=(0, 2)) for own in members]
+        [table.waited_ns[of_stage][:, :, common].sum(axis=(0, 2)) for of_stage in members]
     )
     order = sort_rows(-total_wait_ns.reshape(-1))
     stage_of = invert_permutation(order).reshape(total_wait_ns.shape)

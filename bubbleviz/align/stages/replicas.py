@@ -55,7 +55,7 @@ def match_replicas(
     if (
         max_replicas > MAX_REPLICAS
         or len(waits) == 0
-        or has_uneven_sizes([len(own) for own in stages])
+        or has_uneven_sizes([len(of_stage) for of_stage in stages])
     ):
         return unknown
     table = build_timetable(waits, machine)
@@ -66,8 +66,8 @@ def match_replicas(
     chunk = np.searchsorted(table.chunks, operations.chunk[rows])
     virtual_stage[operations.rank[rows], chunk] = operations.virtual_stage[rows]
 
-    def fits(ranks: Ints, others: Ints) -> Bools:
-        return match_stages(table, ranks, others, virtual_stage)
+    def fits(ranks: Ints, other_ranks: Ints) -> Bools:
+        return match_stages(table, ranks, other_ranks, virtual_stage)
 
     pipeline = find_pipelines(stages, fits, len(stage))
     return unknown if pipeline is None else pipeline

@@ -67,20 +67,20 @@ _STAGES_MISSING = Limitation(
     "stages without a profile",
     "range names mention virtual stages that are in no profile; ratios are incomplete",
 )
-_STAGES_BEHIND = Limitation(
+_LATER_STAGES_MAY_BE_MISSING = Limitation(
     "stages that may be missing",
     "the last stage idles, or runs further forwards, while its first microbatch is away, as if it "
     "waited for later stages; if profiles are missing, ratios and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
-_STAGES_BEHIND_TURN = Limitation(
+_STAGES_AFTER_TURN_MAY_BE_MISSING = Limitation(
     "stages that may be missing",
     "where the pipeline turns, each microbatch is away for longer than one more F and B while its "
     "rank runs further forwards, as if it waited for later stages; if profiles are missing, ratios "
     "and stages do not include them",
     kind=LimitationKind.STAGES_MAY_BE_MISSING,
 )
-_COUNTED_FROM_HELD = Limitation(
+_EARLIER_STAGES_UNKNOWN = Limitation(
     "numbers of stages",
     "the first stage with a profile receives activations, so an unknown number of earlier stages "
     "have no profile; stages are counted from it",
@@ -95,13 +95,16 @@ class _Inputs:
     recordings: JoinedRecordings
     machine: Ints
     numbers: pipelines.RankNumbers
-    named: VirtualStages | None
+    named_stages: VirtualStages | None
     parallel: pipelines.Parallel | None
 
     @property
     def infers_stages(self) -> bool:
         """Whether neither range names nor tables nor file names give the stages."""
-        return self.named is None and virtual_stages.get_declared_stages(self.recordings) is None
+        return (
+            self.named_stages is None
+            and virtual_stages.get_declared_stages(self.recordings) is None
+        )
 
     @property
     def counts_chunks(self) -> bool:
@@ -199,8 +202,8 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 
 def _lacks_named_stage(inputs: _Inputs) -> bool:
     """Return whether names or tables number the stages and leave out a number."""
-    if inputs.named is not None:
-        return _has_gap(inputs.named.virtual_stage)
+    if inputs.named_stages is not None:
+        return _has_gap(inputs.named_stages.virtual_stage)
     declared = virtual_stages.get_declared_stages(inputs.recordings)
     return declared is not None and _has_gap(declared[inputs.recordings.working])
 
@@ -227,8 +230,8 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
         notes = (_UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
-    numbered = _number_stages_as_job(inputs, inferred, staged)
-    noted = _add_limitations(inputs, numbered, notes, stages_missing=numbered is not staged)
+    renumbered = _number_stages_as_job(inputs, inferred, staged)
+    noted = _add_limitations(inputs, renumbered, notes, stages_missing=renumbered is not staged)
     return replace(noted, pipeline_unproven=is_unproven)
 
 
@@ -297,16 +300,16 @@ def _add_limitations(
 ) -> JoinedRecordings:
     """Return the recordings with the limitations of their stages."""
     parallel = inputs.parallel
-    doubtful = _GIVEN_CONTRADICTED in notes
+    is_contradicted = _GIVEN_CONTRADICTED in notes
     notes = (*notes, *staged.limitations)
     transfer_stage = find_transfer_stages(staged)
-    if not doubtful and not stages_missing:
+    if not is_contradicted and not stages_missing:
         stages_missing = transfers_with_missing_stages(staged, transfer_stage)
     if stages_missing:
         notes = (*notes, _STAGES_MISSING)
-    is_inferred = inputs.named is None and not doubtful
+    is_inferred = inputs.named_stages is None and not is_contradicted
     if is_inferred and receives_from_earlier_stage(staged, transfer_stage):
-        notes = (*notes, _COUNTED_FROM_HELD)
+        notes = (*notes, _EARLIER_STAGES_UNKNOWN)
     absent = find_missing_ranks(inputs.numbers, parallel, inputs.world_size)
     absent = absent or find_incomplete_pipelines(staged.pipeline, staged.stage_of_rank)
     notes = (*notes, *absent)
@@ -314,13 +317,13 @@ def _add_limitations(
         notes = (*notes, _REPLICAS)
     is_complete = len(inputs.recordings.ranks) == inputs.world_size or parallel is not None
     is_refutable = True
-    if inputs.infers_stages and not (stages_missing or doubtful or is_complete):
+    if inputs.infers_stages and not (stages_missing or is_contradicted or is_complete):
         gaps, stages_missing, is_refutable = _find_stage_gaps(inputs, staged)
         notes = (*notes, *gaps)
-    ends_early = not (stages_missing or absent or doubtful or is_complete)
+    ends_early = not (stages_missing or absent or is_contradicted or is_complete)
     ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staged)
     if ends_early:
-        notes = (*notes, _STAGES_BEHIND)
+        notes = (*notes, _LATER_STAGES_MAY_BE_MISSING)
     # The sizes of the run may give more stages than the profiles hold.
     stages = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
     lacks_stages = parallel is not None and len(stages) < parallel.pp
@@ -357,20 +360,26 @@ def _find_stage_gaps(
         operations, inputs.recordings.arrivals, inputs.machine, iteration
     )
     turns = stage_gaps.find_turns(operations)
-    far = tuple(stage for stage in gaps if stage not in turns)
-    if far:
-        are_adjacent = stage_gaps.are_adjacent_by_order(far, operations)
-        numbered: tuple[tuple[int, int], ...] = ()
+    gaps_between_ranks = tuple(stage for stage in gaps if stage not in turns)
+    if gaps_between_ranks:
+        are_adjacent = stage_gaps.are_adjacent_by_order(gaps_between_ranks, operations)
+        numbered_gaps: tuple[tuple[int, int], ...] = ()
         if numbers.from_names:
-            numbered = stage_gaps.find_numbered_gaps(far, operations, numbers.number)
-        if numbered and not are_adjacent:
-            return (stage_gaps.describe_numbered_gaps(numbered),), True, False
-        if numbered or not numbers.from_names or (is_table and not are_adjacent):
+            numbered_gaps = stage_gaps.find_numbered_gaps(
+                gaps_between_ranks, operations, numbers.number
+            )
+        if numbered_gaps and not are_adjacent:
+            return (stage_gaps.describe_numbered_gaps(numbered_gaps),), True, False
+        if numbered_gaps or not numbers.from_names or (is_table and not are_adjacent):
             # Ranks with several chunks may wait for their hosts as long as for another chunk.
             has_chunks = bool((operations.chunk > 0).any())
-            return (stage_gaps.describe_gaps(far),), False, are_adjacent or has_chunks
-    if len(far) < len(gaps):
-        return (_STAGES_BEHIND_TURN,), False, True
+            return (
+                (stage_gaps.describe_gaps(gaps_between_ranks),),
+                False,
+                are_adjacent or has_chunks,
+            )
+    if len(gaps_between_ranks) < len(gaps):
+        return (_STAGES_AFTER_TURN_MAY_BE_MISSING,), False, True
     first = None
     if numbers.from_names:
         origin = 1 if is_table and numbers.number.min() == 1 else 0
@@ -390,10 +399,10 @@ def _apply_stages(
     number = inputs.numbers.number
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
-        together = inputs.parallel.reducing(number)
+        reducing_group = inputs.parallel.reducing(number)
     elif (declared := pipelines.get_declared_pipelines(recordings)) is not None:
         pipeline = declared
-        together = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
+        reducing_group = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
     else:
         pipeline = pipelines.find_pipelines(first, inputs.numbers, inputs.world)
         unknown = (pipeline[first >= 0] < 0).any()
@@ -402,13 +411,13 @@ def _apply_stages(
             pipeline = match_replicas(
                 common, inputs.recordings.arrivals, first, number, inputs.machine
             )
-        together = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
+        reducing_group = pipelines.find_reducing_groups(first, inputs.machine, inputs.numbers)
     staged = replace(
         recordings,
         operations=operations,
         stage_of_rank=first,
         pipeline=pipeline,
-        reducing=together,
+        reducing=reducing_group,
     )
     return pair_iterations(staged)
 
@@ -434,14 +443,16 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         ), False
     stages = stage_order.order_virtual_stages(operations, inputs.recordings.arrivals)
     is_known = bool((stages.virtual_stage >= 0).all())
-    single = len(grouping.find_distinct(stages.virtual_stage)) == len(stages.virtual_stage)
-    if is_known and not single:
+    is_one_rank_per_stage = len(grouping.find_distinct(stages.virtual_stage)) == len(
+        stages.virtual_stage
+    )
+    if is_known and not is_one_rank_per_stage:
         is_known = stage_order.have_equal_orders(inputs.orders, stages.rank, stages.virtual_stage)
         stages = (
             stages if is_known else stages.replace_columns(virtual_stage=np.full(len(stages), NONE))
         )
     comparable = inputs.comparable
-    if is_known and single and comparable is not None:
+    if is_known and is_one_rank_per_stage and comparable is not None:
         staged = virtual_stages.set_stages(comparable, stages, by_name=False)
         is_known = stage_order.can_nest(staged, inputs.recordings.arrivals)
     if is_known:

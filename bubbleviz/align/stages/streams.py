@@ -102,10 +102,10 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
         early_ns = busy_ns[below] // EARLY_PART
         n_following = (start_ns[below] + early_ns >= end_ns[above]).sum()
-        n_beside = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
+        n_concurrent = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
         if n_following >= MIN_FITTING * chunks:
             level[below] = level[above] + 1
-        elif n_beside >= MIN_FITTING * chunks:
+        elif n_concurrent >= MIN_FITTING * chunks:
             level[below] = level[above]
         else:
             return None

@@ -26,7 +26,7 @@ class Timetable:
     Attributes:
         chunks: Chunk numbers in ascending order.
         first: First key of each iteration.
-        held: Mask of the cells in which the rank runs both F and B of the microbatch.
+        has_microbatch: Mask of the cells in which the rank runs both F and B of the microbatch.
         waited_ns: Time from the end of F to the arrival of its gradient.
         entered_ns: Earliest start of F.
         left_ns: End of F.
@@ -38,7 +38,7 @@ class Timetable:
 
     chunks: Ints
     first: Ints
-    held: Bools
+    has_microbatch: Bools
     waited_ns: Ints
     entered_ns: Ints
     left_ns: Ints
@@ -73,7 +73,7 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
     return Timetable(
         chunks=chunks,
         first=np.flatnonzero(np.append(True, iteration[1:] != iteration[:-1])),
-        held=has_microbatch,
+        has_microbatch=has_microbatch,
         waited_ns=fill(waits.waited_ns),
         entered_ns=fill(waits.left_ns - waits.forward_ns),
         left_ns=fill(waits.left_ns),
@@ -124,14 +124,14 @@ def _filter_by_duration(
     fits = np.ones((len(upper), len(lower)), bool)
     tolerance_ns = table.tolerance_ns[lower, below]
     took_ns = table.done_ns[lower, below] - table.entered_ns[lower, below] - 2 * tolerance_ns
-    has_microbatch = table.held[upper, above]
+    has_microbatch = table.has_microbatch[upper, above]
     waited_ns = np.where(has_microbatch, table.waited_ns[upper, above], 0)
     # Use the largest tolerance of any iteration.
     max_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
     for key in find_distinct(
         np.linspace(0, has_microbatch.shape[1] - 1, _MAX_SAMPLED_KEYS).astype(np.int64)
     ).tolist():
-        is_common = has_microbatch[:, key, None] & table.held[lower, below, key]
+        is_common = has_microbatch[:, key, None] & table.has_microbatch[lower, below, key]
         fits &= ~is_common | (took_ns[:, key] <= max_ns[:, key, None])
     return fits
 
@@ -152,7 +152,7 @@ def _check_pairs(
     """
     above, below = chunks
     tolerance_ns = table.tolerance_ns[lower_rank, below]
-    is_common = table.held[lower_rank, below] & table.held[upper_rank, above]
+    is_common = table.has_microbatch[lower_rank, below] & table.has_microbatch[upper_rank, above]
     entered_ns = table.entered_ns[lower_rank, below] + tolerance_ns
     done_ns = table.done_ns[lower_rank, below] - tolerance_ns
     lower = np.where(is_common, table.left_ns[upper_rank, above] - entered_ns, _LONG_AGO)

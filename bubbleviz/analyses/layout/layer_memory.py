@@ -51,9 +51,9 @@ def add_layer_memory(
     for device, resident_bytes in enumerate(memory.resident):
         of_device = [at for stage in layout.get_stages_of(device) for at in layout.stages[stage]]
         resident[of_device] = resident_bytes / len(of_device)
-    return replace(layers, held=activation_bytes, kept=weight_bytes, resident=resident), tuple(
-        sorted(assumptions)
-    )
+    return replace(
+        layers, activation=activation_bytes, weight_activation=weight_bytes, resident=resident
+    ), tuple(sorted(assumptions))
 
 
 def measure_layer_bytes(

@@ -90,7 +90,9 @@ class MeasuredModel:
         if links is not None and p != self.stages:
             usual = int(np.median([ns for row in links for ns in row]))
             links = ((usual,) * p,) * p
-        return LayoutQuestion(self.layers, p, m, own=run_layout, links=links, split=self.split)
+        return LayoutQuestion(
+            self.layers, p, m, current_layout=run_layout, links=links, split=self.split
+        )
 
 
 COLUMNS = (
@@ -140,8 +142,8 @@ def read_layers(path: str) -> MeasuredModel:
         fused_ns=fused,
         down_ns=transfer,
         up_ns=transfer.copy(),
-        held=activation,
-        kept=weight_activation,
+        activation=activation,
+        weight_activation=weight_activation,
         resident=_parse_amounts(path, "resident", cells["resident"], units),
         names=tuple(texts.to_one_line(row.get("name") or "", 200) for row in rows),
         kinds=_find_kinds(path, cells["kind"], cells["name"]),
@@ -238,7 +240,7 @@ def format_table(layers: Layers, further: Mapping[str, Sequence[object]], *, in_
         *((ns / 1e6).tolist() for ns in layers.times[:3]),
         *(
             [f"{amount}{unit}" for amount in column.tolist()]
-            for column in (layers.held, layers.kept, layers.resident)
+            for column in (layers.activation, layers.weight_activation, layers.resident)
         ),
         (layers.down_ns / 1e6).tolist(),
         *further.values(),

@@ -51,8 +51,8 @@ def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
         "forward_ns": layers.forward_ns.tolist(),
         "backward_ns": layers.backward_ns.tolist(),
         "weight_ns": layers.weight_ns.tolist(),
-        "memory": layers.held.tolist(),
-        "memory_weight": layers.kept.tolist(),
+        "memory": layers.activation.tolist(),
+        "memory_weight": layers.weight_activation.tolist(),
         "resident": layers.resident.tolist(),
         "transfer_ns": layers.down_ns.tolist(),
     }
@@ -71,12 +71,12 @@ def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str
         "peak_memory": list(row.peak_memory),
         "saving": row.saving,
         "before": None
-        if row.before is None
+        if row.baseline is None
         else {
-            "own": row.own,
+            "own": row.is_current_layout,
             "makespan_ns": row.baseline_ns,
             "fits": row.baseline_fits,
-            "first_layers": list(row.before.bounds),
+            "first_layers": list(row.baseline.bounds),
         },
         "layout": best and _list_layout_values(report, best.layout),
         "reason": row.reason or None,
@@ -106,8 +106,8 @@ def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str,
 def format_csv(report: LayoutReport) -> str:
     """Return the layers as CSV, with their virtual stages before and in the best layouts."""
     columns: dict[str, list[int]] = {}
-    if report.question.own is not None:
-        columns["stage_before"] = _find_stage_of_layers(report.question.own)
+    if report.question.current_layout is not None:
+        columns["stage_before"] = _find_stage_of_layers(report.question.current_layout)
     for row in report.rows:
         if row.best is not None:
             columns[f"stage:{row.schedule}"] = _find_stage_of_layers(row.best.layout)

@@ -60,14 +60,14 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
 def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     """Draw the layouts of one schedule, before and after."""
     assert row.best is not None
-    assert row.before is not None
+    assert row.baseline is not None
     assert row.baseline_ns is not None
     layers = question.layers
     page.y += 20
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
     before_text, after_text = duration(row.baseline_ns), duration(row.best.makespan_ns)
     text = f"{row.schedule}: {before_text} before, {after_text} after{saving}"
-    is_unchanged = row.before == row.best.layout
+    is_unchanged = row.baseline == row.best.layout
     if is_unchanged:
         text = f"{row.schedule}: {before_text}; nothing moves"
     page.text(text, page.left, page.y, 12, font_weight="bold")
@@ -78,7 +78,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     ]
     longest_ns = max(
         _sum_work_ns(layers, layout, stages)
-        for layout in (row.before, row.best.layout)
+        for layout in (row.baseline, row.best.layout)
         for stages in virtual_stages
     )
     chunks = len(row.list_holders()) // question.stages
@@ -87,7 +87,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     top = page.y
     for device, stages in enumerate(virtual_stages):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
-        pair = ((row.before, "before"), (row.best.layout, "after"))
+        pair = ((row.baseline, "before"), (row.best.layout, "after"))
         for layout, word in pair[is_unchanged:]:
             _draw_bar(page, layers, layout, stages, scale, pale=word == "before")
             base = page.y + _BAR - 3.5

@@ -69,8 +69,10 @@ def _explain_no_layout(report: LayoutReport) -> str:
     question = report.question
     excesses = []
     for row in report.rows:
-        if question.limit and row.plan and row.before:
-            peaks = compute_peak_memory(question.layers, question.recurrence(row.plan), row.before)
+        if question.limit and row.plan and row.baseline:
+            peaks = compute_peak_memory(
+                question.layers, question.recurrence(row.plan), row.baseline
+            )
             pairs = zip(peaks, question.limit, strict=True)
             excesses.append((max(peak - limit for peak, limit in pairs), row.schedule))
     if not excesses:
@@ -102,7 +104,7 @@ def _format_length_before(row: ScheduleLayout) -> str:
     """Return the length of an iteration with the layout before, and the marks of the legend."""
     if row.baseline_ns is None:
         return "-"
-    even_mark = "" if row.own else "*"
+    even_mark = "" if row.is_current_layout else "*"
     memory_mark = "" if row.baseline_fits else "!"
     return f"{format_ms(row.baseline_ns)}{even_mark}{memory_mark}"
 
@@ -121,8 +123,10 @@ def _describe_proof(row: ScheduleLayout) -> str:
 
 def _list_legend_lines(report: LayoutReport) -> Iterator[str]:
     """Yield the meaning of the columns and marks in the table of schedules."""
-    has_own_layout = any(row.own for row in report.rows)
-    has_even_layout = any(not row.own and row.baseline_ns is not None for row in report.rows)
+    has_own_layout = any(row.is_current_layout for row in report.rows)
+    has_even_layout = any(
+        not row.is_current_layout and row.baseline_ns is not None for row in report.rows
+    )
     parts = []
     if has_own_layout:
         parts.append("before: the run's own layout")

@@ -36,14 +36,14 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
         transport: What transfers wait for.
     """
     events = Precedence(lowered, transport)
-    never = set(range(len(events.edges))) - set(events.order)
-    if not never:
+    blocked = set(range(len(events.edges))) - set(events.order)
+    if not blocked:
         return []
-    event = min(never)
+    event = min(blocked)
     visited: dict[int, None] = {}
     while event not in visited:
         visited[event] = None
-        event = next(awaited for awaited, _ in events.edges[event] if awaited in never)
+        event = next(awaited for awaited, _ in events.edges[event] if awaited in blocked)
     path = list(visited)
     cycle = path[path.index(event) :]
     waits = list(pairwise([*cycle, event]))
@@ -64,11 +64,11 @@ def describe_deadlock(waits: list[Wait]) -> str:
         return f"rank {rank} has {step} before {awaited}, which it needs"
     parts = []
     for (rank, step, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
-        ahead = "" if awaited == following[1] else f", which is behind {following[1]}"
-        parts.append(f"rank {rank} waits at {step} for rank {other}'s {awaited}{ahead}")
+        blocking_clause = "" if awaited == following[1] else f", which is behind {following[1]}"
+        parts.append(f"rank {rank} waits at {step} for rank {other}'s {awaited}{blocking_clause}")
     if len(parts) > _MAX_WAITS:
-        left = len(parts) - _MAX_WAITS
-        parts = [*parts[: _MAX_WAITS - 1], f"and so on over {left} more waits", parts[-1]]
+        n_omitted = len(parts) - _MAX_WAITS
+        parts = [*parts[: _MAX_WAITS - 1], f"and so on over {n_omitted} more waits", parts[-1]]
     return "; ".join(parts)
 
 
@@ -106,7 +106,7 @@ def check_messages(lowered: LoweredPlan) -> None:
             transfer.
     """
     plan = lowered.plan
-    wanted = {
+    consumer_of_message = {
         message: get_cell(operation)
         for order in plan.orders
         for operation in order
@@ -116,24 +116,26 @@ def check_messages(lowered: LoweredPlan) -> None:
     queues: dict[tuple[int, int, bool], list[Message]] = {}
     for device, line in enumerate(lowered.lines):
         for transfer in (transfer for step in line for transfer in step.transfers):
-            if transfer.message not in wanted:
+            if transfer.message not in consumer_of_message:
                 raise MismatchError(
                     f"rank {device}: {transfer} transfers data that no other rank needs; remove it"
                 )
-            ends = device, lowered.peer(transfer)
-            queue = (*(ends if transfer.sends else ends[::-1]), transfer.sends)
+            ranks = device, lowered.peer(transfer)
+            queue = (*(ranks if transfer.sends else ranks[::-1]), transfer.sends)
             queues.setdefault(queue, []).append(transfer.message)
     for sends in (True, False):
-        found = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
-        there = set(found)
-        if len(there) < len(found):
-            repeated = next(end for end in found if found.count(end) > 1)
+        transfers = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
+        distinct_transfers = set(transfers)
+        if len(distinct_transfers) < len(transfers):
+            repeated = next(end for end in transfers if transfers.count(end) > 1)
             raise MismatchError(
                 f"rank {plan.placement[repeated.virtual_stage]}: {repeated} appears twice; "
                 "list each transfer once"
             )
-        for end, operation in ((Transfer(m, sends), needs) for m, needs in wanted.items()):
-            if end not in there:
+        for end, operation in (
+            (Transfer(m, sends), needs) for m, needs in consumer_of_message.items()
+        ):
+            if end not in distinct_transfers:
                 raise MismatchError(
                     f"rank {plan.placement[end.virtual_stage]} lacks {end}, which "
                     f"{operation} needs; list both the send and the receive of each message"

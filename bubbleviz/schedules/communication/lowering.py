@@ -11,7 +11,7 @@ from bubbleviz.schedules.communication.deadlocks import check_order
 from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
-_GATHERED = 3
+_MAX_GATHERED = 3
 #: A turn that a rank spends on its parameters or gradients (``UNSHARD``, ``RESHARD`` or
 #: ``REDUCE_GRAD``). It takes no time and needs nothing, but it decides which rank sends first.
 _PARAMETER_TURN = model.Step()
@@ -30,14 +30,14 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
         MismatchError: The order deadlocks; the message describes the cycle.
     """
     check_order(plan)
-    todo = [deque(_add_parameter_turns(plan, steps)) for steps in model.list_steps(plan)]
-    lines: list[list[model.Step]] = [[] for _ in todo]
-    there: list[set[model.Message | None]] = [{None} for _ in todo]
-    while any(todo):
-        left = sum(map(len, todo))
-        for device, steps in enumerate(todo):
+    remaining_steps = [deque(_add_parameter_turns(plan, steps)) for steps in model.list_steps(plan)]
+    lines: list[list[model.Step]] = [[] for _ in remaining_steps]
+    available: list[set[model.Message | None]] = [{None} for _ in remaining_steps]
+    while any(remaining_steps):
+        n_remaining = sum(map(len, remaining_steps))
+        for device, steps in enumerate(remaining_steps):
             if not steps or not all(
-                model.get_input(operation, plan) in there[device]
+                model.get_input(operation, plan) in available[device]
                 for operation in steps[0].operations
             ):
                 continue
@@ -46,7 +46,7 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
                 lines[device].append(step)
             for operation in step.operations:
                 message = model.get_output(operation, plan)
-                there[device].add(message)
+                available[device].add(message)
                 if model.crosses(message, plan):
                     peer = plan.placement[message.receiver]
                     lines[device].append(
@@ -55,9 +55,9 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
                     lines[peer].append(
                         model.Step(transfers=(model.Transfer(message, sends=False),))
                     )
-                    there[peer].add(message)
+                    available[peer].add(message)
         # The order was checked, but an error must not make this loop endless.
-        if sum(map(len, todo)) == left:
+        if sum(map(len, remaining_steps)) == n_remaining:
             raise MismatchError(f"the order of {plan.name} deadlocks; change it")
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
@@ -70,12 +70,12 @@ def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[mode
     (``_add_reduce_grad``).
     """
     # The stages that are computed next from each step on, soonest first.
-    soon: list[int] = []
+    next_stages: list[int] = []
     upcoming = []
     for step in reversed(steps):
         computed = [operation.virtual_stage for operation in step.operations]
-        soon = [*computed, *(stage for stage in soon if stage not in computed)]
-        upcoming.append(soon[:_GATHERED])
+        next_stages = [*computed, *(stage for stage in next_stages if stage not in computed)]
+        upcoming.append(next_stages[:_MAX_GATHERED])
     gathered: set[int] = set()
     n_backwards: Counter[int] = Counter()
     turns: list[model.Step] = []

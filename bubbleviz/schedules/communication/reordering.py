@@ -65,19 +65,21 @@ class _Search:
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
         self.torch_lowered = lower_plan(plan)
-        free = Precedence(self.torch_lowered, BUFFERED, workload)
-        self.least_ns = free.makespan_ns()
-        place = {event: rank for rank, event in enumerate(free.order)}
-        self.rank = {operation: place[event] for operation, event in free.operation.items()}
+        unconstrained = Precedence(self.torch_lowered, BUFFERED, workload)
+        self.least_ns = unconstrained.makespan_ns()
+        event_position = {event: rank for rank, event in enumerate(unconstrained.order)}
+        self.rank = {
+            operation: event_position[event] for operation, event in unconstrained.operation.items()
+        }
         self.work = [
             (device, step)
             for device, line in enumerate(self.torch_lowered.lines)
             for step in line
             if step.operations
         ]
-        self.sequence = self.sort_by_time(free)
+        self.sequence = self.sort_by_time(unconstrained)
         self.torch_ns = Precedence(self.torch_lowered, transport, workload).makespan_ns()
-        self.events = self.timed(self.sequence)
+        self.events = self.time_sequence(self.sequence)
         self.makespan_ns = self.events.makespan_ns()
 
     @property
@@ -85,7 +87,7 @@ class _Search:
         """Whether messages hardly delay each other."""
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
-    def timed(self, sequence: _Sequence) -> Precedence:
+    def time_sequence(self, sequence: _Sequence) -> Precedence:
         """Return the events of a lowered plan with this common order."""
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
@@ -96,8 +98,8 @@ class _Search:
             for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
                 step = model.Step(transfers=(model.Transfer(item, sends),))
                 lines[self.plan.placement[stage]].append(step)
-        made = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
-        return Precedence(made, self.transport, self.workload)
+        lowered = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
+        return Precedence(lowered, self.transport, self.workload)
 
     def offer(self, sequence: _Sequence, events: Precedence) -> bool:
         """Keep an order if it is faster than the best one, and return whether it is."""
@@ -114,7 +116,7 @@ class _Search:
             following = self.sort_by_time(events)
             if self.is_perfect or following == sequence:
                 return
-            sequence, events = following, self.timed(following)
+            sequence, events = following, self.time_sequence(following)
             self.offer(sequence, events)
 
     def sort_by_time(self, events: Precedence) -> _Sequence:
@@ -127,25 +129,27 @@ class _Search:
             event, rank = events.operation[last], self.rank[last]
             end = events.times_ns[event]
             keyed.append((end - events.own_ns[event], rank, work))
-            made = (model.get_output(operation, self.plan) for operation in operations)
-            for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
-                keyed.append((end, rank + 0.25 * (place + 1), message))
+            outputs = (model.get_output(operation, self.plan) for operation in operations)
+            for output_index, message in enumerate(
+                m for m in outputs if model.crosses(m, self.plan)
+            ):
+                keyed.append((end, rank + 0.25 * (output_index + 1), message))
         keyed.sort(key=lambda item: item[:2])
         return [item for _, _, item in keyed]
 
     def move_messages(self) -> None:
         """Move messages of the critical path past others of their ranks, while that helps."""
-        trials = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
+        n_trials_left = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
         improved = True
         while improved and not self.is_perfect:
             improved = False
             for message in _find_critical_messages(self.events):
-                for moved in _list_moves(self.plan, self.sequence, message):
-                    trials -= 1
-                    if self.offer(moved, self.timed(moved)):
+                for candidate in _list_moves(self.plan, self.sequence, message):
+                    n_trials_left -= 1
+                    if self.offer(candidate, self.time_sequence(candidate)):
                         improved = True
                         break
-                    if not trials:
+                    if not n_trials_left:
                         return
                 if improved:
                     break
@@ -165,21 +169,21 @@ def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list
     def ranks_of(item: model.Message) -> set[int]:
         return {plan.placement[item.virtual_stage], plan.placement[item.receiver]}
 
-    at, moves = sequence.index(message), []
+    position, moves = sequence.index(message), []
     for step in (-1, 1):
-        place = at + step
-        while 0 <= place < len(sequence):
-            item = sequence[place]
+        target = position + step
+        while 0 <= target < len(sequence):
+            item = sequence[target]
             if isinstance(item, model.Message):
                 if ranks_of(message) & ranks_of(item):
-                    moved = [other for other in sequence if other != message]
-                    moved.insert(place, message)
-                    moves.append(moved)
+                    reordered = [other for other in sequence if other != message]
+                    reordered.insert(target, message)
+                    moves.append(reordered)
                     break
             elif any(
                 message in (model.get_output(operation, plan), model.get_input(operation, plan))
                 for operation in item[1].operations
             ):
                 break  # The step computes the message or needs it.
-            place += step
+            target += step
     return moves

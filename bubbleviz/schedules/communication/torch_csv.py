@@ -38,7 +38,7 @@ from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
 #: What is no compute. Some have no microbatch.
-_BESIDE = re.compile(
+_NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
 )
@@ -49,9 +49,9 @@ _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;
 #: Backward phases that each microbatch needs on a stage, besides a forward: one of these sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
-_MOST_STAGES, _MOST_CELLS = 100_000, 20_000_000
+_MAX_STAGES, _MAX_CELLS = 100_000, 20_000_000
 #: A larger file is no plan; one of 5 million operations has 50 MB.
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 
 
 @dataclass
@@ -64,10 +64,10 @@ class _Cell:
     stage: int
     phase: Phase
     microbatch: int
-    beside_next: bool = False
+    overlaps_next: bool = False
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         return f"row {self.row}, cell {self.cell}"
 
     @property
@@ -110,11 +110,11 @@ def read(text: str, name: str) -> model.LoweredPlan:
         len(placement) // len(rows),
         placement,
         tuple(tuple(cell.operation for cell in row) for row in rows),
-        together=frozenset(c.operation for row in rows for c in row if c.beside_next),
+        together=frozenset(c.operation for row in rows for c in row if c.overlaps_next),
     )
-    others = (match for line in lines for cell in line if not isinstance(cell, _Cell)
+    transfer_matches = (match for line in lines for cell in line if not isinstance(cell, _Cell)
               if (match := _TRANSFER.fullmatch(cell[1])))  # fmt: skip
-    first = min((int(match[4]) for match in others), default=0)
+    first = min((int(match[4]) for match in transfer_matches), default=0)
     steps = (tuple(_parse_steps(device, line, plan, first)) for device, line in enumerate(lines))
     return model.LoweredPlan(plan, tuple(steps))
 
@@ -155,68 +155,71 @@ def _read_rows(text: str) -> list[list[str]]:
         raise InputError(
             f"not CSV ({error}); write one row per rank, with cells separated by commas"
         ) from error
-    if sum(len(row) for row in rows) > _MOST_CELLS:
-        raise InputError(f"more than {_MOST_CELLS:,} cells; give the order of one iteration")
+    if sum(len(row) for row in rows) > _MAX_CELLS:
+        raise InputError(f"more than {_MAX_CELLS:,} cells; give the order of one iteration")
     while rows and not any(rows[-1]):
         rows.pop()
     return rows
 
 
-def _parse_items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
+def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
     """Yield the operations of a row, and its other cells as (column, text), columns from 1."""
     if not any(row):
-        raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
-    for where, text in enumerate(row, 1):
+        raise InputError(
+            f"row {row_number} is empty; write one row per rank, each with its operations"
+        )
+    for column, text in enumerate(row, 1):
         pair = _OVERLAP.fullmatch(text)
-        if _BESIDE.fullmatch(text):
-            yield where, text
+        if _NO_COMPUTE.fullmatch(text):
+            yield column, text
         elif pair is None and text:
-            yield _parse_cell(number, where, text)
+            yield _parse_cell(row_number, column, text)
         elif pair is not None:
-            both = [_parse_cell(number, where, part.strip()) for part in pair.groups()]
-            forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
+            cells = [_parse_cell(row_number, column, part.strip()) for part in pair.groups()]
+            forward, backward = sorted(cells, key=lambda cell: cell.phase is not Phase.F)
             if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
                 raise InputError(
-                    f"row {number}, cell {where}: {to_one_line(text, 60)!r} is not an overlapped "
-                    f"forward and backward; {_FORM}"
+                    f"row {row_number}, cell {column}: {to_one_line(text, 60)!r} is not an "
+                    f"overlapped forward and backward; {_FORM}"
                 )
-            forward.beside_next = True
+            forward.overlaps_next = True
             yield from (forward, backward)
 
 
-def _parse_cell(number: int, where: int, text: str) -> _Cell:
+def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
-            f"row {number}, cell {where}: {to_one_line(text, 40)!r} is not an operation; {_FORM}"
+            f"row {row_number}, cell {column}: {to_one_line(text, 40)!r} is not an operation; "
+            f"{_FORM}"
         )
     stage, letters, microbatch = match.groups()
-    if int(stage) >= _MOST_STAGES:
-        raise InputError(f"row {number}, cell {where}: stage {stage} is out of range; {_FORM}")
-    return _Cell(number, where, text, int(stage), _PHASES[letters], int(microbatch))
+    if int(stage) >= _MAX_STAGES:
+        raise InputError(f"row {row_number}, cell {column}: stage {stage} is out of range; {_FORM}")
+    return _Cell(row_number, column, text, int(stage), _PHASES[letters], int(microbatch))
 
 
 def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     """Return the device of each stage."""
-    holder: dict[int, int] = {}
+    row_of_stage: dict[int, int] = {}
     for cell in (cell for row in rows for cell in row):
-        row = holder.setdefault(cell.stage, cell.row)
+        row = row_of_stage.setdefault(cell.stage, cell.row)
         if row != cell.row:
             raise InputError(
-                f"{cell.place}: stage {cell.stage} is already on row {row}; "
+                f"{cell.position}: stage {cell.stage} is already on row {row}; "
                 "each stage belongs to one rank"
             )
-    absent = next((stage for stage in range(len(holder)) if stage not in holder), None)
+    absent = next((stage for stage in range(len(row_of_stage)) if stage not in row_of_stage), None)
     if absent is not None:
-        raise InputError(f"stage {absent} of {max(holder) + 1} is in no row; list all stages")
-    stages = Counter(holder.values())
+        raise InputError(f"stage {absent} of {max(row_of_stage) + 1} is in no row; list all stages")
+    stages = Counter(row_of_stage.values())
     odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
     if odd is not None:
         raise InputError(
             f"row {odd} has {format_count(stages[odd], 'stage')} and row 1 has {stages[1]}; "
             "give all rows the same number"
         )
-    return tuple(holder[stage] - 1 for stage in range(len(holder)))
+    return tuple(row_of_stage[stage] - 1 for stage in range(len(row_of_stage)))
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
@@ -232,10 +235,10 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
             for cell in row:
                 cell.microbatch -= cell.phase is Phase.F
     numbers = sorted({cell.microbatch for row in rows for cell in row})
-    where = {number: index for index, number in enumerate(numbers)}
+    new_number = {number: index for index, number in enumerate(numbers)}
     for cell in (cell for row in rows for cell in row):
-        cell.microbatch = where[cell.microbatch]
-    return len(where)
+        cell.microbatch = new_number[cell.microbatch]
+    return len(new_number)
 
 
 def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
@@ -247,25 +250,27 @@ def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
             if step in earlier:
                 first = earlier[step]
                 raise InputError(
-                    f"{cell.place}: {cell.text} repeats {first.text} in {first.place}; "
+                    f"{cell.position}: {cell.text} repeats {first.text} in {first.position}; "
                     "list each operation once"
                 )
             if step < max(earlier, default=0):
                 raise InputError(
-                    f"{cell.place}: {cell.text} comes after an operation that needs it; "
+                    f"{cell.position}: {cell.text} comes after an operation that needs it; "
                     "order them F, B, W"
                 )
             earlier[step] = cell
         for key in product(sorted({stage for stage, _ in ran}), range(microbatches)):
             phases = {cell.phase for cell in ran.get(key, {}).values()}
             if Phase.F not in phases:
-                lacking = "the forward"
+                missing_operation = "the forward"
             elif phases - {Phase.F} in _BACKWARDS:
                 continue
             else:
-                lacking = "the weight gradient (W)" if Phase.B in phases else "the backward"
+                missing_operation = (
+                    "the weight gradient (W)" if Phase.B in phases else "the backward"
+                )
             raise InputError(
-                f"row {number}: stage {key[0]} lacks {lacking} of microbatch "
+                f"row {number}: stage {key[0]} lacks {missing_operation} of microbatch "
                 f"{key[1]} (counted from 0); list all operations of an iteration"
             )
 
@@ -280,26 +285,34 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
     for item in line:
         if isinstance(item, _Cell):
             operations = (*forward, item.operation)
-            forward = operations if item.beside_next else ()
-            if not item.beside_next:
+            forward = operations if item.overlaps_next else ()
+            if not item.overlaps_next:
                 yield model.Step(operations=operations)
         elif match := _TRANSFER.fullmatch(item[1]):
             phase, sends = Phase.F if match[3] == "F" else Phase.B, match[2] == "SEND"
-            at = int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
-            transfer = model.Transfer(model.Message(at, phase, int(match[4]) - first), sends)
+            sending_stage = (
+                int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
+            )
+            transfer = model.Transfer(
+                model.Message(sending_stage, phase, int(match[4]) - first), sends
+            )
             cell = f"row {device + 1}, cell {item[0]}: {to_one_line(item[1], 40)}"
-            ends = transfer.virtual_stage, transfer.other_stage
-            outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
-            if outside is not None:
-                raise InputError(f"{cell} has no counterpart: there is no stage {outside}")
-            own, other = (plan.placement[end] for end in ends)
-            if own != device:
+            stages = transfer.virtual_stage, transfer.other_stage
+            invalid_stage = next(
+                (end for end in stages if not 0 <= end < plan.virtual_stages), None
+            )
+            if invalid_stage is not None:
+                raise InputError(f"{cell} has no counterpart: there is no stage {invalid_stage}")
+            local_rank, peer_rank = (plan.placement[end] for end in stages)
+            if local_rank != device:
                 raise InputError(
-                    f"{cell} is on rank {device}, but stage {ends[0]} is on rank {own}; "
+                    f"{cell} is on rank {device}, but stage {stages[0]} is on rank {local_rank}; "
                     "move it there"
                 )
-            if own == other:
-                raise InputError(f"{cell} stays on rank {own}, which has both stages; remove it")
+            if local_rank == peer_rank:
+                raise InputError(
+                    f"{cell} stays on rank {local_rank}, which has both stages; remove it"
+                )
             yield model.Step(transfers=(transfer,))
 
 
@@ -324,7 +337,7 @@ def read_file(path: str) -> model.LoweredPlan:
     """
     if Path(path).suffix.lower() != ".csv":
         raise InputError(f"{path}: not a plan file; only .csv is supported")
-    raw = files.read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
+    raw = files.read_bounded(path, _MAX_BYTES, "a plan", "give the file of one iteration's order")
     try:
         return read(raw.decode("utf-8-sig"), to_one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:

@@ -44,7 +44,7 @@ class LayoutQuestion:
         stages: Number of devices.
         microbatches: Number of microbatches.
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
-        own: Current layout of the run, or None if unknown.
+        current_layout: Current layout of the run, or None if unknown.
         links: Transfer time in ns between each pair of devices, added to the layers' own transfer
             times, or None to add nothing.
         split: Whether both halves of the backward were measured.
@@ -54,7 +54,7 @@ class LayoutQuestion:
     stages: int
     microbatches: int
     limit: tuple[float, ...] | None = None
-    own: model.Layout | None = None
+    current_layout: model.Layout | None = None
     links: tuple[tuple[int, ...], ...] | None = None
     split: bool = True
 
@@ -79,12 +79,12 @@ class ScheduleLayout:
     Attributes:
         schedule: Name of the schedule.
         plan: The order, or None if the schedule does not allow these sizes.
-        before: Layout to compare with: the current layout of the run if it has the same placement.
-            Otherwise the better one of two layouts with equal numbers of layers: one that fits in
-            memory if possible, then the faster one.
-        own: Whether ``before`` is the current layout of the run.
-        baseline_ns: Makespan with ``before``.
-        baseline_fits: Whether ``before`` fits in memory.
+        baseline: Layout to compare with. It is the current layout of the run if that has the same
+            placement, or else the better of the two even layouts (:func:`.make_even_layouts`). A
+            layout that fits in memory is better than one that does not, then the faster one is.
+        is_current_layout: Whether ``baseline`` is the current layout of the run.
+        baseline_ns: Makespan with ``baseline``.
+        baseline_fits: Whether ``baseline`` fits in memory.
         best: The best layout, or None if no layout fits in memory or the schedule does not allow
             these sizes.
         exact: Whether the order does not depend on the times, so that a proven layout is the best
@@ -97,8 +97,8 @@ class ScheduleLayout:
 
     schedule: str
     plan: Plan | None = None
-    before: model.Layout | None = None
-    own: bool = False
+    baseline: model.Layout | None = None
+    is_current_layout: bool = False
     baseline_ns: int | None = None
     baseline_fits: bool = True
     best: Partition | None = None
@@ -249,8 +249,8 @@ def _find_for_plan(
     row = ScheduleLayout(
         schedule=plan.name,
         plan=plan,
-        before=layouts[index],
-        own=is_current,
+        baseline=layouts[index],
+        is_current_layout=is_current,
         baseline_ns=int(makespans[index]),
         baseline_fits=is_fitting[index],
     )
@@ -273,7 +273,7 @@ def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
     """Return the layouts to compare with, and whether it is the current layout of the run."""
-    current = question.own
+    current = question.current_layout
     if current is not None and current.placement == placement:
         return (current,), True
     return model.make_even_layouts(question.layers, placement), False

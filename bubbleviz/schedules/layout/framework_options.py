@@ -54,8 +54,8 @@ def _abbreviate(stages: list[str]) -> str:
         return "".join(each * n if n < 3 else f"{each}*{n}" for each, n in runs)
 
     words = []
-    for stage, same in groupby(stages[:-1]):
-        count = len(list(same))
+    for stage, group in groupby(stages[:-1]):
+        count = len(list(group))
         words.append(
             f"({format_stage(stage)}|)*{count}" if count > 1 else f"{format_stage(stage)}|"
         )

@@ -38,8 +38,8 @@ class Layers(Table):
         fused_ns: Time of the whole backward as one operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
         up_ns: Transfer time of the gradient of its output back to this device.
-        held: Activation memory from F to the end of B, in any unit.
-        kept: Part of it that stays in use until the end of W.
+        activation: Activation memory from F to the end of B, in any unit.
+        weight_activation: Part of it that stays in use until the end of W.
         resident: Memory that is always in use: weights, gradients, optimizer states.
         names: Names of the layers.
         kinds: Kinds of the layers.
@@ -51,8 +51,8 @@ class Layers(Table):
     fused_ns: Ints
     down_ns: Ints
     up_ns: Ints
-    held: Floats
-    kept: Floats
+    activation: Floats
+    weight_activation: Floats
     resident: Floats
     names: tuple[str, ...] = field(metadata={"shared": True})
     kinds: tuple[LayerKind, ...] = field(metadata={"shared": True})
@@ -60,7 +60,7 @@ class Layers(Table):
     @property
     def features(self) -> Floats:
         """Quantities that add up over the layers of a stage: times, then memory; shape (7, L)."""
-        memory = self.held, self.kept, self.resident
+        memory = self.activation, self.weight_activation, self.resident
         return np.stack([*(ns.astype(float) for ns in self.times), *memory])
 
     @property
@@ -196,8 +196,8 @@ def build_layout_workload(
         fused_ns=fused,
         down_ns=(*down, 0),
         up_ns=(0, *up),
-        activation=sum_memory(layers.held),
-        weight_activation=sum_memory(layers.kept),
+        activation=sum_memory(layers.activation),
+        weight_activation=sum_memory(layers.weight_activation),
         limit=None
         if limit is None
         else tuple(

@@ -43,7 +43,7 @@ class Sums:
         self.stages, self.count = stages, len(layers)
         features = layers.features
         zero = np.zeros((len(features), 1))
-        self._summed = np.concatenate((zero, features.cumsum(axis=1)), axis=1)
+        self._layer_sums = np.concatenate((zero, features.cumsum(axis=1)), axis=1)
         # Nothing crosses the ends of the model.
         ways = np.stack((layers.down_ns, layers.up_ns)).astype(float)
         none = np.zeros((2, 1))
@@ -65,7 +65,7 @@ class Sums:
         first = np.zeros((2, 1))
         crossed = np.stack([np.concatenate((first, path), axis=1) for _, path in paths])
         self.add_values(
-            np.stack([factors.T @ self._summed for factors, _ in paths]),
+            np.stack([factors.T @ self._layer_sums for factors, _ in paths]),
             np.einsum("kws,wi->ksi", crossed, self._crossing)
             + np.einsum("kws,ws->ks", crossed, self._edges)[:, :, None],
         )

@@ -201,20 +201,20 @@ class _Search:
             bounds: Bounds of a layout. If it does not fit, its memory is reduced first.
         """
         moves = _list_moves(self.recurrence.length)
-        excess, makespan_ns = self._measured(bounds[None, :])
+        excess, makespan_ns = self._measure_layouts(bounds[None, :])
         best = float(excess[0]), int(makespan_ns[0])
         while True:
             neighbours = bounds + moves
             neighbours = neighbours[(np.diff(neighbours, axis=1) > 0).all(axis=1)]
             if len(neighbours) == 0:
                 return bounds
-            excess, makespan_ns = self._measured(neighbours)
+            excess, makespan_ns = self._measure_layouts(neighbours)
             index = int(np.lexsort((makespan_ns, excess))[0])
             if (float(excess[index]), int(makespan_ns[index])) >= best:
                 return bounds
             bounds, best = neighbours[index], (float(excess[index]), int(makespan_ns[index]))
 
-    def _measured(self, bounds: Ints) -> tuple[Floats, Ints]:
+    def _measure_layouts(self, bounds: Ints) -> tuple[Floats, Ints]:
         """Return the memory above the limits and the makespan of layouts, and keep the best."""
         excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
         fits = excess == 0
