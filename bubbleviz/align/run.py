@@ -94,7 +94,7 @@ class Run:
         collective_gap_ns: Time for which a collective ran without a compute kernel while an
             operation kept the rank busy, same shape.
         running: Running times of kernels and copies in and between iterations.
-        unattributed: Compute outside all compute operations.
+        unattributed: Intervals in which a rank ran compute kernels outside all compute operations.
         exposed: Intervals in which a rank ran no operation, only communication between more than
             two ranks.
         collectives: Collectives of all ranks, with numbers for their meetings.

@@ -1,4 +1,4 @@
-"""Choice of a command from the content of the files, for users who give only paths."""
+"""Chooses the command from the content of the files if the user gives only paths."""
 
 from __future__ import annotations
 

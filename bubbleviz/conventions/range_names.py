@@ -115,9 +115,9 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
 
 
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the texts that the convention may match; most conventions match none in a profile.
+    """Return the texts that the convention may match, according to its GLOBs and the cache.
 
-    Texts that no prefilter lets through are cached as unmatched.
+    Texts that match no GLOB are cached as unmatched.
     """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]

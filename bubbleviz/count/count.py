@@ -174,7 +174,7 @@ class _Measurements:
 
 
 def _measure_iterations(run: Run) -> _Measurements:
-    """Measure all iterations of a run, none of them averaged."""
+    """Measure all iterations of a run; which of them are averaged is decided later."""
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
     statuses = completeness.classify_iterations(

@@ -83,7 +83,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
 
     Args:
         file: The open profile.
-        names: Number of occurrences of each name in a sample of its ranges.
+        names: Number of occurrences of each range name in a sample of the file's ranges.
     """
     return choose_draft(file, generate_drafts(names)) is not None
 

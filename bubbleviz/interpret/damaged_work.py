@@ -313,7 +313,11 @@ def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
 
 
 def _find_lengthless(activities: profile.Activities) -> Ints:
-    """Return the kernels with a duration of 0 whose name usually takes long."""
+    """Return the rows of kernels without a duration whose name has a long median duration.
+
+    The median is taken over the kernels of the name that have a duration; it must be at least
+    ``_LONG_NS``.
+    """
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
     pieces = (slice(at, at + _PIECE) for at in range(0, count, _PIECE))

@@ -505,10 +505,11 @@ class Linker:
         return thread_columns, range_columns
 
     def _list_backward_rows(self) -> list[list[int]]:
-        """Return, for each thread, the rows of the other threads' backward ranges that it may run.
+        """Return, for each thread, the rows of the threads whose backward ranges it may have run.
 
-        The rows are those of the table of ranges, which lists backward ranges after the ranges of
-        all threads. A thread with forward ranges runs no backward of another thread.
+        Rows refer to the native table of ranges: one row per thread, then one row per thread that
+        has backward ranges. Candidates are the other threads of the same process. The list is empty
+        for a thread that has forward ranges of its own.
         """
         threads = self.threads.values.tolist()
         forward_threads = set(self._forward_threads.tolist())
@@ -766,17 +767,19 @@ def _read_streams(
 def _check_streams(
     profile: model.Profile, streams: Codes, work: LinkedWork, start_ns: int
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
-    """Correct ends of work that contradict its stream, and find delays by unrecorded work.
+    """Correct ends that overlap the next work on a stream, and find signs of earlier work.
+
+    Without recorded launches, only the ends are corrected.
 
     Args:
         profile: The profile with the activities that are kept.
         streams: Stream of each activity, or -1 if unknown.
         work: The activities with their calls and ranges.
-        start_ns: Start of the first call.
+        start_ns: Start of the first call, which counts as the start of the capture.
 
     Returns:
         profile: The profile with corrected ends.
-        early: Times at which ranks may have run work that was launched before the capture.
+        early: Intervals in which ranks may have run unrecorded work launched before the capture.
         notes: Limitations.
     """
     path = profile.source.path

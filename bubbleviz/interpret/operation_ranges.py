@@ -286,12 +286,20 @@ def _find_iteration_hints(
 
 
 def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tuple[Ranges, Ints]:
-    """Find the ranges that mark iterations, in order of start, and their iteration numbers.
+    """Find the ranges that mark iterations, sorted by start, with their iteration numbers.
+
+    The number is in the name of a mark. Marks without a number in their names are numbered in order
+    on each thread if they contain a forward and a backward. All others are left out, so that they
+    do not hide a mark around them.
 
     Args:
         ranges: All ranges of the profile.
-        names: Meanings of their names.
-        named_ranges: Ranges that name operations.
+        names: Meaning of each range name.
+        named_ranges: Ranges that name operations, which show what the marks contain.
+
+    Returns:
+        marks: The marks, sorted by start.
+        number: Iteration number of each mark.
     """
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     is_by_order = names.by_order[ranges.name_id]

@@ -174,7 +174,12 @@ class Operations(Table, ArrowTable):
         return look_up_by_rank(self.global_ranks, rank)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the columns of ``--csv`` by name, followed by further columns."""
+        """Return all columns of the table, keyed by name.
+
+        ``--csv`` writes them in this order, with both microbatches and both chunks of an overlapped
+        pair in one cell. ``start_ns`` and ``end_ns`` are ``NO_INSTANT`` for operations without a
+        span.
+        """
         spanned = self.has_span == 1
         return {
             "iteration": self.iteration,

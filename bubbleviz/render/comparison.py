@@ -227,7 +227,7 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
 
     Args:
         comparison: The comparison.
-        screen: Whether to yield only what fits one screen, without the table of tests.
+        screen: Whether to yield only the lines for one screen, without significance tests.
     """
     titles, notes = _make_titles(comparison), comparison.notes
     max_lines = _MAX_NOTES if screen else None

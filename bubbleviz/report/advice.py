@@ -262,13 +262,21 @@ def _find_first_steps(
 ) -> Iterator[Step]:
     """Yield what to do first with a run whose GPU work and launches were recorded.
 
-    Missing ranks come first, then clocks, then what outweighs the bubble, then advice.
+    The first case that applies decides::
+
+        many pipelines lack ranks    add the ranks, then what outweighs the bubble
+        clocks contradict            repair the clocks
+        bubble outweighed or advice  what outweighs the bubble, then the advice
+        otherwise                    the reason why there is no advice
+
+    If only a few pipelines lack ranks, adding these comes first and the other cases still apply.
+    Skipping a warm-up iteration comes last in every case.
 
     Args:
         report: Report of the run.
-        missing: Step for ranks that are missing, if any is.
-        clock_step: Step for clocks that contradict each other, if they do.
-        certain: First worthwhile advice that certainly saves something, if there is any.
+        missing: Step for missing ranks, or None if no rank is missing.
+        clock_step: Step for contradicting clocks, or None if they agree.
+        certain: First worthwhile advice that is certain to save time, or None if there is none.
     """
     outweighing = _find_outweighing_step(report.kernel_time)
     is_missing_in_few = missing is not None and _is_missing_in_few(report)

@@ -39,8 +39,8 @@ class IdleNumbers(Struct, frozen=True):
 
     Attributes:
         iterations: Number of devices or steps.
-        bubble_ratio: Each idle share.
-        window_ns: Length of each share's window.
+        bubble_ratio: Average of each idle share over the devices or steps, keyed by share name.
+        window_ns: Length of the window of each share.
         bubble_parts: Parts of the idle time, the largest first.
     """
 

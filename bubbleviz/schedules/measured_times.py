@@ -46,7 +46,7 @@ class StageTimes:
 
 
 def resize_times(times: StageTimes, stages: int) -> StageTimes:
-    """Return times for another number of stages.
+    """Adapt times to a different number of stages.
 
     If the number of stages differs from the number of values, the total time is divided equally.
     Measured virtual stages and microbatch lengths are then dropped.

@@ -37,7 +37,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import number_threads
 
-#: A struct of the arguments that a kind of trace needs.
+#: Type of the struct that decodes the arguments of events in one trace format.
 ArgsT = TypeVar("ArgsT")
 
 

@@ -40,12 +40,13 @@ class Job:
         reduce: Time of the gradient reduction over replicas, once all have entered.
         messages: Whether sends and receives have rows.
         of_host: Number of ranks per host, or 0 for a single host.
-        rank: Factors of ranks.
-        stage: Factors of stages.
-        microbatch: Factors of microbatches, in every iteration.
+        rank: Slowdown factor of each rank, keyed by rank.
+        stage: Slowdown factor of each stage, keyed by stage.
+        microbatch: Slowdown factor of each microbatch, in every iteration.
         lengths: Standard deviation of the logarithm of microbatch lengths, drawn per iteration.
-        iteration: Factors of iterations.
-        link: Factors of transfers in both directions, by replica (-1 for all) and lower stage.
+        iteration: Slowdown factor of each iteration.
+        link: Slowdown factor of transfers in both directions between a stage and the next, keyed by
+            (replica, lower stage); replica -1 means every replica.
         late: Launch delay of ranks in an iteration.
         late_every: Number of iterations per late iteration.
         pause: Additional time of the third F of ranks.

@@ -71,9 +71,9 @@ def check_outputs(words: Sequence[str], folder: Path, printed: str) -> None:
     """Check the reports that a command wrote.
 
     Args:
-        words: The words of the command.
+        words: Command line, split into words.
         folder: The folder in which it ran.
-        printed: What it printed.
+        printed: Standard output of the command.
 
     Raises:
         msgspec.ValidationError: A report does not fit the model.

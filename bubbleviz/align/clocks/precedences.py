@@ -92,11 +92,11 @@ def find_dependencies(
 def _find_hops(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
-    """Find the steps of microbatches from one virtual stage to the next, between two clocks.
+    """Find pairs of operations in which a microbatch moves to the next virtual stage and clock.
 
-    If the replicas of a stage cannot be distinguished, any of them may have sent the input of the
-    next stage, which cannot run before the earliest replica ends. The earliest one is known only if
-    all replicas are compared on one clock; otherwise the step is left out.
+    If the replicas of a stage cannot be distinguished, the consumer cannot start before the
+    earliest of them ends. The earliest one is known only if all replicas share a clock; otherwise
+    the pair is left out. Repeated operations and operations without a span give no pair.
 
     Args:
         operations: Operations of all ranks with their virtual stages.
@@ -178,8 +178,8 @@ def find_collective_precedences(
 
     All members must have entered a collective before any can leave it (all-reduce, all-gather,
     reduce-scatter), so the kernel of each member starts before the kernel of any other ends. All
-    members leave together. Two ranks that leave at unequal distances from iteration to iteration
-    do not run one collective and give no precedence.
+    members leave together. If the time between the ends on two ranks varies from iteration to
+    iteration, the ranks do not run the same collective, and no precedence is derived.
 
     Args:
         collectives: At most one collective per rank and iteration, with iterations numbered over

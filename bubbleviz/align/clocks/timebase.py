@@ -188,7 +188,7 @@ def _convert_to_first(
 
 
 def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
-    """Return the data dependencies between all ranks, in which clocks are rank numbers.
+    """Return the data dependencies between all ranks, with rank numbers in place of clocks.
 
     Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
     """

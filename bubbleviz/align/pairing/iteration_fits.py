@@ -112,12 +112,15 @@ class StepComparison:
     max_evidence: Floats
 
     def compute_evidence(self, lags: Ints | None = None, shift_index: Ints | None = None) -> Floats:
-        """Compute the evidence for shifts: how unlikely so good an agreement is by chance, in nats.
+        """Compute the evidence for shifts: -log of the chance of so good an agreement, in nats.
 
-        Under the null hypothesis, paired steps come from different iterations. They then differ as
-        two steps of one rank do. If iterations repeat a pattern, steps at some distance hardly
-        differ; ``lags`` selects the distance. The scatter also limits the level: with few
-        iterations, it is the better estimate of how much a step varies.
+        Under the null hypothesis, paired steps belong to different iterations, so they differ as
+        much as two steps of one rank. If iterations repeat a pattern, steps some distance apart are
+        nearly equal; ``lags`` then compares only steps that far apart.
+
+        The result is the largest evidence over several variants of the statistics, less a penalty
+        for the choice. One variant replaces the null level by the scatter if that is smaller; with
+        few iterations, the scatter is the better estimate of how much a step varies.
 
         Args:
             lags: Distance of each shift from the correct one, shape (pairs, shifts). By default,

@@ -123,14 +123,16 @@ def _estimate_offsets(
 def _compare_shapes(
     histories: Histories, pair: tuple[Ints, Ints], shifts: Ints
 ) -> tuple[Floats, Floats]:
-    """Compare the numbers of operations of paired iterations.
+    """Compare the numbers of forwards and backwards ("shapes") of the iterations that shifts pair.
 
-    A rare shape, such as that of an evaluation, seldom matches by chance, so its match counts as
-    evidence: the logarithm of the inverse of its frequency.
+    An equal rare shape, such as an evaluation, seldom occurs by chance, so it counts as evidence:
+    the negated logarithm of its frequency.
 
     Returns:
-        rarity: Evidence for each shift from equal shapes, in nats, shape (pairs, shifts).
-        penalty: Evidence against each shift from unequal shapes.
+        rarity: Evidence for each shift in nats, summed over iterations with equal shapes, shape
+            (pairs, shifts).
+        penalty: Evidence against each shift in nats: a constant per iteration with unequal shapes,
+            up to a maximum; same shape.
     """
     shapes = histories.shapes[pair[0]]
     paired = shift_values(histories.shapes[pair[1]], shifts)

@@ -117,7 +117,7 @@ def find_stages_before_gaps(
 def _are_both_ways_long(
     operations: Operations, inputs: Arrivals, stage: int, machine: Ints
 ) -> bool:
-    """Return whether both ways between two stages take long enough for another stage.
+    """Return whether there is time for another stage between two stages, in both directions.
 
     The way to the second stage must be long enough for a forward, and the way back for a backward.
     A busy rank lets microbatches wait after they arrive, so the fastest microbatch of each

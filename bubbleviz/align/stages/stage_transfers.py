@@ -121,7 +121,7 @@ def _lacks_an_end(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
     The first stage of a pipeline receives no activations, and the last one no gradients. The result
-    is False if a rank has several chunks.
+    is False if the operations have more than one chunk number.
 
     Args:
         operations: Operations of all ranks.

@@ -30,7 +30,7 @@ _UNKNOWN_MEMORY = "copy less, or from pinned memory (its kind is unknown) on a s
 
 @dataclass(frozen=True)
 class CopyTotal:
-    """Copies of one direction between the same kinds of memory.
+    """Totals of the copies in one direction between two kinds of memory.
 
     Attributes:
         direction: Direction of the copies.

@@ -328,9 +328,9 @@ def _find_completions(
 ) -> tuple[Ints, Ints]:
     """Compute when each event completed, and which work completed it.
 
-    An event completes with the last work before it on its stream, or with a later wait between that
-    work and the event. Since such a wait may be for another event, the times are propagated along
-    chains of up to ``_MAX_DEPTH`` events.
+    An event completes when the last work recorded before it on its stream ends. If the stream waits
+    after that work, it completes when the wait ends. A wait may be for another event, so times are
+    propagated along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         order: Work of the streams.

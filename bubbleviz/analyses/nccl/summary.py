@@ -108,7 +108,7 @@ class TotalEntry(Struct, frozen=True):
         protocol: Protocol of NCCL, or None if it is unknown.
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
-        sized_operations: Number of operations with known bytes.
+        sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the times from start to end.
         timed_operations: Number of operations with a known duration.
         busy_ns: Time in which any of the operations runs; each instant of a GPU counts once.
@@ -154,7 +154,7 @@ class NcclSummary(Struct, frozen=True):
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
-        sized_operations: Number of operations with known bytes.
+        sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the times from start to end.
         timed_operations: Number of operations with a known duration.
         busy_ns: Time in which any operation runs; each instant of a GPU counts once.

@@ -164,7 +164,7 @@ def _find_dominant_calls(
     Args:
         bubble: Bubble of each pair of a bubble and an activity.
         name_id: Name of the activity of each pair.
-        overlap_ns: Time that both have in common.
+        overlap_ns: Overlap of the bubble and the activity of each pair.
         idle_ns: Length of the bubble of each pair.
         calls: Pairs whose activity is a call.
 

@@ -86,7 +86,7 @@ def measure_causes(
     """Find why the ranks of a stretch were idle, and for how long.
 
     Args:
-        stretch: Some pipelines of a run.
+        stretch: The pipelines to explain.
         inputs: Inputs that operations waited for on other ranks.
         arrivals: Arrivals of these inputs, as shown by receives.
 

@@ -143,7 +143,7 @@ class Effects:
             are none.
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
-        iteration_effect: Time of all ranks in each iteration divided by that in the others.
+        iteration_effect: Factor by which each iteration is slower than the others on all ranks.
         trend: The part of ``iteration_effect`` that grows steadily over the run; 1 without trend.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
         microbatch_effect: Factor by which each microbatch takes longer on every stage; 1 if only

@@ -621,13 +621,19 @@ def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault
 
 
 def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
-    """Return how long each row of the work waited for one cause although its input was ready.
+    """Return how long one cause delayed each row of ``scenarios.work`` after its input was ready.
+
+    The delay is 0 for rows that are neither computing operations nor optimizers. For ``HOST``, it
+    includes the delay of the first launch of an iteration.
 
     Args:
         run: The run.
-        scenarios: Replay of the run.
-        rows: Rows of the operations that compute, in the order of the first rows of the work.
+        scenarios: Scenarios of the run, whose work table starts with the computing operations.
+        rows: Rows of these operations in the run, in the order of the work table.
         cause: ``HOST`` or ``PROFILER``.
+
+    Returns:
+        Delays in ns, one per row of the work table.
     """
     operations, explained, work = run.operations, run.explained(), scenarios.work
     bubbles = explained.bubbles

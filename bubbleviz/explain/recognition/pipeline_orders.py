@@ -52,7 +52,7 @@ class PipelineOrders:
 
     @cached_property
     def microbatches(self) -> int:
-        """Number of microbatches of each chunk: the number of forwards of most chunks."""
+        """Number of microbatches: the most frequent number of distinct forwards per chunk."""
         counts = []
         for order in self.orders:
             forward = order[get_kind(order) == FORWARD]

@@ -229,7 +229,11 @@ def draw_histogram(values: Floats) -> str:
 
 
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return lines for the first screen: the spread of very many ranks, and the first standouts."""
+    """Return the lines about ranks on the first screen.
+
+    They show the distribution of bubble ratios if there are very many ranks, and the first
+    outliers.
+    """
     means = compute_rank_means(report)
     quantiles = summarize_distribution(means.bubble_ratio)
     if quantiles is None:

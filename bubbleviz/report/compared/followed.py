@@ -151,7 +151,7 @@ def _check_more_microbatches(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the work, the same bubble takes an n-th of its former share. If the later run has
-    more microbatches, n follows from their numbers; otherwise it is 2. Bubble time that waits for
+    more microbatches, n is the ratio of both numbers; otherwise n is 2. Bubble time that waits for
     transfers grows with the number of microbatches, so none of it is saved.
     """
     earlier, later = pair.earlier, pair.later

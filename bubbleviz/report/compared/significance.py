@@ -56,7 +56,11 @@ class MeanDifference:
 
 
 def compare_means(earlier: Average, later: Average) -> MeanDifference | None:
-    """Return the difference of two means, or None if either has no value."""
+    """Compare two means with Welch's t-test: later minus earlier, or None if one is unknown.
+
+    The test is two-sided, and the confidence interval is 95 %. Without a variance, only the
+    difference is returned.
+    """
     if earlier.mean is None or later.mean is None:
         return None
     mean = later.mean - earlier.mean

@@ -89,7 +89,10 @@ class LoweredPlan:
 
 
 def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
-    """Return the steps of each device of a plan, without communication."""
+    """Return the steps of each device of a plan, without communication.
+
+    Operations that the plan overlaps form one step.
+    """
     lines = []
     for order in plan.orders:
         steps: list[Step] = []

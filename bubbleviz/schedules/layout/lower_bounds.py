@@ -93,11 +93,17 @@ class Sums:
         return rest
 
     def values(self, bounds: Ints) -> Floats:
-        """Return the sums over the first s stages of layouts, shape (n, K).
+        """Compute the K sums over the first s stages of n candidate layouts.
+
+        Each stage contributes the values of its layers (``up_to``) and of the transfer into it
+        (``into``).
 
         Args:
-            bounds: First layer of each of these stages, and the end of the last one; shape (n,
+            bounds: First layer of each stage, followed by the end of the last stage, shape (n,
                 s + 1).
+
+        Returns:
+            The sums, shape (n, K).
         """
         total = np.zeros((len(self), len(bounds)))
         for stage in range(bounds.shape[1] - 1):

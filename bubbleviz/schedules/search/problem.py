@@ -151,7 +151,11 @@ def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = T
 
 
 def encode_plan(plan: Plan) -> Codes:
-    """Convert the orders of a plan to codes; a fused backward becomes a B followed by its W."""
+    """Encode the order of each device as a list of integers ``3 * virtual_stage + phase``.
+
+    Microbatches are not encoded, because each phase of a virtual stage runs them in order (see
+    :func:`decode_plan`). A fused backward becomes a B followed by a W.
+    """
     codes = []
     for order in plan.orders:
         device_codes = []

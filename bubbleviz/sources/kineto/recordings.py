@@ -306,7 +306,8 @@ class _Finder:
     ) -> Mapping[int, _Key] | None:
         """Return the unique assignment of processes to recordings, or None if it is not unique.
 
-        In a unique perfect matching, at every step some recording has only one process left.
+        If the perfect matching is unique, some recording has a single candidate process in every
+        step. Assigning that process is safe; if there is none, the matching is not unique.
 
         Args:
             keys: Keys of the recordings.

@@ -93,12 +93,15 @@ class Selection:
 
 
 def make_binds(selection: Selection, first: int, last: int) -> Binds:
-    """Return the parameters of queries that select rows.
+    """Return the SQL parameters that select rows ``first`` to ``last`` (inclusive) of a table.
+
+    If the selection contains several time intervals, only their hull is passed to SQL, so rows
+    between the intervals are read as well.
 
     Args:
-        selection: Which rows are selected.
-        first: Number of the first row that is read.
-        last: Number of the last one.
+        selection: Criteria of the rows.
+        first: Number of the first row.
+        last: Number of the last row.
     """
     return {
         **dict(zip(KINDS, selection.kinds, strict=True)),

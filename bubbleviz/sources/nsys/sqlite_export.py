@@ -165,6 +165,10 @@ class DirectReader:
         return sorted(used)
 
     def _read(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
+        """Read the table of a query from its pages, or return None if SQLite must read it.
+
+        If a page of the table cannot be decoded, SQLite reads this and every later table.
+        """
         if self._unusual_table or name not in self._tables:
             return None
         columns = read(self._tables[name])

@@ -243,9 +243,10 @@ class Part:
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the missing tables and columns among those that a query reads in today's files.
+        """Return the tables and columns that a query needs and the file lacks.
 
-        For a view with several variants, the variant that lacks the fewest counts.
+        If the query reads a view with several variants, the variant with the fewest missing ones
+        counts.
         """
         missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
