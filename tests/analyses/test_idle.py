@@ -137,7 +137,7 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
         )
         database.commit()
 
-    # What takes less than the shortest gap, as the last one, tells nothing.
+    # Calls shorter than the shortest gap, such as the last one, are ignored.
     assert list_times(get_only_rank(bubbleviz.idle(file))) == {
         "no host trace": 10 + 10 + 40 + 5 + 10,
         "file access": 10,
@@ -163,7 +163,7 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
         )
 
     assert told(T(77, "python", 8)) == {"no host trace": 30, "data loading": 40, "launch": 20}
-    # Threads inherit the name of the first one, which is the main one where it is known.
+    # Threads inherit the name of the first thread, or of the main thread if it is known.
     inherited = told(T(77, "python3.11", 8), T(8, "python3.11", 8))
     assert inherited == {"no host trace": 20, "host: mine": 50, "launch": 20}
     assert told(T(77, "pythonic", 8)) == inherited
@@ -183,7 +183,7 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(tmp_
 
     rank = get_only_rank(bubbleviz.idle(file))
 
-    # 40 to 50, 90 to 100 and 290 to 300 lie inside a module; 100 to 120 and 280 to 290 in nothing.
+    # 40 to 50, 90 to 100 and 290 to 300 are inside a module; 100 to 120 and 280 to 290 are not.
     assert list_times(rank) == {
         "stream or rank dependency": 30,
         "data loading": 160,
@@ -381,7 +381,7 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
 
 
 def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> None:
-    # Gaps of 2 us, the last of which the profiler takes in part, and one of 40 us.
+    # Gaps of 2 us, with profiler overhead in the last one, and one gap of 40 us.
     starts = (0, 12, 24, 74, 86, 98)
     kernels = [k(start, start + 10, number) for number, start in enumerate(starts)]
     calls = [c(start - 9, start - 8, number) for number, start in enumerate(starts)]
@@ -459,7 +459,7 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     slices_ns = rank.slice_ns.sum(axis=0)
     assert (slices_ns.sum(), rank.slice_ns[:3].sum()) == (rank.span_ns, rank.busy_ns)
     assert slices_ns.max() - slices_ns.min() <= 1
-    # A device alone has nothing beside it.
+    # A single device has no other device to compare with.
     assert TITLE not in picture
     assert TITLE not in texts(report)
 
@@ -482,7 +482,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     report = bubbleviz.idle(run)
     assert isinstance(report, bubbleviz.IdleReport)
     assert "1 device with a single kernel or copy" in report._repr_html_()
-    # Beside another device it counts in no sum.
+    # With another device, it is left out of all sums.
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
     calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
     assert "2 devices, idle for 60.00 % of the time" in cli.printed(
@@ -613,7 +613,7 @@ def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
 
 
 def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
-    # Their correlation id is 0, which is that of a call here.
+    # Their correlation id is 0, which is also the id of a call here.
     kernels = [k(100, 200, 0), k(400, 500, 1)]
     calls = [c(50, 51, 0), c(300, 301, 1)]
     pages = [M(a * US, (a + 10) * US, 0, kind=kind) for a, kind in ((600, 11), (700, 12))]
@@ -662,7 +662,7 @@ def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLin
     assert cli("gate", other, "--baseline", saved)[0] == 0
     assert cli("gate", first, "--max-bubble", "1%")[0] == 3
     html = page.read_text()
-    # A long name is cut, behind the numbers.
+    # A long name is truncated and comes after the numbers.
     _, kernels = html.split("Longest kernels")
     assert kernels.index(">mean us<") < kernels.index(">kernel<")
     assert "text-overflow:ellipsis" in html

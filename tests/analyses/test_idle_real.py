@@ -84,14 +84,14 @@ def test_real_traces_of_jax_add_up(subtests: pytest.Subtests) -> None:
                 assert {"waiting", "operators", "host: train"} <= activities
 
 
-#: What HolisticTraceAnalysis 0.5.0 tells of PyTorch traces, in microseconds, with
+#: Results of HolisticTraceAnalysis 0.5.0 for PyTorch traces, in microseconds, with
 #: include_last_profiler_step=True and HTA_DISABLE_NS_ROUNDING=1: get_temporal_breakdown (idle,
-#: compute, kernel time) and get_comm_comp_overlap (percent, two places; None where it says NaN).
+#: compute, kernel time) and get_comm_comp_overlap (percent with two places, or None for NaN).
 HTA = {
     "hta_sampled_rank-0": (675_191.0, 210_320.0, 1_222_847.0, 14.95),
     "hta_sampled_rank-1": (651_136.0, 271_973.0, 1_231_186.0, 19.93),
     "hta_nccl_data": (503_050.991, 115_655.847, 660_551.006, 15.61),
-    # Its times lie in UTC, of which its floats hold a quarter of a microsecond.
+    # Its times are UTC floats with a resolution of a quarter of a microsecond.
     "hta_ns_resolution": (7_574.786, 468_153.602, 480_029.227, None),
 }
 
@@ -103,7 +103,7 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
 
             rank = get_only_rank(bubbleviz.idle(get_real_file(f"kineto/{name}.json.gz")))
 
-            # What HTA calls non-compute is communication and copies that no compute hides.
+            # HTA counts communication and copies that no compute hides as non-compute.
             other_ns = rank.exposed_communication_ns + rank.exposed_copy_ns
             measured = (rank.idle_ns, rank.compute_ns, rank.span_ns, other_ns)
             assert [ns / 1000 for ns in measured] == pytest.approx(
@@ -116,7 +116,7 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
 
 
 def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:
-    """Records tell what ``ncclKernel_SendRecv`` carries out: here there is no pipeline at all."""
+    """Records show the operation of ``ncclKernel_SendRecv``. This run has no pipeline."""
     report = bubbleviz.idle(get_real_file("kineto/hta_sampled_rank-0.json.gz"))
     assert get_only_rank(report).exposed_communication_ns > 0
     assert get_only_rank(report).exposed_point_to_point_ns == 0

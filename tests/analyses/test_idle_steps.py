@@ -205,7 +205,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
         check_sums(rank)
         return [own.name for own in rank.steps if own.name is not None]
 
-    # Of those that overlap the outermost is taken, and what begins before it ends is left out.
+    # The outermost of overlapping ranges is used, and ranges that begin before its end are skipped.
     assert names("a(1)") == ["a(1)"]
     assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]

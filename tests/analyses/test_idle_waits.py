@@ -1,4 +1,4 @@
-"""What streams and hosts waited for: planted exports whose waits are known."""
+"""Causes of waits of streams and hosts, in planted exports with known waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
 
 
 def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, float]]:
-    """Return who waited for which work, of which kind, and three times in microseconds."""
+    """Return the waiter, the awaited work with its kind, and three times in us of each wait."""
     return [
         (
             w.waiting,
@@ -106,8 +106,8 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
 
 
 LONGER = k(300, 500, 6, "same time", device=1, stream=20)
-#: What streams are found to have waited for, and how long, in us, beside stream 7, which ends a
-#: kernel at 100 and begins the next one at 600: what else ran, was launched, recorded, awaited.
+#: Activities, calls, event records and waits in addition to stream 7, which ends a kernel at 100
+#: and begins the next one at 600, and the work that it provably waited for, with times in us.
 PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
     "a record at the time of the wait is not before it": (
         {"waits": [Wait(30, 7, 42, 4, pairing=9)]},
@@ -136,7 +136,7 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
         {"records": [replace(RECORDED, completed=550)]},
         [("long", 450)],
     ),
-    "an event behind a wait alone completes with what that waits for": (
+    "an event after only a wait completes with the awaited work": (
         {
             "kernels": [LONG, k(500, 550, 8, stream=8)],
             "calls": [
@@ -223,12 +223,12 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
     [
         ("CUPTI_ACTIVITY_KIND_KERNEL.streamId", None),
         *((table, None) for table in (WAITS, RECORDS)),
-        # Without these nothing is proved, and that is told.
+        # Without these no wait is proved, and a limitation reports it.
         *((f"{WAITS}.{own}", True) for own in ("start", "deviceId", "streamId", "eventId")),
         *((f"{RECORDS}.{own}", True) for own in ("deviceId", "streamId", "correlationId")),
         (f"{RECORDS}.eventId", True),
-        # Other versions lack these. Without the process of each wait, those of the only process
-        # are meant.
+        # Other versions lack these. Without the process of each wait, the only process is
+        # assumed.
         *((f"{WAITS}.{own}", False) for own in ("correlationId", "syncType")),
         *(
             (f"{{}}.{own}", False)
@@ -351,7 +351,7 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
 def test_odd_values_prove_nothing_wrong(tmp_path: Path, table: str, value: int | None) -> None:
     file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
-    # As older versions made them, without limits of what columns hold.
+    # Older versions create the tables like this, without constraints on column values.
     edit_database(file, *rebuild_table(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
     odd = "NULL" if value is None else value
     for row, column in enumerate(read_columns(file)[table], 2):

@@ -1,4 +1,4 @@
-"""Tables of layers: what their cells mean, and what is refused."""
+"""Tables of layers: the meaning of their cells, and refused tables."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Pa
     assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert backward == pytest.approx(forward, rel=1e-4)
     assert "divided as the forward is" in model.assumptions[0]
-    # Without any the user is told what to do.
+    # Without layer ranges, the message explains what to do.
     with pytest.raises(
         MismatchError, match="the forwards contain no ranges of layers; name the layers"
     ):

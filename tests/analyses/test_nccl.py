@@ -66,14 +66,14 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
-    """A trace of XLA beside its planes, and a report that was exported, count once."""
+    """An XLA trace next to its planes counts once, and so does a report next to its export."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
-        write_file(tmp_path, name, f"what {name} holds is not looked at")
+        write_file(tmp_path, name, f"the content of {name} is not read")
     # Event files count whatever they are called, and are no export of a report.
     events = write_ring(tmp_path, 2, 2)
     Path(events[0]).rename(tmp_path / "b.pt.trace.json")
     Path(events[1]).rename(tmp_path / "host0.trace.json")
-    write_file(tmp_path, "notes.txt", "nothing of that kind")
+    write_file(tmp_path, "notes.txt", "not a profile")
 
     inputs = find_inputs([str(tmp_path)])
     assert [
@@ -166,7 +166,7 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
 
 
 def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
-    """Clocks of two GPUs are seconds apart, as those of a real trace; the host saw both."""
+    """The clocks of two GPUs differ by seconds, as in a real trace; the host recorded both."""
     file = Plugin(pid=1, gpu=10**18, lag=EXACT)
     for number in range(3):
         for rank, gpu in enumerate((10**18, 10**18 + 4_000_000_000)):
@@ -183,7 +183,7 @@ def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
     }
 
 
-#: Columns that hold sums over the operations.
+#: Columns with sums over the operations.
 SUMS = ("count", "MB", "ms", "waiting", "moving")
 
 
@@ -315,7 +315,7 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
             kernels.append(
                 K(start, start + length, 10 * group + piece, SENDRECV, pid=pid, stream=stream)
             )
-    # What has no timestamps is left out.
+    # Kernels without timestamps are left out.
     kernels.append(K(0, 0, 999, ALLREDUCE))
     communication = measure_communication(
         write_profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges)

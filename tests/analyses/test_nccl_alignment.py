@@ -39,10 +39,10 @@ def recorded(
     unseen: frozenset[int] = frozenset(),
     gpu_clock: bool = True,
 ) -> tuple[str, Path]:
-    """Write the events of all-reduces, and a profile whose clock is behind by ``ahead``.
+    """Write the events of all-reduces, and a profile whose clock is slower by ``ahead``.
 
-    Kernels begin up to ``jitter`` before the work of their channels; ``missing`` operations have
-    no event, ``unseen`` ones no kernel, and events tell the GPU's clock if ``gpu_clock``.
+    Kernels begin up to ``jitter`` before the work of their channels. ``missing`` operations have
+    no event, ``unseen`` operations no kernel, and events contain GPU times if ``gpu_clock``.
     """
     randomly = random.Random(5)
     file = Plugin(pid=100, begin=123_000, gpu_clock=gpu_clock)
@@ -92,7 +92,7 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, n_lo
     event_starts_ns = communication.operations.start_ns[: 150 - n_lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
     assert np.abs(event_starts_ns - true).max() <= jitter + 1
-    # A kernel that an event tells of is one row; the others are rows of their own.
+    # A kernel and its event form one row. Other kernels and events have separate rows.
     assert len(communication.operations) == 150 - n_lost + len(missing - unseen)
 
 
@@ -114,7 +114,7 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
 
 
 def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
-    """Where half of the kernels have no event, and all are alike, no offset is the one."""
+    """If half of the kernels have no event and all are equal, the offset is ambiguous."""
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
     communication = measure_communication([trace, str(path)])
@@ -142,12 +142,12 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
         60,
     )
     assert communication.operations.start_ns[:60].tolist() == [s + 50_000_000 for s in starts]
-    # What a proxy tells of is no kernel: the profile's stay.
+    # Proxy events are not kernels, so the kernels of the profile are kept.
     assert len(communication.operations) == 120
 
 
 def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) -> None:
-    """Two hosts run the same process id; both profiles fit, and the names tell which is whose."""
+    """Two hosts use the same process id and both profiles fit. File names assign the hosts."""
     starts, paths = uneven(30), []
     for host in ("b", "a"):
         file = Plugin(pid=1, lag=EXACT)
@@ -191,7 +191,7 @@ def test_profiles_share_a_clock_as_they_do_elsewhere(
     aligned_by: str,
     starts_ns: int,
 ) -> None:
-    """Of one hostname, but switched on at other times, are two machines."""
+    """Equal host names with different boot times belong to two machines."""
     paths, steady_ns = [], 1_000_000_000
     for number, (name, times) in enumerate((("a", (steady_ns, steady_ns)), (host, second)), 1):
         path = write_profile(
@@ -253,7 +253,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
 
 
 def test_matching_many_takes_little_memory() -> None:
-    """Of a block, all differences to the kernels would be 100 MB for each column of them."""
+    """All differences between a block and the kernels would take 100 MB per column."""
     randomly = np.random.default_rng(1)
     starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
     none = np.full(len(starts), -1, np.int64)

@@ -20,7 +20,7 @@ from tests.support.notes import list_limitation_subjects
 everyone, replicas, others = (partial(make_entry, group, "all_reduce", 1) for group in "034")
 sent, received = partial(make_entry, "1", "send 0->1"), partial(make_entry, "1", "recv 1<-0")
 batch = partial(make_entry, "1", "coalesced", 1, is_p2p=True)
-#: Entries of each rank, the ranks that hold up the run, and what is said.
+#: Entries of each rank, the ranks that block the run, and part of the message.
 HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
     # Ranks 0 and 1 wait for 2, which waits for 3.
     (
@@ -28,12 +28,12 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
         [3],
         "Hang: all wait for rank 3 (stage 1); see what ran there then (py-spy dump)",
     ),
-    # Of a rank without a dump nothing is known.
+    # A rank without a dump is unknown.
     ({0: [replicas()]}, [], "rank 0 (stage 0) waiting; rank 1 (stage 0) without a dump"),
-    # A receive lacks its send, and the other way round; of a batch the end tells.
+    # A receive lacks its send, or a send its receive. The end entry describes a batch.
     ({0: [sent(1, 9)], 2: [received(1, 9), received(2)]}, [0], "Hang: all wait for rank 0"),
     ({0: [sent(1), batch()], 2: [received(1, 9)]}, [2], "Send 1 of 1 mesh_pp [0,2]: rank 0"),
-    # The host of rank 1 has queued it, but its GPU has not come so far.
+    # The host of rank 1 has queued it, but its GPU has not started it.
     ({0: [replicas(state="started")], 1: [replicas()]}, [1], "all wait for rank 1 (stage 0)"),
     ({0: [replicas()], 1: [replicas()]}, [], "Unfinished: all ranks have entered"),
     ({0: [replicas()], **{n: [everyone()] for n in (1, 2, 3)}}, [], "Deadlock: each rank that"),
@@ -56,7 +56,7 @@ def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> 
     entries, missing, sentence = HANGS[number]
     folder = write_dumps(tmp_path, entries)
     assert hangs.find_culprits(measure_communication(folder).faults) == missing
-    # The bare command finds it, too.
+    # The command without a subcommand also finds it.
     assert sentence in " ".join(cli(folder)[1].split())
 
 
@@ -78,7 +78,7 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
     ]
     assert hangs.list_late_ranks(communication.operations) == ranked
     assert '"awaited_ns": 4500000' in as_json(communication)
-    # A recorder has dropped the first: what comes before a collective of all is not counted.
+    # A recorder dropped the first entry: entries before a collective of all ranks are not counted.
     entries[0].insert(0, sent(7, 40, 1, record_id=70))
     communication = measure_communication(write_dumps(tmp_path, entries))
     assert hangs.list_late_ranks(communication.operations) == ranked
@@ -88,7 +88,7 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
 
 
 def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) -> None:
-    # Of several peers nobody knows which it waited for.
+    # With several peers, the awaited peer is unknown.
     for peer, lengths in ((1, [4_000_000] * 2), (2, [-1, -1])):
         entries = {0: [sent(1), make_entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}
         communication = measure_communication(write_dumps(tmp_path / "one", entries))
@@ -116,7 +116,7 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(ProfileError, match=DAMAGED[content]):
         read_events(str(path))
-    # Beside others it is left out, and may be the one that is missing.
+    # Among other files it is left out, and may be the missing rank.
     communication = measure_communication(write_dumps(tmp_path, {1: [replicas()]}))
     assert (
         list_limitation_subjects(communication) >= {"a profile of the directory"},

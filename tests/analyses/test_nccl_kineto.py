@@ -31,7 +31,7 @@ WORLD = "[0, 1, 2, 3]"
 
 
 def told(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
-    """Return what PyTorch says of a collective of four ranks, four bytes an element."""
+    """Return the arguments PyTorch records for a collective of four ranks and 4-byte elements."""
     return {
         "Collective name": name,
         "In msg nelems": elements,
@@ -103,7 +103,7 @@ def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
 @pytest.mark.parametrize(
     ("name", "took", "gave", "operation", "size", "algorithm", "bus"),
     [
-        # What one rank hands in or takes, in bytes; then 10^9 bytes per second over 1 ms.
+        # Bytes that one rank contributes or receives, then bandwidths in GB/s over 1 ms.
         ("allreduce", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("allreduce_coalesced", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("_allgather_base", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
@@ -237,10 +237,10 @@ CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ra
         ("[0, 8, 16, ..., 504]", {}, {}, range(0, 512, 8)),
         ("[0, 8, ...]", {"Global rank start": 0, "Global rank stride": 8}, {}, range(0, 512, 8)),
         ([0, 1], {"Group size": 2}, {}, range(2)),
-        # The document tells the ranks of groups; that of all ranks needs no list.
+        # The document lists the ranks of groups. The group of all ranks needs no list.
         ("[5, ...]", {"Group size": 3}, {"pg_config": CONFIG}, (5, 9, 8)),
         ("[0, ...]", {}, {"world_size": 64}, range(64)),
-        # What cannot be told is not made up.
+        # Ambiguous lists are not completed.
         *((text, {}, {}, ()) for text in ("[0, 8, 16, ...]", "[0, 8, 17, ..., 504]", "[0, 8]", "")),
         ("[0, 8, 16, ..., 505]", {}, {}, ()),
         ("[0, 0]", {"Group size": 2}, {}, ()),

@@ -137,7 +137,7 @@ def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_p
             run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
             run.free[0, 7] = run.free[0, 8] - shared_ns
             run.thunk("fusion.2", 500)
-            run.thunk("fusion.2", 5_000, device=1)  # compute of another device is not beside it
+            run.thunk("fusion.2", 5_000, device=1)  # compute of another device does not overlap it
             run.free[0, 8] = run.free[0, 7]
             run.now = max(run.now, run.free[0, 7])
     costs = measure_costs(run.written(tmp_path))

@@ -1,4 +1,4 @@
-"""Files of instruction costs: what protobuf reads, hostile names, broken files."""
+"""Files of instruction costs: protobuf compatibility, hostile names, broken files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
         pool.FindMessageTypeByName("tensorflow.profiler.ProfiledInstructionsProto")
     )
     for form in FORMATS:
-        file = tmp_path / f"a.{form.upper()}"  # which -o takes, too
+        file = tmp_path / f"a.{form.upper()}"  # -o also accepts this suffix
         content = encode_costs(HOSTILE, form)
         message = kind()
         if form == "pb":

@@ -91,7 +91,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert "memory: 8.00 GB to 11.00 GB of activations per device" in render_plain_text(
         sections(planned)
     )
-    # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
+    # 1f1b: four, three, two and one microbatches plus the constant memory take at most 9 GB.
     plot = build_memory_plot(planned)
     assert plot.limit == 12e9
     assert {point.memory for point in plot.points if point.name == "1f1b"} == {9e9}

@@ -108,9 +108,9 @@ def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
 
     Args:
         path: Path to write to.
-        begin_ms: When the recording of the second rank begins.
-        label: Format of its process ids, with places for the rank and the id.
-        utc: Whether the trace holds its UTC.
+        begin_ms: Start of the recording of the second rank.
+        label: Format string of its process ids, with the rank and the id as arguments.
+        utc: Whether the trace contains its UTC.
     """
     events = []
     for rank, begins_ms in ((0, 0), (1, begin_ms)):

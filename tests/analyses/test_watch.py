@@ -122,7 +122,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
             assert sum(part.share for part in iteration.parts) == pytest.approx(
                 iteration.ratios[iteration.headline]
             )
-    # The period is that of the iteration before, which this one ends.
+    # The period belongs to the previous iteration, which this one ends.
     for iteration, true in zip(iterations[1:], planted().iterations, strict=False):
         assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 

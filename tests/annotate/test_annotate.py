@@ -1,7 +1,7 @@
-"""Ranges for frameworks that name none: what is recorded, when, by whom, and how it is undone.
+"""Ranges for frameworks without names: recorded ranges, recorders and removal.
 
-The frameworks are stand-ins with the signatures that matter (tests/fakes); test_real_frameworks.py
-runs real ones.
+The frameworks are fakes with the relevant signatures (tests/fakes); test_real_frameworks.py runs
+real ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.pytorch import run_python
 
 
 class Recorder(ranges.Recorders):
-    """What was open when something opened: one line per range, indented by those around it."""
+    """Records one line per opened range, indented by the number of enclosing ranges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ TORCH, OPTIMIZER = {"PP:0F0": 100, "PP:0B0": 100}, "bubbleviz:Optimizer"
         (dict.fromkeys((F, BW, "Optimizer", "F0.0.0", "B0.0.0", "W0.0.0"), 8), ["bubbleviz"]),
         (TORCH | {OPTIMIZER: 100}, ["torch-pipelining", "bubbleviz"]),
         (TORCH | {"bubbleviz:iteration 3": 100}, ["torch-pipelining", "bubbleviz"]),
-        # A few that are written for us stand beside a framework's.
+        # A few bubbleviz ranges occur among the ranges of a framework.
         (TORCH | {R1: 3, "bubbleviz:F mb=1": 1}, ["torch-pipelining", "bubbleviz"]),
         (TORCH, ["torch-pipelining"]),
         ({OPTIMIZER: 8}, []),
@@ -267,8 +267,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
     def load(*, built_for_gpus: bool, has_nvtx: bool = True, package: bool = False) -> FakeTorch:
         torch = FakeTorch(built_for_gpus=built_for_gpus, has_nvtx=has_nvtx)
         nvtx = ModuleType("nvtx")
-        nvtx.push_range = lambda name: torch.log.append(f"package push {name}")  # type: ignore[attr-defined]  # a stand-in
-        nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a stand-in
+        nvtx.push_range = lambda name: torch.log.append(f"package push {name}")  # type: ignore[attr-defined]  # a fake
+        nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a fake
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "nvtx", nvtx if package else None)
         ranges._load_nvtx_package.cache_clear()
@@ -528,7 +528,7 @@ def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) ->
 @pytest.mark.usefixtures("fakes")
 def test_megatron_before_its_groups_are_made_and_after_removal(recorded: Recorder) -> None:
     schedules = _megatron()
-    importlib.import_module("megatron.core.parallel_state").initialized = False  # type: ignore[attr-defined]  # a stand-in
+    importlib.import_module("megatron.core.parallel_state").initialized = False  # type: ignore[attr-defined]  # a fake
     schedules.forward_backward_no_pipelining(1)
     annotate.megatron().remove()
     schedules.forward_backward_no_pipelining(1)

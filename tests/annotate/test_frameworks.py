@@ -97,9 +97,9 @@ def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> i
 
 
 def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
-    """Return names by templates, which are by operation or by the whole name.
+    """Return a renaming by templates, keyed by operation or by complete name.
 
-    Of what has none, operations go, and others stay where they begin with what is kept.
+    Without a template, operations are removed, and other ranges stay if they start with ``keep``.
     """
 
     def rename(rank: int, stage: int | None, name: str) -> str | None:
@@ -221,8 +221,8 @@ NATIVE = replace(
 )
 OWN = replace(BASE, microbatches=8, iteration_ranges=True, first_iteration=4, autograd="named")
 SEQ = ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"
-#: Convention; what else the report says (nothing, a word, or the names of iterations; None for
-#: anything); runs and their names.
+#: Convention, expected part of the report (empty, a word, the names of iterations, or None to
+#: accept anything), and runs with their names.
 Case = tuple[str, str | tuple[str, ...] | None, Mapping[str, tuple[Planting, Rename]]]
 GROUPS: tuple[Case, ...] = (
     (
@@ -464,7 +464,7 @@ def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
-    """Names tell no microbatch: nothing is lost, and that the numbers are inferred is told.
+    """Names contain no microbatch: all operations are kept, and inferred numbers are reported.
 
     A receive between thunks of one pass is waiting, not work: else the ratio would be too small.
     """
@@ -524,7 +524,7 @@ def test_jax_modules_without_both_passes_count_for_no_iteration(
 
 
 def layered(path: Path, layers: int) -> None:
-    """Put ranges of layers into each F and B, so that every call lies in one."""
+    """Put ranges of layers into each F and B, so that every call is inside one."""
     with closing(sqlite3.connect(path)) as db:
         ranges = db.execute(
             "SELECT start, end, globalTid, text FROM NVTX_EVENTS "

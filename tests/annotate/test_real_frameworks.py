@@ -1,6 +1,6 @@
-"""Megatron-Core and PyTorch, installed and run: what is said of a run is what its stages did.
+"""Runs of installed Megatron-Core and PyTorch: the report agrees with the work of the stages.
 
-`python -m scripts.frameworks` does so for all of their schedules and versions, and holds times to
+`python -m scripts.frameworks` tests all of their schedules and versions, and checks times against
 limits.
 """
 
@@ -21,5 +21,5 @@ pytestmark = pytest.mark.frameworks
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
 def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
     python = Path(get_python_with_torch())
-    # Times that were measured are held to no limit: other tests keep ranks from their cores.
+    # Measured times have no limit here, since other tests use the same cores.
     assert run(python, case, tmp_path / "run", wider=math.inf).wrong == ()

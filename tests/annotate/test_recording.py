@@ -1,4 +1,4 @@
-"""Recordings as a training script writes them: which files, when, how large, and what ends them."""
+"""Recordings written by a training script: their files, sizes and ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def train(iterations: int) -> None:
-    """Run some iterations of two operations and an optimizer step behind them."""
+    """Run some iterations of two operations followed by an optimizer step."""
     for _ in range(iterations):
         with annotate.iteration():
             with annotate.phase("F", microbatch=0, stage=1):
@@ -98,7 +98,7 @@ def test_without_ranges_of_iterations_a_forward_behind_an_optimizer_begins_one(
 
     recorded = session(tmp_path)
     assert recorded.stretch.iterations.number.tolist() == [-1, -1, -1]
-    # A receive in front of the forward is not told from work behind the step before.
+    # A receive before the forward looks like work after the previous step.
     assert recorded.stretch.operations.iteration.tolist() == [0] * 8 + [1] * 7 + [2] * 6
 
 
@@ -277,7 +277,7 @@ print(sorted(foreign - {'__main__', 'bubbleviz'}))
 
 
 def script(folder: Path, *lines: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a training script that knows nothing of its recording, without any package."""
+    """Start a training script that is unaware of its recording, without any package."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *lines],
         env={**os.environ, "BUBBLEVIZ_RECORD": str(folder), **environment},
@@ -385,7 +385,10 @@ def test_a_kill_at_any_time_loses_at_most_the_last_line(kills: int, tmp_path: Pa
 
 
 def failing(max_bytes: int, partial: int = 0) -> Callable[[int, bytes], int]:
-    """Return a write that finds the disk full after so many bytes, or writes a part first."""
+    """Return a write function that fails with a full disk after ``max_bytes`` bytes.
+
+    The failing call first writes ``partial`` bytes.
+    """
     n_written = [0]
 
     def write(file: int, data: bytes) -> int:

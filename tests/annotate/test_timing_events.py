@@ -34,7 +34,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., St
         clock = Clock()
         gpu = FakeGpu(clock, drift)
         torch = ModuleType("torch")
-        torch.cuda = gpu  # type: ignore[attr-defined]  # a stand-in
+        torch.cuda = gpu  # type: ignore[attr-defined]  # a fake
         monkeypatch.setitem(sys.modules, "torch", torch)
         recorder = Recorder(
             tmp_path,
@@ -110,7 +110,7 @@ def test_times_are_those_of_the_device(
 def test_a_device_that_is_behind_is_read_iterations_later(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """The host runs ahead: nothing is asked twice in a row, and nothing is read too early."""
+    """The host runs ahead: no event is queried twice in a row, and none is read too early."""
     recorder, gpu, clock = started()
     true = []
     for number in range(20):
@@ -169,7 +169,7 @@ def test_events_are_recorded_on_the_stream_that_works(
     for number, stream in enumerate(streams):
         with gpu.on(stream):
             opened = recorder.open(f"bubbleviz:F mb={number}")
-            # What changes the stream inside does not move the end.
+            # A change of the stream inside a range does not move its end.
             with gpu.on(streams[0]):
                 gpu.launch(1_000)
             gpu.launch(5_000)
@@ -182,7 +182,7 @@ def test_events_are_recorded_on_the_stream_that_works(
 def test_an_anchor_that_is_late_moves_nothing(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """With one hardware queue a stream of its own waits, too: the iterations before tell better."""
+    """With one hardware queue, a separate stream also waits, so earlier iterations are better."""
     recorder, gpu, clock = started()
     true = []
     for number in range(40):

@@ -232,7 +232,7 @@ def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
 
 
 def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> None:
-    # Its input needs no gradient, so PyTorch launches nothing in its B.
+    # Its input needs no gradient, so PyTorch launches no kernels in its B.
     ran = [(0, "F", 0), (1, "F", 100), (1, "B", 200), (1, "W", 300), (0, "B", 300), (0, "W", 320)]
     ranges = [R(at, at + 9, f"bubbleviz:{p} mb=0 stage={r}", pid=r + 1) for r, p, at in ran]
     launched = [(r, at, number) for number, (r, p, at) in enumerate(ran) if (r, p) != (0, "B")]
@@ -257,7 +257,7 @@ def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
     assert repr(ranks) == "RankIterations(2 ranks)"
 
 
-# Quantiles of Student's t are those of scipy.
+# Quantiles of Student's t agree with scipy.
 
 
 def test_quantiles_of_students_t_are_those_of_scipy() -> None:

@@ -40,7 +40,7 @@ UNPAIRED = "iterations across ranks"
 WITHOUT_WORK = "forwards and backwards without GPU work"
 MARK = "operations-without-gpu-work"
 
-#: Stage 0 runs nothing in two of six iterations, and waits for the others before its Optimizer.
+#: Stage 0 is idle in two of six iterations, and waits for the others before its Optimizer.
 IDLE = Planting(iterations=6, jitter=0.1, barrier=True, idle_stage=0, idle_iterations=(1, 4))
 RUNS = {
     "unnamed iterations": IDLE,
@@ -133,7 +133,7 @@ def test_an_idle_stage_may_run_its_optimizer_at_once(
 ) -> None:
     """No stage waits for others before its Optimizer, so only their number shows idle iterations.
 
-    After several idle iterations, forwards of the stage run long before those of others.
+    After several idle iterations, the stage runs forwards long before other stages do.
     """
     planting = Planting(
         schedule=schedule,
@@ -156,7 +156,7 @@ def test_an_idle_stage_may_run_its_optimizer_at_once(
 def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
     servers: int, iterations: int, idle: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Numbers alone would pair forwards of stage 0 with those of an earlier iteration.
+    """Numbers alone would pair forwards of stage 0 with forwards of an earlier iteration.
 
     Without Optimizers, nothing but time shows the iterations in which the stage is idle, and hosts
     need not share a clock.
@@ -338,7 +338,7 @@ def test_rows_without_times_make_a_stage_idle_that_has_stepped(steps: bool, tmp_
     assert [iteration.complete for iteration in report.iterations] == [True, steps, True]
 
 
-#: Iterations of two stages, 1 ms apart: F and BW of stage 0 around those of stage 1, in us.
+#: Iterations of two stages, 1 ms apart, in us: stage 1 runs between F and BW of stage 0.
 _PARTS = ((0, "F", 0, 100), (1, "F", 100, 200), (1, "BW", 200, 400), (0, "BW", 400, 600))
 
 
@@ -372,7 +372,7 @@ def table_of(
         (set(), True, [True, True, True]),
         ({(1, 0)}, True, [True, True, True]),
         ({(1, 0)}, False, [True, True, True]),
-        # Only an Optimizer shows that the capture holds the iteration of the rank.
+        # Only an Optimizer shows that the capture contains the iteration of the rank.
         ({(2, 0)}, True, [True, True, True]),
         ({(2, 0)}, False, [True, True, False]),
         ({(0, 0)}, True, [True, True, True]),

@@ -1,4 +1,4 @@
-"""A window covers a part of the run: what it holds, and that its numbers are those of the whole."""
+"""Windows cover a part of the run; their numbers agree with the numbers of the whole run."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -
     explanation, of_whole = part.explanation, full_report.explanation
     for name, idle_ns in explanation.causes.idle_ns.items():
         assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][averaged_indices])
-    # Where another ratio is primary, exposed time and kernels are of other windows.
+    # If another ratio is primary, exposed time and kernels belong to other windows.
     same_ratio = part.bubbles.ratio == full_report.bubbles.ratio
     compared = vars(explanation.communication) if same_ratio else ("wait_ns", "transfer_ns")
     for name in compared:

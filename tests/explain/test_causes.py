@@ -280,7 +280,7 @@ def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
     )
 
     assert "F by microbatch, median" in even
-    assert even.count("stage 3") == 3  # beside its row, and in two maps
+    assert even.count("stage 3") == 3  # next to its row, and in two maps
     assert (heat_cells(even, get_heat_colour(1.0)), heat_cells(marked, get_heat_colour(1.0))) == (
         0,
         1,
@@ -384,7 +384,7 @@ def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -
     assert [rank.stage for rank in report.ranks] == [None, None]
     assert idle_of(report, Cause.UNKNOWN, "stage") == 900 + 100
     assert idle_of(report, Cause.HOST, "stage") == 0
-    # An optimizer takes nothing from the stages beside it.
+    # An optimizer needs no input from neighbouring stages.
     assert idle_of(report, Cause.HOST, "step") == 191 + 491
 
 
@@ -489,7 +489,7 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
 
 
 def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
-    """No receive of the slow stage ever waits, so that none tells how long a transfer takes."""
+    """The slow stage never waits in a receive, so its receives do not show the transfer time."""
     memory = Memory(8.0, 1.0, 32 / 74)
     work = build_device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)
     report = analyze_planting(

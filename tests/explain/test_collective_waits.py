@@ -75,13 +75,13 @@ def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [],
             [(800, -1, -1), (700, 0, -1), (800, 0, -1), (900, 0, -1)],
         ),
-        # What it still runs is what it ran before it entered.
+        # The awaited rank still runs the operation that it started before it entered.
         (
             [(0, 500, 1_000, 7), (1, 800, 1_000, 7)],
             [(1, 0, 400), (1, 400, 900), (1, 900, 950)],
             [(800, 1, 1), (800, -1, -1)],
         ),
-        # Of those that enter together the one that worked was waited for.
+        # If several ranks enter together, the others waited for the rank that worked.
         (
             [(0, 500, 1_000, 7), (1, 500, 1_000, 7), (2, 300, 1_000, 7)],
             [(0, 0, 100), (1, 0, 499), (2, 0, 300)],

@@ -73,7 +73,7 @@ def test_longer_chunks_make_every_later_stage_wait(tmp_path: Path) -> None:
     lengths = (1.0, 1.0, 3.0, 3.0, 3.0)
     _, second, third, last = causes_of(report_of(tmp_path, Serving(lengths)))
 
-    # Every stage on the way holds the first long chunk up for two units more.
+    # Every stage on the way delays the first long chunk by two more units.
     waits = [causes["chunks"] for causes in (second, third, last)]
     assert waits == [2 * UNIT_NS, 4 * UNIT_NS, 6 * UNIT_NS]
     assert not {"stages", "dependency"} & set(second | third | last)

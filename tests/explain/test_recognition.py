@@ -42,8 +42,8 @@ from tests.support.published_orders import ONE_WAY, OURS, parse_listed_plan, rea
 pytestmark = pytest.mark.thorough
 
 F, B, W, BW, FB = Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB
-#: What the authors' schedulers are called here. They place W by the times that they are given;
-#: where that is our handcrafted order, it has its name.
+#: Names of the authors' schedulers in bubbleviz. They place W according to the given times. If the
+#: result is a handcrafted order, it has the name of that order.
 SEARCHED = {
     "ZB-1p": {"zb-h1", "zb-1p"},
     "ZB-2p": {"zb-h2", "zb-2p"},
@@ -78,7 +78,7 @@ def test_nothing_ran() -> None:
 
 
 def is_searched(rule: Schedule) -> bool:
-    """Tell whether a schedule has another order at other times."""
+    """Return whether the order of a schedule depends on the times."""
     return rule.searched is not None and rule.searched.limit is not None
 
 
@@ -91,7 +91,7 @@ def test_searched_schedules_are_recognised_by_their_structure(
 ) -> None:
     recognition = named(run_orders(list_devices(planned(rule.name, p, m)), times=2))
 
-    # The search may find the order of another schedule, and does for so few microbatches.
+    # For few microbatches, the search finds the order of another schedule.
     assert rule.name in (recognition.name, *recognition.also) or recognition.exact
 
 
@@ -109,7 +109,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                     continue
                 run = run_orders(list_devices(plan), times=2)
                 if plan.replicas > 1:
-                    # Stages are not told where microbatches come from both ends.
+                    # Stages are ambiguous if microbatches enter at both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
                 recognition = named(run)
                 assert rule.name in (recognition.name, *recognition.also), (
@@ -230,7 +230,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         for change, exact in ((list, True), (swapped, False))
     ),
     (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
-    # What searches find where transfers are long.
+    # Result of searches with long transfers.
     (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
     # All warm up with all forwards; each W follows its B at once, or all of them at the end.
     *((each(name, split), {"name": name, "exact": True}) for name in ("gpipe", "looped-bfs")),
@@ -397,7 +397,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
 
 
 def cleared(plan: Plan) -> list[list[Op]]:
-    """Return what devices run with the W at the end in one range a chunk."""
+    """Return the orders of devices, with the last W of each chunk merged into one range."""
     orders = []
     for order in list_devices(plan):
         keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1
@@ -515,8 +515,8 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     recognition = named(make_measured(cells, [(None, 0)] * 12))
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
-    # Directions may have numbers of their own, and stages be told wrong: waiting times put the
-    # first and the last one beside each other.
+    # Each direction may have separate microbatch numbers, and the stages may be wrong: waiting
+    # times place the first and the last one next to each other.
     shifted_orders = [
         [replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders
     ]
@@ -569,7 +569,7 @@ PLANTED = {
 
 
 def plantable(schedule: str) -> str:
-    """Return what plants a schedule on 4 devices with 8 microbatches: its name, or its order.
+    """Return the name or the order to plant for a schedule on 4 devices with 8 microbatches.
 
     The planter knows no searched schedules, so their orders are given as PyTorch's CSV.
     """
@@ -616,7 +616,7 @@ def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
     recognition = report.schedule
 
     assert recognition is not None
-    # What was searched may be the order of another schedule, and then has its name.
+    # A searched order may equal the order of another schedule, whose name it then has.
     searched = is_searched(find_schedule(schedule))
     assert schedule in (recognition.name, *recognition.also) or (searched and recognition.exact)
     assert recognition.exact or searched

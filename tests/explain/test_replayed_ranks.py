@@ -17,7 +17,7 @@ _REPLAYED = "critical path, slack, effects of changes and advice"
 
 
 def _run(folder: Path, pipelines: int, slow: int = -1, *, with_pipelines: bool = True) -> Report:
-    """Return the report on pipelines of two stages, of which one takes half as long again.
+    """Return the report on pipelines of two stages, one of which is slower by half.
 
     ::
 
@@ -70,7 +70,7 @@ def test_the_part_shows_what_the_whole_does(
     ]
     assert 0 < len(slacks[0]) < len(slacks[1])
     assert slacks[0].items() <= slacks[1].items()
-    # The mean of all stages is that of those which are replayed.
+    # The mean of all stages is the mean of the replayed stages.
     assert [w.makespan_ns for w in first.changes if w.name != "balanced"] == [
         w.makespan_ns for w in second.changes if w.name != "balanced"
     ]

@@ -1,4 +1,4 @@
-"""One stage is no pipeline: no schedule is named, and ranks that no profile holds are counted."""
+"""One stage is not a pipeline: no schedule is named, and ranks without a profile are counted."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ RUNS = {
 
 
 def shown(report: Report) -> tuple[str, str]:
-    """Return what a report shows that explaining it found."""
+    """Return the JSON and the table of bubbles of a report."""
     return json.render(report, View()), render_bubbles(report, View())
 
 
 def in_stretches(path: Path, max_bytes: int, *, replayed: int | None = None) -> Report:
-    """Return the report on a run, about so many operations of which are looked at at a time."""
+    """Return the report on a run that is explained in stretches of limited size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretch, "MOST", max_bytes)
         patch.setattr(rank_slices, "TARGET_OPERATIONS", max_bytes)

@@ -61,7 +61,7 @@ def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
 
 
 def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
-    """The third forward runs beside a backward of 40 ms, and is sent after it."""
+    """The third forward overlaps a backward of 40 ms, and its result is sent after it."""
     rows = (
         (0, "F", 0, 0, 10),
         (0, "F", 1, 100, 110),

@@ -241,7 +241,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
 def test_every_command_promises_the_same_of_a_schedule(
     ran: str, name: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """A rank of one replica is slow, as it is in any order: the slowest pipeline counts."""
+    """One replica has a slow rank, which is slow in any order. The slowest pipeline counts."""
     job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
     table, saved = simulate_job(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0

@@ -1,4 +1,4 @@
-"""Collectives: what kernels carry out, when ranks were in them, and how late they were launched."""
+"""Collectives: kind, the interval of each rank, and the delay of their launches."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "recorded"),
     [
-        # What PyTorch records goes before the range.
+        # The record of PyTorch takes precedence over the range.
         (
             "nccl:all_to_all",
             {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2},

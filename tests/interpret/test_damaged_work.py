@@ -225,7 +225,7 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
 
 # Processes and devices that nothing else mentions.
 
-#: SQL that gives kernels another place, and where they seem to have run.
+#: SQL that assigns kernels to another process or device, and where they appear to have run.
 ELSEWHERE = {
     "another process": (f"globalPid = globalPid + {5 << 24}", "pid 2070 GPU 1"),
     "another host": (f"globalPid = globalPid + {1 << 48}", "pid 2065 GPU 1"),
@@ -279,7 +279,7 @@ def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: P
 
 # Lost kernels.
 
-#: Kernels of which a later one of the same thread is left, so that no capture's end took them.
+#: Counts lost kernels followed by a kernel of their thread, so not lost to the end of capture.
 _BEFORE_THE_LAST = """
     SELECT COUNT(*) FROM lost
     JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
@@ -327,7 +327,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     assert report.incomplete or (marked,) == tuple(
         restriction.text for restriction in report.restrictions[:1]
     )
-    # What gates and comparisons read is the same.
+    # Gates and comparisons read the same restrictions.
     file = tmp_path / "report.json"
     file.write_text(render(report, View()), encoding="utf-8")
     assert read_restrictions(read_saved(str(file)).restrictions) == report.restrictions
@@ -467,10 +467,9 @@ def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) 
 
 
 def _periodic(folder: Path, order: tuple[str, ...], count: int, kernel_period: int) -> Path:
-    """Write an export of ``count`` launches, of which each ``kernel_period``-th has a kernel.
+    """Write an export of ``count`` launches in which every ``kernel_period``-th has a kernel.
 
-    Beside each of the others are some calls of other names. They are rows of one statement, for
-    there are many.
+    Each other launch is next to calls with other names. One statement inserts the many rows.
     """
     path = write_profile(folder, [K(3, 5, 1)], [C(1, 2, 1), C(1, 2, 2, name="cudaEventRecord")])
     with closing(sqlite3.connect(path)) as database, database:

@@ -123,7 +123,7 @@ HELPERS = "kernels of helper threads while backward ran elsewhere"
 
 
 def two_threads(devices: tuple[int, int]) -> Rows:
-    """Two threads run forward on their devices, then both hold a backward open at once."""
+    """Return two threads that run a forward each and then have a backward open at the same time."""
     rows = Rows()
     for n, device in enumerate(devices):
         rows.run(f"F{n}.0.0", 100 * n, tid=10 + n, device=device)
@@ -259,7 +259,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
         # A table that knows some processes only (or none) takes nothing from the others.
         (GPUS, [(1, 0, 12)], (), (UNKNOWN, SECOND)),
         (GPUS, [], (), (FIRST, FIRST)),
-        # Of a MIG instance TARGET_INFO_CUDA_DEVICE holds the UUID, TARGET_INFO_GPU its GPU's.
+        # TARGET_INFO_CUDA_DEVICE has the UUID of a MIG instance, TARGET_INFO_GPU that of the GPU.
         (
             GPUS[:1],
             [(0, 0, 11), (0, 0, 12)],
@@ -272,7 +272,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
             ("MIG-0a-1", "MIG-0a-2"),
             (("MIG-0a-1", None), ("MIG-0a-2", None)),
         ),
-        # What nsys did not know is none.
+        # Ids that nsys did not know are unknown.
         ([(0, 0, "GPU", None, None)], None, (), (UNKNOWN, UNKNOWN)),
         ([(0, 0, "GPU", "", None)], None, (), (UNKNOWN, UNKNOWN)),
         (

@@ -138,7 +138,7 @@ def test_many_files_at_once_are_the_same(exports_folder: Path) -> None:
 
 @contextmanager
 def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the process that reads a file die so many times."""
+    """Make the process that reads a file die ``times`` times."""
     parent_pid = os.getpid()
 
     def dies(one: str, how: ReadOptions, watch: Watch) -> tuple[Recordings, tuple[Step, ...]]:
@@ -150,7 +150,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
 
     with patch.context() as patched:
         patched.setattr(run_recordings, "record", dies)
-        # Only a forked process dies as it is told here.
+        # Only a forked process inherits the patched function.
         patched.setattr(process_pool, "_is_single_threaded", lambda: True)
         yield
 
@@ -216,7 +216,7 @@ def test_where_no_process_can_be_started_all_is_done_here(
 
 
 class Noted:
-    """Keeps what a run tells of itself."""
+    """Records the progress events of a run."""
 
     def __init__(self) -> None:
         self.sizes: Mapping[str, int] = {}
@@ -242,7 +242,7 @@ def test_progress_tells_of_every_file(jobs: int, exports_folder: Path) -> None:
         assert shares == sorted(shares)
 
 
-#: Analyses a run; progress shows after the seconds of the first argument.
+#: Analyses a run and shows progress after the number of seconds in the first argument.
 _AFTER_SECONDS = """
 import sys
 from bubbleviz.cli import app, terminal
@@ -268,7 +268,7 @@ def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, exports_folder
     pieces = []
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave) as run:
         os.close(slave)
-        # A terminal holds 4 kB, and a slow run draws more; it ends with an error on Linux.
+        # A terminal buffers 4 kB and a slow run draws more. Reading ends with an error on Linux.
         with suppress(OSError):
             while piece := os.read(master, 1 << 16):
                 pieces.append(piece)
@@ -276,7 +276,7 @@ def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, exports_folder
     seen = b"".join(pieces).decode(errors="replace")
 
     assert run.returncode == 0
-    # What takes less time shows none.
+    # Shorter runs show no progress.
     assert ("4 profiles" in seen) == (seconds == "0")
     assert ("MB" in seen) == (seconds == "0")
 
@@ -320,7 +320,7 @@ def test_a_signal_ends_all_at_once(
         "sys.exit(main(sys.argv[1:]))\n"
     )
     arguments = ["analyze", str(exports_folder), "--json", str(output / "r.json"), "-j", "2"]
-    # What runs in the background ignores Ctrl-C, and so would what it starts.
+    # Background processes ignore Ctrl-C, and child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
@@ -451,7 +451,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
 
 
-#: What becomes of a process that is lost.
+#: Ways to lose a process.
 LOST: Mapping[str, Callable[[subprocess.Popen[bytes]], None]] = {
     "killed": subprocess.Popen.kill,
     "frozen": _stop,
@@ -507,7 +507,7 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
     assert any(str(bad) in note.reason for note in report.limitations)
 
 
-#: What a worker runs first that dies of a file.
+#: Start-up code of a worker that dies while it reads a file.
 MORTAL = """
 import os
 from bubbleviz.interpret.fleet import run_recordings
@@ -656,7 +656,7 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
     assert "no scheduler answers there" in err
 
 
-#: What a worker runs first, and what is said of it.
+#: Start-up code of an unfit worker, and the expected message.
 UNFIT = {
     "absent": (
         "import sys\n"

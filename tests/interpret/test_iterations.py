@@ -24,7 +24,7 @@ from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analyze_planting
 from tests.support.torch_traces import write_traces
 
-# What belongs to which iteration, on small profiles written by hand.
+# Assignment of operations to iterations, in small profiles written by hand.
 
 TRAINING = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0", "Optimizer")
 

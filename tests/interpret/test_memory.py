@@ -78,7 +78,7 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
     )
 
 
-#: Allocations as (start, end, bytes); operations last 90 of 100, and no end is none.
+#: Allocations as (start, end or None, bytes). Operations last 90 of 100.
 HELD = [
     # Of F0: freed by its B and by its W.
     (50, 250, 1),
@@ -129,7 +129,7 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     )
     assert use is not None
 
-    # 400 were there before: after the last event, nothing is left of what is known.
+    # 400 bytes predate the recording; at the last event, all recorded allocations are freed.
     assert use.ranks.resident.tolist() == [400]
     assert use.ranks.peak.tolist() == [400]
     assert use.ranks.unseen.tolist() == [400]

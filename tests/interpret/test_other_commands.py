@@ -1,4 +1,4 @@
-"""What a refusal leads to: commands that tell something of the same profile, and no others."""
+"""Commands that a refusal suggests: only those that can read the same profile."""
 
 from __future__ import annotations
 

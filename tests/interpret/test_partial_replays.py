@@ -131,7 +131,7 @@ def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
     {
         # The capture ends while the last launch runs.
         "the last": keep_slices({9: slice(3)}),
-        # So many launches are short that they may be launches of another graph.
+        # Many launches are short, so they may be launches of another graph.
         "many": keep_slices({2: slice(3), 5: slice(3), 8: slice(3)}),
         # Every second kernel is missing, so it may be another graph.
         "another graph": keep_slices({4: slice(None, None, 2)}),

@@ -84,7 +84,7 @@ def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
 
 
 def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
-    """Return an export of ten graph launches at once, of which only the first are recorded."""
+    """Return an export of ten consecutive graph launches; only the first ones are recorded."""
     kernels = [K((1 + i) * 1_000 * US, (2 + i) * 1_000 * US, 10 + i) for i in range(n_recorded)]
     calls = [C(100 * US * i, 100 * US * i + 5, 10 + i, name=LAUNCH) for i in range(COUNT)]
     calls.append(C(capture_end - 5, capture_end, 99, name="cudaStreamSynchronize"))
@@ -92,7 +92,7 @@ def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
 
 
 def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
-    # The last launch has no time to run, and of three that were queued none has.
+    # The last launch has no time to run, nor do three queued launches.
     assert not list_restriction_texts(bubbleviz.idle(graphs(tmp_path, (9,))))
     assert not list_restriction_texts(bubbleviz.idle(queued(tmp_path, 7, 8_000 * US)))
 
@@ -142,8 +142,8 @@ NONE_RECORDED = "incomplete: 10 of 10 graph launches have no recorded kernels"
 def test_graphs_without_any_recorded_kernel_are_lost(tmp_path: Path, form: str, tid: int) -> None:
     report = bubbleviz.idle(WRITERS[form](without_graphs(tmp_path, tid=tid), tmp_path))
     assert list_restriction_texts(report) == [NONE_RECORDED]
-    # All idle time between kernels lies around a launch, but for that between a kernel and the
-    # next launch.
+    # All idle time between kernels is around a launch, except between a kernel and the next
+    # launch.
     assert list_times(report.ranks[0])[UNRECORDED] == 9 * 900
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert ("--cuda-graph-trace=node" in note.reason) == (form in ("nsys", "parquet"))
@@ -238,7 +238,7 @@ def test_advice_on_a_short_incomplete_profile_is_to_record_all(tmp_path: Path) -
 def stopped(
     folder: Path, n_recorded: int, *calls: C, n_launches: int = 100, every_us: int = 100
 ) -> Path:
-    """Return an export of launches of which only the first have kernels, and other calls."""
+    """Return an export of launches and other calls; only the first launches have kernels."""
     launched = [every_us * US * i for i in range(1, n_launches + 1)]
     launches = [C(at, at + 5 * US, i) for i, at in enumerate(launched, 1)]
     kernels = [K(at + 8 * US, at + 98 * US, i) for i, at in enumerate(launched, 1)]

@@ -1,4 +1,4 @@
-"""Communication of plans: as PyTorch has it, what it takes, and deadlocks found and named."""
+"""Communication of plans: PyTorch's lowering, transfer times, and detection of deadlocks."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
 def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_path: Path) -> None:
     plan = find_schedule("zb-h1").plan(3, 4, 1)
     file = tmp_path / "zb-h1.comms.csv"
-    # PyTorch writes what it does to parameters and gradients, too.
+    # PyTorch also writes the operations on parameters and gradients.
     lines = [
         f"{rank}UNSHARD,{line},{rank}RESHARD" for rank, line in enumerate(texts(lower_plan(plan)))
     ]
@@ -222,7 +222,7 @@ def lowered_of(*rows: str) -> LoweredPlan:
             "rank 0 waits at 0I0 for rank 1's 1I0, which is behind 1F1; "
             "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0I0",
         ),
-        # A forward that runs beside a backward is sent after both.
+        # The result of a forward that overlaps a backward is sent after both.
         (
             "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n",
             "rank 0 waits at 0B0 for rank 1's 1B0, which is behind 1F1; "
@@ -245,7 +245,7 @@ def test_an_order_that_deadlocks_is_named(text: str, sentence: str) -> None:
         assert f"the order deadlocks: {sentence};" in str(error.value)
 
 
-#: Two ranks, two microbatches: the last rank's line, in which nothing is wrong.
+#: Valid line of the last of two ranks, for two microbatches.
 BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
 
 
@@ -272,7 +272,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
             TRANSPORTS,
             "rank 0 has 0SEND_F0 before 0F0, which it needs",
         ),
-        (  # A receive behind what needs it.
+        (  # A receive after the operation that needs it.
             (
                 "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1",
                 "1F0,1RECV_F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1",

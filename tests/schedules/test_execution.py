@@ -45,7 +45,7 @@ def test_what_is_refused_is_what_hangs_or_trains_wrongly() -> None:
 
 @pytest.mark.parametrize("job", ["one-way-2", "v-2"])
 def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
-    """How long it takes is not tested: others use the processors, too."""
+    """Run times are not tested, since other processes share the processors."""
     done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
 
     lines = [line for line in done.stdout.splitlines() if line.startswith(job)]

@@ -21,7 +21,7 @@ from tests.support.published_orders import WITH_ORDER
 from tests.support.published_rates import PUBLISHED_RUNS, STAGES
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
-#: What a call needs beside a schedule.
+#: Options that a call needs in addition to a schedule.
 SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
 
 

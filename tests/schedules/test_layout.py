@@ -84,7 +84,7 @@ def simulated(
 
 
 def brute_force(plan: Plan, layers: Layers, limit: Sequence[float] | None = None) -> int | None:
-    """Return the shortest makespan of any layout that fits; None where none does."""
+    """Return the shortest makespan of any layout that fits, or None if no layout fits."""
     layouts = [
         simulated(plan, layers, layout, limit)
         for layout in all_layouts(len(layers), plan.placement)
@@ -216,7 +216,7 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
 
 
 def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
-    """Of 5 layers, the last one heavy, the odd one stands on the first stage."""
+    """With 5 layers and a heavy last one, the odd layer is on the first stage."""
     question = LayoutQuestion(model([10] * 4 + [20]), 2, 8)
     (row,) = find_best_layouts(question, ["1f1b"])
 

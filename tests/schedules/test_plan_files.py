@@ -102,7 +102,7 @@ def test_letters_of_old_and_new_files(line: str, phases: tuple[Phase, ...]) -> N
 
 
 def test_numbers_count_from_zero() -> None:
-    """As do those of the last rank, whose forwards PyTorch numbers 1 to m in single-stage 1F1B."""
+    """So do forwards of the last rank, which PyTorch numbers 1 to m in single-stage 1F1B."""
     slipped = read("0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1\n")
     from_one = read("0F1,0F2,0B1,0B2\n1F1,1B1,1F2,1B2\n")
     plan = find_schedule("1f1b").plan(2, 2, 1)

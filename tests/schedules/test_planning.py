@@ -1,4 +1,4 @@
-"""Planning: never worse than a fixed order, as short as all orders tried, bounds that hold."""
+"""Planning: never worse than a fixed order, equal to brute force, and correct bounds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def workloads(draw: st.DrawFn, max_microbatches: int = 4) -> Workload:
 
 
 def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
-    """Yield every order of operations of one device, those that begin alike one after the other."""
+    """Yield every order of operations of one device, in lexicographic order."""
     if not counts:
         yield []
     for code in sorted(counts):
@@ -206,7 +206,7 @@ def test_the_compiled_search_gives_the_same(
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
     problem = build_problem(workload((0, 1), 2, limit=1.0), fused=True)
 
-    # B of the first needs that of the second, which waits for a second F.
+    # B of the first needs B of the second, which waits for a second F.
     assert improve_orders(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
     assert improve_orders(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
     assert improve_orders(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
@@ -281,7 +281,7 @@ def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> Non
 
 
 def test_memory_by_virtual_stage_and_device_binds() -> None:
-    """The first device holds twice as much a microbatch, and has memory for two of them."""
+    """The first device needs twice the memory per microbatch, and has memory for two."""
     work = replace(
         workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), weight_activation=(2.0, 1.0, 1.0)
     )
@@ -315,7 +315,7 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     assert best.best.makespan_ns >= free.best.makespan_ns
 
 
-#: Schedules of one pipeline of the table, and whether they lie in a V.
+#: Schedules of one pipeline in the table, and whether they have a V-shaped placement.
 PLACED = {
     **dict.fromkeys(["1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZB-3p"], False),
     **dict.fromkeys(["1F1B-V", "ZB-V", "ZB-V-handcrafted", "V-Half", "V-Min"], True),

@@ -18,7 +18,7 @@ NAMES = sorted(rule.name for rule in SCHEDULES if rule.has_one_order)
 
 
 def cells_of(plan: Plan | orders.Plan) -> list[list[tuple[int, str, int]]]:
-    """Return what each device runs."""
+    """Return the operations of each device as (virtual stage, phase, microbatch)."""
     return [
         [(op.virtual_stage, op.phase.label, op.microbatch) for op in order] for order in plan.orders
     ]

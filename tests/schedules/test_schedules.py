@@ -32,7 +32,7 @@ TICKS_A_US = 12
 
 
 def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
-    """Return F, B and W of virtual stages, all alike, and the latency between devices."""
+    """Return a workload with equal F, B and W on all virtual stages, and a transfer latency."""
     of_devices = [(time,) * plan.stages for time in times]
     microbatches, replicas = plan.microbatches, plan.replicas
     return build_device_workload(
@@ -64,7 +64,10 @@ def planted_plan(plan: Plan) -> orders.Plan:
 
 
 def peak_activations(plan: Plan, weight_share: float = 1.0) -> float:
-    """Return the most microbatches of a whole stage that a device holds, to W (or B: kept 0)."""
+    """Return the peak number of microbatches of a complete stage in memory on any device.
+
+    ``weight_share`` is the part of the activations that is kept from B until W.
+    """
     stages = plan.virtual_stages
     return max(compute_peak_memory(plan, (1.0,) * stages, (weight_share,) * stages)) / plan.chunks
 

@@ -92,8 +92,8 @@ def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
         name = row["schedule"]
         if name in SEARCHED and (row["p"], row["m"], row["times"]) in parts:
             yield name, row, of_model(4096, 32) if name.startswith("ZB-") else (1.0, 1.0)
-        # The paper draws ZB-H1 and ZB-H2 for m >= 2p alone. With m = p the table has one order
-        # under both names: of eight greedy ones that which is best at equal times.
+        # The paper draws ZB-H1 and ZB-H2 only for m >= 2p. With m = p the table has one order under
+        # both names: the best of eight greedy orders at equal times.
         if row["m"] == row["p"] in {"4", "8"} and name == "ZB-H1":
             yield "ZB-1p", row, (1.0, 1.0)
 
@@ -193,7 +193,7 @@ EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
     limit=st.integers(1, 11),
     window=st.sampled_from(["cost_ms", "makespan_ms"]),
 )
-# One stage sets the pace; W stand where no filling puts them.
+# One stage is the bottleneck; W are at positions that no filling produces.
 @example("zb-1p", (3, 6), ([7, 7, 1], [8, 5, 4], [2, 6, 1]), 0, 3, "cost_ms")
 @example("zb-2p", (3, 9), ([3, 5, 5], [8, 6, 8], [8, 2, 1]), 0, 6, "cost_ms")
 @example("zb-v", (3, 9), ([3, 6, 7], [4, 5, 2], [7, 9, 6]), 1, 3, "cost_ms")

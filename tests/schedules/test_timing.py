@@ -85,7 +85,7 @@ def test_rows_end_as_they_do_one_by_one(
     assert own_delays[by_row].T.tolist() == [expected, with_other_delay]
 
 
-#: For each row, the rows before it that it follows: how far back each is, and the lag of the edge.
+#: For each row, its predecessors as (distance in rows, lag of the edge).
 _FOLLOWED = st.lists(
     st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 3)), max_size=3), min_size=1, max_size=9
 )

@@ -1,7 +1,7 @@
-"""Planted faults: the first advice names each, and what it saves is true.
+"""Planted faults: the first advice names each fault and predicts the saving correctly.
 
-The truth is the same run planted without its faults. Faults that tables of operations can hold are
-those of ``test_promises.py``.
+The true saving comes from the same run planted without its faults. ``test_promises.py`` covers the
+faults that tables of operations can represent.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4) (-",
     ),
     (
-        # The other member of the late collective is behind in the next iteration, and not late.
+        # The other member of the late collective starts the next iteration later, but is not late.
         replace(APART, schedule="zb-h1", replicas=2, servers=1, reduce_ns=300_000),
         {"late_reducer": 5, "late_reduce_ns": 5_000_000},
         "launch",
@@ -237,11 +237,11 @@ def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> N
 def test_two_faults_are_told_apart() -> None:
     planted = replace(BASE, slow_rank=6, slow_stage=1, slow_factor=1.3)
     first = _first(planted)
-    # The slow stage hides behind the slow rank, so it saves nothing on its own.
+    # The slow rank hides the slow stage, so fixing the stage alone saves no time.
     assert first.kind == "rank+stage"
     assert "node1 GPU 1 (pipeline order 6) is slow" in first.text
     assert "layers off stage 1" in first.text
-    # What a stage has too much of is spread evenly.
+    # The excess work of the slow stage is spread evenly.
     times = ("forward_ns", "backward_ns", "weight_ns")
     fixed = replace(BASE, **{name: round((1 + 0.3 / 4) * getattr(BASE, name)) for name in times})
     truth_ns = _diagnosis(planted).length_ns - _diagnosis(fixed).length_ns
@@ -294,7 +294,7 @@ def test_a_slow_iteration_hides_no_drift() -> None:
 
 
 def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
-    """It is planted in half of the longest gap of each rank, which mostly waits for its input."""
+    """The overhead fills half of each rank's longest gap, which is mostly a wait for input."""
     base = replace(APART, jitter=0.0)
     late_planting = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)
 

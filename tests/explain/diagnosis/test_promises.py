@@ -1,7 +1,7 @@
-"""Promises: what advice saves is what the job takes once it is changed.
+"""Promises: the saving that advice predicts equals the measured saving of the changed job.
 
-Jobs are simulated operation by operation in plain Python, before and after; bubbleviz reads only
-the table of the first.
+Jobs are simulated operation by operation in plain Python, before and after the change. bubbleviz
+reads only the table of the original job.
 """
 
 from __future__ import annotations
@@ -222,11 +222,11 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 def test_a_host_that_begins_late_is_named_with_what_that_costs(
     stage: int, late_every: int, tmp_path: Path
 ) -> None:
-    """Data loading before the first operation: of the first stage, all wait between iterations."""
+    """Data loads before the first operation. If stage 0 is late, all wait between iterations."""
     job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=late_every)
     faulty_job, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
     first = _advice(tmp_path, faulty_job)[0]
-    # What the first iteration waited for is not in the profile.
+    # The profile does not show the cause of the wait before the first iteration.
     seen_ns = faulty_job.lengths_ns[1:] if stage == 0 else faulty_job.lengths_ns
     length_ns = sum(seen_ns) / len(seen_ns)
 

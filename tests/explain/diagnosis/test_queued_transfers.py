@@ -1,9 +1,9 @@
-"""Transfers that are queued behind others: what another order saves is what the job then takes.
+"""Queued transfers: the predicted saving of another order equals the measured saving.
 
-Ranks post receives at once, in the order in which data comes where all operations take equally
-long; some take longer, so that the data of others is there first. Or all that a rank sends and
-receives runs on one stream, in the order of PyTorch's lowering; and an all-to-all in the middle of
-each forward waits for the receives that were posted before it.
+In one mode, ranks post all receives at once, in the arrival order for operations of equal length.
+Some operations take longer, so other data arrives first. In another mode, all sends and receives
+of a rank run on one stream, in the order of PyTorch's lowering. In the third, an all-to-all in the
+middle of each forward also waits for the receives that were posted before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ORDERS = [[(o.phase.label, o.virtual_stage, o.microbatch) for o in own] for own 
 
 
 def sent(phase: str, virtual: int, microbatch: int) -> list[Key]:
-    """Return what an operation receives from another rank."""
+    """Return the keys of the inputs that an operation receives from another rank."""
     producer = virtual + (-1 if phase == "F" else 1)
     return [(phase, producer, microbatch)] * (0 <= producer < PLAN.virtual_stages)
 
@@ -44,13 +44,13 @@ Ran = tuple[dict[Key, int], dict[Key, tuple[int, int]], dict[Key, int]]
 def ran(
     length_ns: dict[Key, int], queues: list[list[Key]] | None, ahead: dict[Key, list[Key]]
 ) -> Ran:
-    """Return when operations end, and when what they receive moves.
+    """Simulate the run and return the end times of operations and the times of transfers.
 
     Args:
-        length_ns: of each.
-        queues: operations of each rank in the order of the transfers of their inputs: those that it
-            sends, where it has them, and receives; None for any order.
-        ahead: what is received before the all-to-all of each forward can run.
+        length_ns: Length of each operation.
+        queues: For each rank, the operations whose inputs it receives, and sends in a mode with
+            one stream, in the order of the transfers, or None for any order.
+        ahead: For each forward, the transfers received before its all-to-all can run.
     """
     end_of: dict[Key, int] = {}
     received: dict[Key, tuple[int, int]] = {}
@@ -92,7 +92,7 @@ def ran(
 
 
 def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
-    """Return the queues of ranks, and what is received before the all-to-all of each forward."""
+    """Return the transfer queues of ranks, and the receives before each forward's all-to-all."""
     if mode == "receives":
         planned = ran(length_ns, None, {})[0]
         sent_by_rank = [[key for key in order if sent(*key)] for order in ORDERS]
@@ -134,7 +134,7 @@ def test_another_order_of_transfers_saves_what_is_promised(
         rank = PLAN.device_of(virtual)
         half_ns = length_ns[key] // 2
         met_ns = end_ns - length_ns[key] + half_ns
-        # A rank computes as soon as it is free and has its input.
+        # A rank computes when it is free and has its input.
         busy = [end_of[own] for own in ORDERS[rank] if end_of[own] < end_ns]
         start_ns = min(met_ns - half_ns, max([received.get(key, (0, 0))[1], *busy]))
         rows.append((phase, virtual, microbatch, rank, start_ns, end_ns))
@@ -160,13 +160,13 @@ def test_another_order_of_transfers_saves_what_is_promised(
 
     assert ("queue" in advice) == (saved > 0)
     if saved:
-        # What moves in front of others stays; other receives begin when they did.
+        # Transfers that are moved forward stay; other receives begin at their original time.
         min_saving = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
         saving_ratio = advice["queue"].saving_ratio
         assert saving_ratio is not None
         assert min_saving <= saving_ratio <= saved + 1e-3
         assert f"s{' and ' * bool(ahead)}" in advice["queue"].text.partition("wait behind one")[0]
-    # What waits with its input ready waits for another transfer, until that ends, or for its own.
+    # An operation whose input is ready waits for the end of another transfer, or for its own.
     operations, bubbles = report.operations, report.bubbles
     queued = bubbles.take(bubbles.cause == Cause.QUEUED)
     moving = bubbles.take(bubbles.cause == Cause.COMMUNICATION)

@@ -1,4 +1,4 @@
-"""Too few chunks in flight: what more would save is what the same run with more takes."""
+"""Too few chunks in flight: the predicted saving equals a run with more chunks in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def length_ns(run: Serving) -> int:
 
 
 def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
-    """Return what is found of tokens, by how many more chunks are in flight."""
+    """Return the findings about tokens, keyed by the number of additional chunks in flight."""
     diagnosis = bubbleviz.analyze(write_table(folder, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns

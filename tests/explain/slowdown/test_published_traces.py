@@ -20,7 +20,7 @@ from tests.support.needs import get_real_file
 
 pytestmark = pytest.mark.real_files
 NAMES = ("AR", "ST")
-#: What follows what is seen from the times of a table alone, which the published analyzer knows.
+#: Relative tolerance, since the published analyzer knows more than the times of the table.
 CLOSE = 2e-4
 
 

@@ -89,7 +89,7 @@ def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
 
 
 def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
-    """Return collectives of (rank, start, end, meeting) that run beside operations."""
+    """Return collectives of (rank, start, end, meeting) that overlap operations."""
     rank, start_ns, end_ns, meeting = np.array(rows, np.int64).T.copy()
     zero, none = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
     columns = dict.fromkeys(CollectiveIntervals.column_names(), zero) | {
@@ -104,7 +104,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 
 
 def test_members_that_left_before_others_entered_met_nobody() -> None:
-    """Of two meetings the second one is none: rank 1 left long before rank 2 entered."""
+    """The second of two meetings is invalid: rank 1 left long before rank 2 entered."""
     valid = collectives(
         (0, 0, 90, 7), (1, 50, 92, 7), (1, 100, 110, 8), (2, 5_000_000, 5_000_010, 8)
     )

@@ -29,7 +29,7 @@ def with_broadcasts(job: Job, lengths_ms: Sequence[float]) -> SimulatedJob:
 
     Args:
         job: The job without broadcasts.
-        lengths_ms: Length of the broadcasts of each iteration; 0 for none.
+        lengths_ms: Length of the broadcasts of each iteration, or 0 to skip them.
     """
     run = simulate_job(job)
     rows = list(run.rows)

@@ -1,4 +1,4 @@
-"""Optimizers, one of which steps others."""
+"""Optimizers, including one that steps other optimizers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A stand-in with the signatures that bubbleviz.annotate wraps."""
+"""A fake package with the signatures that bubbleviz.annotate wraps."""

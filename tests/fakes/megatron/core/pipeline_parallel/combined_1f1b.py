@@ -1,4 +1,4 @@
-"""The step that runs one microbatch's forward beside another one's backward."""
+"""The step that overlaps the forward of one microbatch with the backward of another."""
 
 from __future__ import annotations
 
