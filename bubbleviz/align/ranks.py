@@ -77,12 +77,12 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
     """Return short unique labels: host and GPU, with the pid or an index only if needed."""
-    labels = [f"{rank.host} {rank.local.place}" for rank in recordings.ranks]
+    labels = [f"{rank.host} {rank.local.device_label}" for rank in recordings.ranks]
     n_uses = Counter(labels)
     for index, rank in enumerate(recordings.ranks):
         if n_uses[labels[index]] > 1:
             pid = get_pid(rank.local.process)
-            labels[index] = f"{rank.host} pid {pid} {rank.local.place}"
+            labels[index] = f"{rank.host} pid {pid} {rank.local.device_label}"
     n_uses = Counter(labels)
     return [label if n_uses[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
 

@@ -1,4 +1,4 @@
-"""Inspection of a profile: its contents, how far it can be analyzed, and by which command."""
+"""Inspection of a profile: its contents, how far it can be analyzed, and the command to use."""
 
 from __future__ import annotations
 

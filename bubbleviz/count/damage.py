@@ -173,7 +173,7 @@ def _mask_work(run: Run) -> Bools:
 def _find_lacking(profile: int, run: Run, counts: Counts) -> Ints:
     """Return the forwards and backwards of a profile that lack GPU work.
 
-    Those of a rank that had nothing to run in an iteration lack nothing.
+    Operations of a rank that had nothing to run in their iteration are left out.
 
     Args:
         profile: Index of the profile.

@@ -256,7 +256,7 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
                 device=devices.get((pid, device), devices.get((None, device))),
                 global_rank=int(numbers[0]) if len(numbers) == 1 else declared_rank,
                 stage_in_file_name=(in_name.get("pp", NONE), replica),
-                place=profile.place(process, device),
+                device_label=profile.place(process, device),
                 world_size=profile.world_size,
             )
         )

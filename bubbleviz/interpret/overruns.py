@@ -79,7 +79,7 @@ class _Evidence:
     Attributes:
         contains_next: Overruns that end after the next work ends.
         is_far_longer: Overruns that take several times as long as any other work of their name.
-        is_outlier: Overruns that are far longer and no more than the other work of their name.
+        is_outlier: Overruns that are far longer, of a name with at least as much other work.
     """
 
     contains_next: Bools
@@ -395,24 +395,24 @@ def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
 
 
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
-    """Return a mask of overruns whose name has no more chosen overruns than other work.
+    """Return a mask of the overruns whose name has at most as many counted overruns as other work.
 
-    Other work is work of the name that is no overrun.
+    Other work has the same name and is not an overrun.
 
     Args:
         activities: Kernels, then copies.
         rows: Rows of the overruns.
-        is_counted: Mask of overruns.
+        is_counted: Mask of the overruns to count.
     """
     n_names = len(activities.names)
     # Index 0 is for work without a name (-1).
     name = activities.name_id[rows] + 1
-    n_chosen = np.bincount(name[is_counted], minlength=n_names + 1)
+    n_counted = np.bincount(name[is_counted], minlength=n_names + 1)
     n_overruns = np.bincount(name, minlength=n_names + 1)
-    is_wanted = make_mask(n_names + 1, name)
-    of_names = activities.name_id[is_wanted[activities.name_id + 1]] + 1
+    is_name_of_overrun = make_mask(n_names + 1, name)
+    of_names = activities.name_id[is_name_of_overrun[activities.name_id + 1]] + 1
     n_others = np.bincount(of_names, minlength=n_names + 1) - n_overruns
-    return (n_chosen <= n_others)[name]
+    return (n_counted <= n_others)[name]
 
 
 def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
@@ -420,13 +420,13 @@ def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
 
     Args:
         activities: Kernels, then copies.
-        rows: Rows of the work. No other work of these rows counts, either.
+        rows: Rows of the work. None of them counts as other work.
     """
     n_names = len(activities.names)
     # The last index is for work without a name (-1).
-    is_wanted = make_mask(n_names + 1, activities.name_id[rows])
-    is_wanted[n_names] = False
-    is_other = is_wanted[activities.name_id]
+    is_name_listed = make_mask(n_names + 1, activities.name_id[rows])
+    is_name_listed[n_names] = False
+    is_other = is_name_listed[activities.name_id]
     is_other[rows] = False
     other_rows = np.flatnonzero(is_other)
     duration_ns = activities.end_ns[other_rows] - activities.start_ns[other_rows]

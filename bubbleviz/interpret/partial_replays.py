@@ -45,7 +45,7 @@ def find_partial_replays(
 ) -> model.Calls:
     """Return the graph launches with some recorded and some unrecorded kernels.
 
-    The kernels of such a launch are those of a complete launch without one contiguous stretch. At
+    A partial replay runs the kernels of a complete launch except for one contiguous stretch. At
     least four times as many launches are complete as have the same number of kernels as this one,
     and the device had as much time for it as for a complete launch. Partial replays cannot be
     found if graph launches run concurrently.

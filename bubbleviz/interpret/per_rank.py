@@ -38,7 +38,7 @@ from bubbleviz.model.phases import COMPUTE, TRANSFERS
 #: Maximum number of kernels and copies of ranks that are handled together, and of cells in their
 #: table of operations by rank and range. Both then fit into the cache.
 _TOGETHER, _ROOM = 1 << 15, 1 << 18
-#: Times before and after all work of a single rank.
+#: Bounds of the section of a single rank, which contains all times.
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -59,7 +59,7 @@ class Line:
 
     Attributes:
         ranks: Consecutive ranks.
-        packing: Their places on the line.
+        packing: Sections of the line, one per rank.
     """
 
     ranks: range
@@ -74,51 +74,51 @@ class Line:
             times: Columns (rank, start, end) of events on these ranks.
         """
         if len(ranks) == 1:
-            # The line of a single rank is time itself.
+            # A single rank needs no conversion: positions are times.
             return Line(ranks, intervals.Packing(np.array([_FIRST]), np.array([_FIRST, _LAST])))
         rank, low_ns, high_ns = (np.concatenate(columns) for columns in zip(*times, strict=True))
         order = np.argsort(rank, kind="stable")
         low_ns, high_ns = intervals.group_extents(
             rank[order] - ranks.start, len(ranks), low_ns[order], high_ns[order]
         )
-        # The time after the last event of a rank also belongs to its part of the line.
+        # The instant after the last event of a rank also belongs to its section of the line.
         return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
 
     def place(self, rank: Codes, time_ns: Ints, sentinel: int | None = None) -> Ints:
-        """Return the places of times of ranks. A time equal to ``sentinel`` stays as it is."""
+        """Convert times of ranks to positions on the line. Times equal to ``sentinel`` are kept."""
         if len(self.ranks) == 1:
             return time_ns
         position = self.packing.place(rank - self.ranks.start, time_ns)
         return position if sentinel is None else np.where(time_ns == sentinel, sentinel, position)
 
     def to_time(self, rank: Codes, position: Ints) -> Ints:
-        """Return the times of places; -1 stays."""
+        """Convert positions on the line to times of their ranks. Positions of -1 are kept."""
         if len(self.ranks) == 1:
             return position
         time_ns = position - self.packing.shift_ns[rank - self.ranks.start]
         return np.where(position == NONE, NONE, time_ns)
 
     def get_starts(self, rank: Codes) -> Ints:
-        """Return where the stretch of each rank begins."""
+        """Return the position at which the section of each rank starts."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
     def find_ranks(self, position: Ints) -> Ints:
-        """Return the rank of each place."""
+        """Return the rank whose section contains each position."""
         return self.packing.find_groups(position) + self.ranks.start
 
-    def of_ranks(self, places: intervals.Intervals) -> model.RankIntervals:
-        """Return a set of places as times of ranks."""
-        rank = self.find_ranks(places[0])
+    def convert_intervals(self, positions: intervals.Intervals) -> model.RankIntervals:
+        """Convert intervals on the line to intervals of ranks."""
+        rank = self.find_ranks(positions[0])
         return model.RankIntervals(
-            rank, self.to_time(rank, places[0]), self.to_time(rank, places[1])
+            rank, self.to_time(rank, positions[0]), self.to_time(rank, positions[1])
         )
 
     def place_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
-        """Return a table with the places of times; -1 stays."""
+        """Return a table with the times in ``columns`` converted to positions. -1 is kept."""
         return replace(table, **{n: self.place(rank, getattr(table, n), NONE) for n in columns})
 
     def convert_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
-        """Return a table with the times of places; -1 stays."""
+        """Return a table with the positions in ``columns`` converted to times. -1 is kept."""
         return replace(table, **{n: self.to_time(rank, getattr(table, n)) for n in columns})
 
 
@@ -353,8 +353,8 @@ def _record_together(
         "busy": line.convert_columns(busy, keys.rank[busy.operation], *_TIMES),
         "active": active,
         "running": line.convert_columns(running, running.rank, *_TIMES),
-        "unattributed": line.of_ranks(times.unattributed),
-        "exposed": line.of_ranks(exposed),
+        "unattributed": line.convert_intervals(times.unattributed),
+        "exposed": line.convert_intervals(exposed),
         "collectives": line.convert_columns(collectives, collectives.rank, *_TIMES),
         "late": line.convert_columns(late_launches, late_launches.rank, "since_ns", "until_ns"),
     }

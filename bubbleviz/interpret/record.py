@@ -347,7 +347,7 @@ def _explain_missing_names(
         path: Path of the profile.
         explanation: Reason why the profile contains no such names, or "" if unknown.
         options: Options for reading the profile.
-        missing_passes: Those of forward and backward that no range names.
+        missing_passes: The passes (forward, backward) that no range names.
     """
     sample = file.sample(("*",))
     shapes = count_shapes(sample, 5)

@@ -41,7 +41,7 @@ class LocalRank:
         device_id: Number of the device within the process.
         device: Description of the device in the profile, or None if there is none.
         global_rank: Number in the run, or None if unknown.
-        place: The device in words, such as ``GPU 0``.
+        device_label: Display name of the device, such as ``GPU 0``.
         world_size: Number of ranks of the run, or None if unknown.
         declared: Properties of the rank in a table of operations, or None for a rank of a profile.
         stage_in_file_name: Stage and replica in the file name, or -1 if it contains none.
@@ -51,7 +51,7 @@ class LocalRank:
     device_id: int
     device: Device | None
     global_rank: int | None
-    place: str
+    device_label: str
     world_size: int | None
     declared: DeclaredRank | None = None
     stage_in_file_name: tuple[int, int] = (NONE, NONE)

@@ -30,7 +30,7 @@ def classify_work(
     names: NameMeanings,
     kinds: Kinds,
 ) -> tuple[LinkedWork, Ints]:
-    """Find out which kernels compute, communicate and receive.
+    """Classify kernels as compute or communication, and find those that receive.
 
     Args:
         work: The linked work of a profile.
@@ -87,7 +87,7 @@ class ActiveTime(Table):
         active_ns: Time in which compute kernels of its work ran.
         kernel_ns: Time in which any kernel or copy ran, from the first start to the last end of its
             work.
-        gap_ns: Time in which none ran while its work kept the GPU busy (launch gaps).
+        gap_ns: Time in which no kernel or copy ran while its work kept the GPU busy (launch gaps).
         collective_gap_ns: Time in which a collective and no compute kernel ran while an operation
             kept the GPU busy.
     """
@@ -108,7 +108,7 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
         owner: Operation of each piece of work, or -1 if none.
         phases: Phases of the operations.
     """
-    # The last row stands for no operation (-1).
+    # The last entry is selected by owner -1, which means no operation.
     is_of_phase: Bools = np.append(mask_phases(operations.phase, phases), False)
     return is_of_phase.take(owner)
 
@@ -124,7 +124,7 @@ class WorkTimes:
         first: Row of the work that each operation begins with, or -1 without work.
         active_ns: Time in which compute kernels of each operation ran.
         worked_ns: The same for all work in the iteration of each operation, or 0 if the operation
-            is no work.
+            is not work.
         loose: Mask of the compute kernels outside all compute operations.
         spent_ns: Total lengths of copies, communication inside ranges, communication outside,
             compute kernels inside compute operations, and outside, shape (ranks, 5).
@@ -196,7 +196,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
 
 
 def _measure_without_library(
-    work: LinkedWork, ranks: range, communicates: Bools, group: Codes, groups: int
+    work: LinkedWork, ranks: range, communicates: Bools, group: Codes, n_groups: int
 ) -> WorkTimes:
     """Measure the times of work without the compiled part.
 
@@ -204,8 +204,8 @@ def _measure_without_library(
         work: All work of the ranks.
         ranks: The ranks.
         communicates: Mask of the operations that are communication.
-        group: Number of the rank and iteration of each operation, or -1 if it is no work.
-        groups: Number of these numbers.
+        group: Group (rank and iteration) of each operation, or -1 if the operation is not work.
+        n_groups: Number of groups.
     """
     owner, count = work.operation, len(communicates)
     owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
@@ -218,14 +218,14 @@ def _measure_without_library(
         owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
     )
     first = np.full(count, NONE, np.int32)
-    # The first of several that begin together is the last to be set.
+    # If several rows start at the same time, the one with the smallest index is assigned last.
     first_rows = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
     first[owner[first_rows]] = first_rows
     kernels = np.bincount(owner[owned & work.compute], minlength=count).astype(np.int64)
     times, loose = (work.start_ns, work.end_ns), work.compute & ~(owned & ~is_communication)
     active_ns, worked_ns = (
         intervals.group_measure(of, size, *times, work.compute & (of >= 0))
-        for of, size in ((owner, count), (np.append(group, NONE)[owner], groups))
+        for of, size in ((owner, count), (np.append(group, NONE)[owner], n_groups))
     )
     is_outside = work.communication & (work.range == NONE)
     kind = 3 * work.compute + loose + work.communication + is_outside

@@ -131,7 +131,7 @@ def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
             device_id=0,
             device=None,
             global_rank=place.global_rank,
-            place=f"rank {place.number}",
+            device_label=f"rank {place.number}",
             world_size=place.world_size,
             declared=place,
         )
@@ -394,7 +394,7 @@ def _measure_ranks(
     tables = {
         "active": active,
         "running": line.convert_columns(running, running.rank, "start_ns", "end_ns"),
-        "exposed": line.of_ranks(exposed_on_line),
+        "exposed": line.convert_intervals(exposed_on_line),
     }
     return tables, make_rank_coverages(ranks, work_times.spent_ns)
 

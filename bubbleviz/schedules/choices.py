@@ -1,4 +1,4 @@
-"""Choices: how long an iteration would take under other schedules, or in other sizes.
+"""Choices: how long an iteration would take under other schedules or with other sizes.
 
 A choice is a schedule with its sizes. Schedules are compared with the order that ran, at its
 measured times. Sizes are compared with each other, with a confidence interval if a run was
@@ -25,7 +25,7 @@ from bubbleviz.schedules.varied_times import (
     measure_variation,
 )
 
-#: Names of two choices that are no schedule: the order that ran, and the same without any delay.
+#: Names of two choices that are not schedules: the order that ran, and that order without delays.
 MEASURED, NO_DELAY = "measured", "no-delay"
 
 
@@ -45,7 +45,7 @@ class Choice:
         bubble_ratio: Bubble ratio in the window that is compared, or None if it is unknown.
         peak_activations: Maximum number of microbatches that a stage holds from F to W, or None if
             it is unknown.
-        peaks: The same by stage, or empty if it is unknown.
+        peaks: Maximum number of microbatches that each stage holds, or empty if it is unknown.
         replicas: Number of copies of the model.
         speedup: Share of the measured window that the choice saves, or None if there is none.
         fits: Whether the choice fits in the memory that it is compared with, or None if it is not
@@ -104,7 +104,7 @@ _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 def compare_schedules(
     measured: MeasuredTimes, rules: Iterable[Schedule], ran: Choice, *, by_makespan: bool
 ) -> list[tuple[Choice, Ideal | None]]:
-    """Simulate schedules at the times and in the sizes of a run, and compare them with its order.
+    """Simulate schedules with the times and sizes of a run, and compare them with its order.
 
     A schedule fits if no stage holds more microbatches than in the order that ran, and each device
     holds its weights once.
@@ -130,19 +130,19 @@ def compare_schedules(
         else:
             compared.append((_make_choice(ran, simulated, by_makespan=by_makespan), simulated))
 
-    def by_time(row: tuple[Choice, Ideal | None]) -> tuple[bool, float, str]:
+    def make_sort_key(row: tuple[Choice, Ideal | None]) -> tuple[bool, float, str]:
         choice, _ = row
         time_ns = choice.makespan_ns if by_makespan else choice.cost_ns
         return time_ns is None, time_ns or 0.0, choice.schedule
 
-    return sorted(compared, key=by_time)
+    return sorted(compared, key=make_sort_key)
 
 
 def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
     """Simulate a schedule at measured times.
 
     Raises:
-        BubblevizError: The schedule has too many operations, or does not exist in these sizes.
+        BubblevizError: The schedule has too many operations, or does not exist for these sizes.
     """
     chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
     stages, microbatches = measured.stages, measured.microbatches
@@ -323,9 +323,9 @@ def _calibrate(run: MeasuredTimes) -> _Calibration:
 
 
 def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
-    """Return a simulated schedule as a choice, with its mean over varying times.
+    """Return a simulated schedule as a choice, with its mean time over random draws.
 
-    Its bubble is the part of the iteration that its work leaves.
+    The bubble ratio is the part of the predicted time in which the devices do no work.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

@@ -12,7 +12,7 @@ from bubbleviz.schedules.operation_graph import build_operation_graph
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.varied_times import compute_makespans
 
-#: Number of orders that are tried side by side.
+#: Number of orders that are tried in one round.
 _SIDE_BY_SIDE = 48
 #: Number of rounds without a shorter order that end the search.
 _PATIENCE = 6
@@ -23,9 +23,9 @@ _MAX_TIMED = 60_000
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
     """Return the shortest order of microbatches of unequal length that the search finds.
 
-    The plan stays, and each microbatch takes the place of another one. The search starts with the
-    orders by length. In a round, many orders swap one pair of microbatches each, and the shortest
-    of them continues.
+    The plan is unchanged; only the assignment of microbatches to its places changes. The search
+    starts with the orders by length. In a round, many orders swap one pair of microbatches each,
+    and the shortest of them is kept for the next round.
 
     Args:
         plan: What each device runs, in one direction.
@@ -73,7 +73,7 @@ def _list_starting_orders(lengths: Floats) -> Ints:
 
 
 def _swap_pairs(order: Ints, pairs: Ints) -> Ints:
-    """Return a copy of an order for each pair of places, in which these are swapped."""
+    """Return one copy of an order per pair of places, with the microbatches at the pair swapped."""
     first, second = pairs
     orders, row = np.repeat(order[None], len(first), axis=0), np.arange(len(first))
     orders[row, first], orders[row, second] = order[second], order[first]

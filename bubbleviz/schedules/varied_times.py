@@ -1,4 +1,4 @@
-"""Makespans of a plan whose operations vary, with many draws side by side.
+"""Makespans of a plan whose operation times vary, computed for many random draws at once.
 
 Operations vary, and a device that waits for two inputs waits for the later one, so a simulation of
 mean times ends too early. A plan is replayed with times that are drawn from the measured spread::
@@ -43,15 +43,15 @@ class Variation:
 
 
 def make_no_variation() -> Variation:
-    """Return the variation of operations that all take their mean."""
+    """Return the variation of operations that always take their mean time."""
     return Variation({}, np.ones((1, 1)))
 
 
 def measure_variation(run: MeasuredTimes) -> Variation:
     """Return how much the operations of a run vary.
 
-    The operations of a microbatch are drawn together, so the variance of lengths is taken off the
-    variance of operations.
+    The operations of a microbatch are drawn together, so the variance of lengths is subtracted
+    from the variance of operations.
     """
     lengths = np.array(run.lengths or [[1.0]])
     variance = lengths.var(ddof=1) if run.lengths else 0.0
@@ -60,10 +60,10 @@ def measure_variation(run: MeasuredTimes) -> Variation:
 
 
 def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Floats:
-    """Return the makespan in ns of each of several draws, the same ones in every call.
+    """Return the makespan in ns of each random draw. Every call makes the same draws.
 
-    Each draw takes the microbatch lengths of one iteration, and of further ones if the plan has
-    more microbatches.
+    Each draw takes the microbatch lengths of one measured iteration, and of further iterations if
+    the plan has more microbatches.
 
     Args:
         plan: What each device runs.
@@ -75,12 +75,12 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
     iterations = random.integers(0, len(lengths), (_DRAWS, iterations_per_draw))
     drawn_lengths = lengths[iterations].reshape(_DRAWS, -1).T
 
-    def factor(operation: PlannedOperation) -> Floats:
+    def get_factor(operation: PlannedOperation) -> Floats:
         spread = variation.spread.get(operation.phase, 0.0)
         operation_factor = np.maximum(1 + spread * random.standard_normal(_DRAWS), 0.0)
         return np.asarray(operation_factor * drawn_lengths[operation.microbatch], np.float64)
 
-    return compute_makespans(plan, build_operation_graph(plan), times, factor)
+    return compute_makespans(plan, build_operation_graph(plan), times, get_factor)
 
 
 def compute_makespans(

@@ -87,7 +87,7 @@ def build_device_workload(
     memory: Memory | None = None,
     replicas: int = 1,
 ) -> Workload:
-    """Return the workload of virtual stages, given the times of devices.
+    """Build a workload in which all chunks of a device take equally long.
 
     Args:
         placement: Device of each virtual stage.
@@ -124,7 +124,7 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
 
     Args:
         times_ns: Times of a microbatch by kind of operation, and virtual stage or layer.
-        repeats: Number of times that each is counted.
+        repeats: Number of times that each value is counted.
 
     Raises:
         MismatchError: They add up to more than ``MAX_TOTAL_NS``.
@@ -153,7 +153,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def get_phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
-    """Return the time of operations by phase and virtual stage."""
+    """Return the times of operations by phase: a tuple with one time per virtual stage."""
     return {
         Phase.F: workload.forward_ns,
         Phase.B: workload.backward_ns,

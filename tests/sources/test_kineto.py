@@ -463,7 +463,7 @@ def test_devices_of_any_accelerator_are_devices(
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
 
     (rank,) = report.ranks
-    assert (rank.place, rank.device_id, rank.is_host) == (f"{noun} 1", 1, False)
+    assert (rank.device_label, rank.device_id, rank.is_host) == (f"{noun} 1", 1, False)
     assert rank.label.endswith(f" {noun} 1")
     assert rank.duty_cycle == pytest.approx(0.3)
     assert make_title(report) == "1 device, idle for 70.00 % of the time"
@@ -482,7 +482,7 @@ def test_work_that_names_no_device_is_that_of_its_process(
 
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
 
-    assert [rank.place for rank in report.ranks] == [f"MTIA {device}"]
+    assert [rank.device_label for rank in report.ranks] == [f"MTIA {device}"]
     assert ("devices of some kernels and copies", notes) in {
         (note.what, note.count) for note in report.limitations
     }

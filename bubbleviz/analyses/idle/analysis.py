@@ -202,11 +202,11 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
         strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
         for rank in ranks
     ]
-    labels = [f"{host} {rank.place}" for host, rank in zip(hosts, ranks, strict=True)]
+    labels = [f"{host} {rank.device_label}" for host, rank in zip(hosts, ranks, strict=True)]
     for wheres in (hosts, [Path(rank.path).name for rank in ranks], [rank.path for rank in ranks]):
         if len(set(labels)) < len(labels):
             pairs = zip(wheres, ranks, strict=True)
-            labels = [f"{where} pid {rank.pid} {rank.place}" for where, rank in pairs]
+            labels = [f"{where} pid {rank.pid} {rank.device_label}" for where, rank in pairs]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
 
 

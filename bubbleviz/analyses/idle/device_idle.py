@@ -62,7 +62,7 @@ def measure_device(
         device, launches, activities, evidence.waiting.held_work, events, fallback_threads, numbers
     )
 
-    def example(gap: int, number: int) -> GapExample | None:
+    def describe_gap(gap: int, number: int) -> GapExample | None:
         if numbers.values[number] == known.SHORT:
             return None
         return _find_example(
@@ -70,13 +70,13 @@ def measure_device(
         )
 
     times = measure_times(device, evidence.activities, options.kinds)
-    totals = sum_by_activity(idle, device, times["busy"], numbers.values, example)
+    totals = sum_by_activity(idle, device, times["busy"], numbers.values, describe_gap)
     waits, awaited_communication_ns, awaited_copy_ns = find_proved_waits(
         device, times, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
     process, device_id = activities.ranks[device.rank].tolist()
-    pid, place_text = get_pid(process), profile.place(process, device_id)
+    pid, device_label = get_pid(process), profile.place(process, device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     start_ns, end_ns = device.span_ns
@@ -88,12 +88,12 @@ def measure_device(
         _measure_queue(activities, device, call, evidence.launched_ns) if is_measured else None
     )
     return RankIdle(
-        label=f"{source.host} pid {pid} {place_text}",
+        label=f"{source.host} pid {pid} {device_label}",
         path=source.path,
         host=source.host,
         pid=pid,
         device_id=device_id,
-        place=place_text,
+        device_label=device_label,
         is_host=source.on_host,
         is_single=device.is_single and not source.on_host,
         gpu=models[0] if models and models[0] else None,

@@ -254,7 +254,7 @@ def _find_waiting(
     """Find the waits that the synchronization events of a profile prove."""
     profile = linked.profile
 
-    def returned_ns(rows: Ints) -> Ints:
+    def get_return_times(rows: Ints) -> Ints:
         returned = profile.calls.at(rows)
         return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
 
@@ -265,7 +265,7 @@ def _find_waiting(
         _read_streams(profile),
         linked.work.call,
         linked.work.launched_ns,
-        returned_ns,
+        get_return_times,
         kinds,
     )
 

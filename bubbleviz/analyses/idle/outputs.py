@@ -124,7 +124,7 @@ def _list_idle_parts(
 ) -> list[IdlePart]:
     """Return the fraction of each activity in the idle time, the largest first.
 
-    The idle time is that of the steps, or of the devices if there are no steps.
+    The idle time of the steps is divided, or the idle time of the devices if there are no steps.
 
     Args:
         devices: Measured devices.
@@ -162,7 +162,7 @@ def _make_rank_entry(
         host=rank.host,
         pid=rank.pid,
         device_id=rank.device_id,
-        device=rank.place,
+        device=rank.device_label,
         gpu=rank.gpu,
         start_ns=rank.start_ns,
         end_ns=rank.end_ns,
@@ -303,7 +303,7 @@ def _find_main_activities(idle: IdleIntervals) -> Ints:
 
 
 def _find_steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
-    """Return the index of the step that covers each time, or -1 if none does."""
+    """Return the index of the step that covers each time, or -1 if no step does."""
     bounds = [(step.start_ns, step.end_ns) for step in rank.steps if step.start_ns is not None]
     start_ns, end_ns = np.array(bounds, np.int64).reshape(-1, 2).T
     return find_covering(start_ns, end_ns, time_ns)
@@ -312,7 +312,7 @@ def _find_steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
 def format_gaps_csv(measurement: IdleMeasurement) -> str:
     """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
 
-    A cell holds the idle time by activity as JSON.
+    One cell of each row contains the idle time by activity as JSON.
     """
     return format_csv(
         COLUMNS,

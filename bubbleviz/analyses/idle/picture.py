@@ -32,9 +32,10 @@ _N_COLOURS = 9
 #: Minimum fraction of the time for which a name is listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
 REST_COLOUR = "#d3d8de"
-#: px: height of a bar, and from one to the next.
+#: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
-#: px: height of a strip with few and with many of them, of the steps below, gap, columns beside.
+#: In px: heights of a strip with few and with many devices, height of the steps below a strip, gap
+#: between strips, and widths of the columns to the left and right of the strips.
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
@@ -172,6 +173,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
 
 
 def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int) -> None:
+    """Draw the time axis below the strips, with grid lines up to ``top``."""
     marks, unit = ticks(whole_ns, 10)
     lines = []
     for time_ns, text in marks:

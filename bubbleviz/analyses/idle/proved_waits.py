@@ -201,7 +201,7 @@ def _add_up_waits(
     )
     sums = [intervals.group_sum(groups.of_row, len(groups), column).tolist() for column in columns]
 
-    def stream(row: int) -> str:
+    def describe_stream(row: int) -> str:
         """Return the stream of an activity, with its device if that is another device."""
         text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
         if rank == device.rank:
@@ -214,8 +214,8 @@ def _add_up_waits(
         awaited = int(waits.awaited[first])
         who = f"host, {host.calls[int(waits.waiting[first])]}" if waits.by_host[first] else ""
         key = (
-            who or stream(int(waits.held_work[first])),
-            stream(awaited),
+            who or describe_stream(int(waits.held_work[first])),
+            describe_stream(awaited),
             get_work_name(activities, awaited),
             KIND_NAMES[int(waits.kind[first])],
         )

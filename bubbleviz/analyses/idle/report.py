@@ -133,7 +133,7 @@ class RankIdle:
         host: Host on which it was recorded.
         pid: Process id.
         device_id: Number of the device in the process.
-        place: Display name of the device, such as ``GPU 0``.
+        device_label: Display name of the device, such as ``GPU 0``.
         is_host: Whether it is a host whose operators are taken as the work of a device. It has no
             duty cycle, and its idle time is in no sum.
         is_single: Whether it is a device that ran a single kernel or copy. It has no duty cycle,
@@ -174,7 +174,7 @@ class RankIdle:
     host: str
     pid: int
     device_id: int
-    place: str
+    device_label: str
     is_host: bool
     is_single: bool
     gpu: str | None
@@ -307,12 +307,13 @@ class IdleMeasurement:
         return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
-        """Return how fast the kernels of each rank are compared with those of others, from 0 to 1.
+        """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        This is the relative performance score of :class:`.Slowness` over the compute kernels that
-        ran as often on other devices: the time of the fastest device for each, over the rank's own
-        time. A score of 0.5 is twice as slow. It is None for hosts, single kernels, and ranks of
-        which no kernel ran as often elsewhere.
+        This is the relative performance score of :class:`.Slowness`: for each kernel, the time of
+        the fastest device divided by the rank's own time. A score of 0.5 is half as fast. Only
+        kernels that ran equally often on at least two ranks are compared. The score is None for
+        hosts, for devices that ran a single kernel or copy, and for ranks without a comparable
+        kernel.
         """
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
@@ -333,7 +334,7 @@ class IdleMeasurement:
         return tuple(None if np.isnan(score) else score for score in scores.tolist())
 
     def summed(self, name: str) -> int:
-        """Return a time over all devices that ran more than one kernel or copy."""
+        """Return the sum of a field over all devices that ran more than one kernel or copy."""
         return sum(getattr(rank, name) for rank in self.ranks if rank.is_measured)
 
     @property

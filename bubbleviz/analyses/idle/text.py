@@ -28,7 +28,8 @@ from bubbleviz.report.idle_summary import GapExample
 
 #: Maximum number of host activities in the comparison of devices.
 _MAX_COMPARED = 5
-#: Rows of devices, activities, steps, waits and kernels on one screen, with steps and without.
+#: Maximum numbers of rows of devices, activities, steps, waits and kernels on one screen, with and
+#: without steps.
 _ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Maximum number of kinds of copies on one screen.
 _MAX_COPY_ROWS = 2
@@ -36,9 +37,9 @@ _MAX_COPY_ROWS = 2
 _FIRST_SCREEN_COLUMNS = (
     *("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),
 )
-#: Characters of names in tables and lists.
+#: Maximum numbers of characters of names, kernel names, paths and headers in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
-#: Shares of the span by header.
+#: Field of :class:`.report.RankIdle` whose share of the span each column shows, by header.
 _SHARES = {
     "duty %": "busy_ns",
     "compute %": "compute_ns",
@@ -46,10 +47,10 @@ _SHARES = {
     "exp. copy %": "exposed_copy_ns",
     "idle %": "idle_ns",
 }
-#: Characters of names in the table of waits.
+#: Maximum numbers of characters of devices, waiting streams and awaited work in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
 #: Maximum number of characters of a full name, and of sentences of advice on the first screen.
-_LONGEST, _ADVICE = 600, 2
+_MAX_FULL_NAME, _ADVICE = 600, 2
 #: Minimum fraction of the idle time that waits must explain to be on the first screen.
 _MIN_PROVED = 0.1
 
@@ -143,7 +144,7 @@ def make_kernel_table(
     total_ns = sum(total.time_ns for total in work) or 1
     rows = [
         {
-            "kernel": to_one_line(total.name, _LONGEST)
+            "kernel": to_one_line(total.name, _MAX_FULL_NAME)
             if full_names
             else blocks.truncate_name(kinds.trim_signature(total.name), _KERNEL),
             "class": total.work_class,

@@ -9,7 +9,7 @@ before it has ended, and work after a wait starts when the event has completed::
     held                 ├────────────┤               from when W could have started until K ended
 
 The order within a stream is the order of the host's calls. It is unknown for calls at the same time
-and for work whose call was not recorded, and nothing is concluded from those.
+and for work whose call was not recorded, so these prove no wait.
 
 :func:`find_waiting` matches each wait with the record of its event, groups the waits between two
 pieces of work of a stream into *runs*, computes when each event completed, and derives from that

@@ -160,6 +160,7 @@ def read_layers(path: str) -> MeasuredModel:
 
 
 def _read_rows(path: str) -> list[dict[str, str | None]]:
+    """Read the rows of a table of layers as cells keyed by column name."""
     content = files.read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
     try:
         text = content.decode("utf-8-sig")

@@ -108,7 +108,7 @@ def measure_communication(
         convention: Conventions whose lists of communication kernels are added to NCCL's: names, or
             paths of TOML files.
         window: Part of the run to analyze, by iterations as the first profile names them, or by
-            time on its clock; None for the complete run.
+            time on its clock, or None for the complete run.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to them.
         jobs: Number of threads that read a profile.
         progress: Receives how much of each file has been read.

@@ -106,7 +106,7 @@ class RecordingClock:
     Attributes:
         label: Display name.
         aligned_by: How it was aligned.
-        matched: Number of operations or kernels by which it is aligned.
+        matched: Number of operations or kernels that were matched to align it.
         of: Number of operations or kernels that could be matched.
         median_ns: Median distance between matched pairs after the alignment, or None without pairs.
         largest_ns: The largest distance, or None without pairs.
@@ -165,7 +165,7 @@ class Communications(Table):
         run_rank: Rank in the run, or -1 if unknown.
         peer: Rank that it sends to or receives from.
         root: Rank at which it starts or ends.
-        sequence: Number of the operation among those of the same communicator and name.
+        sequence: Number of the operation among all operations of its communicator and name.
         count: Number of elements.
         datatype: Index of the datatype in ``names``.
         bytes: Number of bytes that the rank sends or receives.

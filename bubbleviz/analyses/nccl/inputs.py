@@ -29,7 +29,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
     formats: dict[str, str] = {}
     pointers: set[str] = set()
 
-    def recognizes(path: str) -> bool:
+    def is_event_file(path: str) -> bool:
         if path not in formats:
             try:
                 head = read_head(path)
@@ -41,8 +41,8 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
                 formats[path] = ""
         return formats[path] != "" or path in pointers
 
-    files = find_profiles(paths, ("an event file of NCCL", recognizes))
+    files = find_profiles(paths, ("an event file of NCCL", is_event_file))
     refuse_duplicates([file.path for file in files], "file")
     # Event files of different ranks may have equal content; profiles never do.
-    refuse_same_content(Fleet(1), [file.path for file in files if not recognizes(file.path)])
-    return {file: formats[file.path] if recognizes(file.path) else "" for file in files}
+    refuse_same_content(Fleet(1), [file.path for file in files if not is_event_file(file.path)])
+    return {file: formats[file.path] if is_event_file(file.path) else "" for file in files}

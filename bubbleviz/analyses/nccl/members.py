@@ -209,8 +209,8 @@ def align_clocks_by_ends(
 
     All members of a collective end at about the same time, and a receive ends with its send. So the
     ends of an instance are treated as one instant. Greedily, the base clock with the most instances
-    in common with aligned clocks is shifted by the median distance, until none is left or the rest
-    has nothing in common.
+    in common with aligned clocks is shifted by the median distance, until no unaligned clock has an
+    instance in common with an aligned one.
 
     Args:
         table: Operations of all files, each on its own clock.

@@ -237,7 +237,7 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, where: str, reason: str
 ) -> Limitation:
-    """Return the limitation that counts NCCL's kernels of which only the name is known."""
+    """Return the limitation that counts the NCCL kernels that are known only by their names."""
     is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     return Limitation(
         f"kernels of NCCL {where}",

@@ -218,6 +218,7 @@ def _format_sums(sums: Total) -> dict[str, str]:
 
 
 def _make_clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
+    """Yield a table of the clocks and how they were aligned, or nothing."""
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     rows = [

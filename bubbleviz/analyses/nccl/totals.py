@@ -96,9 +96,9 @@ def sum_operations(table: Communications) -> Total:
 
 
 def _sum_known(values: Ints) -> tuple[int | None, int]:
-    """Return the sum of the values that are not negative, or None if there are none; and how many.
+    """Return the sum of the values that are not negative, or None, and their number.
 
-    The sum is exact, as damaged files can hold numbers whose sum exceeds 64 bits.
+    The sum is exact, because damaged files can contain numbers whose sum exceeds 64 bits.
     """
     known_values = values[values >= 0]
     return int(known_values.sum(dtype=object)) if len(known_values) else None, len(known_values)

@@ -116,7 +116,9 @@ def list_cost_sections(costs: Costs) -> Iterator[Block]:
 def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
     """Yield the output for a comparison of estimates with a profile."""
 
-    def row(name: str, estimated_us: float, measured_us: float, executions: int) -> dict[str, str]:
+    def make_row(
+        name: str, estimated_us: float, measured_us: float, executions: int
+    ) -> dict[str, str]:
         return {
             "instruction": name,
             "estimated us": f"{estimated_us:,.3f}",
@@ -129,7 +131,7 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
     (compared, unmeasured, unestimated), off = comparison, "-"
     if compared:
         rows = [
-            row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions)
+            make_row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions)
             for c, us in compared[:_ROWS]
         ]
         estimated_us, measured_us = (
@@ -139,7 +141,11 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         executions = sum(cost.executions for cost, _ in compared)
         yield Table(
             "Estimates, largest error first (ratio: measured / estimated)",
-            [*rows, {}, row(f"sum of {len(compared):,}", estimated_us, measured_us, executions)],
+            [
+                *rows,
+                {},
+                make_row(f"sum of {len(compared):,}", estimated_us, measured_us, executions),
+            ],
             ("instruction",),
             n_omitted=len(compared) - _ROWS,
         )

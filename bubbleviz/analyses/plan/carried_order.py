@@ -49,10 +49,11 @@ def choose_with_communication(
         outcome = best.best
         if queued and best.by_makespan:
             outcome = min(
-                allowed[:_N_COMPARED], key=lambda candidate: _makespan_as_lowered(best, candidate)
+                allowed[:_N_COMPARED],
+                key=lambda candidate: _compute_lowered_makespan(best, candidate),
             )
         if n_operations > _MAX_OPTIMIZED:
-            makespan_ns = _makespan_as_lowered(best, outcome)
+            makespan_ns = _compute_lowered_makespan(best, outcome)
             if makespan_ns < _DEADLOCKED:
                 return outcome, (lower_plan(outcome.plan), makespan_ns, makespan_ns)
         return outcome, order_messages(outcome.plan, workload, STREAMS)
@@ -64,7 +65,7 @@ def choose_with_communication(
     return min(rows, key=lambda row: row[1][1])
 
 
-def _makespan_as_lowered(best: planning.BestPlan, candidate: Outcome) -> int:
+def _compute_lowered_makespan(best: planning.BestPlan, candidate: Outcome) -> int:
     """Return the makespan of an order as PyTorch lowers it, or ``_DEADLOCKED`` if it deadlocks."""
     try:
         return compute_makespan(lower_plan(candidate.plan), best.workload, STREAMS)

@@ -62,6 +62,7 @@ def as_json(planned: PlannedRun) -> str:
 
 
 def _make_workload_entry(planned: PlannedRun) -> dict[str, Any]:
+    """Return the JSON entry of the planned workload, with one object per virtual stage."""
     work: Workload = planned.workload
     columns = {
         "device": work.placement,
@@ -88,6 +89,7 @@ def _make_workload_entry(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _make_candidate_entry(candidate: Outcome) -> dict[str, Any]:
+    """Return the JSON entry of an order that was considered."""
     return {
         "schedule": candidate.plan.name,
         "split": candidate.plan.splits,
@@ -97,6 +99,7 @@ def _make_candidate_entry(candidate: Outcome) -> dict[str, Any]:
 
 
 def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
+    """Return the simulated time, bubble ratios and peak memory of an order as a JSON entry."""
     return {
         "makespan_ns": outcome.makespan_ns,
         "cost_ns": outcome.simulation.cost_ns,

@@ -58,7 +58,7 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
     executed, best = planned.executed, planned.best
     executed_ns = 0 if executed is None else best.length_ns(executed)
 
-    def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
+    def make_row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
         length_ns = best.length_ns(outcome)
         saved = 1 - length_ns / executed_ns if executed_ns else None
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)
@@ -72,9 +72,9 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
         }
 
     if executed is not None:
-        yield row(f"{planned.run.schedule or 'its order'} (ran)", executed, "")
+        yield make_row(f"{planned.run.schedule or 'its order'} (ran)", executed, "")
     for candidate in planned.best.candidates:
-        yield row(candidate.plan.name, candidate, _describe_rejection(planned, candidate))
+        yield make_row(candidate.plan.name, candidate, _describe_rejection(planned, candidate))
 
 
 def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:

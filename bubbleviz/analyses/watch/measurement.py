@@ -34,7 +34,7 @@ CONTEXT = 2
 #: Seconds without new lines, and iterations of other ranks, after which a rank is silent.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
 #: Maximum number of iterations that are kept for a rank while other ranks have not written them.
-_MOST_KEPT = 256
+_MAX_KEPT = 256
 #: Maximum step of a host's UTC clock, relative to its monotonic clock, that is not reported.
 _CLOCK_STEP_NS = 50_000_000
 
@@ -64,7 +64,7 @@ class Observation:
         events: Changes of ranks and files since the previous look, one sentence each.
         total: Number of iterations measured so far.
         hosts: Names of the ranks' hosts.
-        unreadable: Why files of the folder cannot be read, a sentence each.
+        unreadable: Reasons why files of the folder cannot be read, one sentence each.
     """
 
     iterations: tuple[WatchedIteration, ...]
@@ -164,30 +164,41 @@ class Watcher:
     def _add_stretch(
         self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float
     ) -> None:
+        """Add new iterations to their rank, and detect a restart of the run.
+
+        Args:
+            part: Reader of the file with the iterations.
+            stretch: The new iterations.
+            now_s: Current time of a monotonic clock, in seconds.
+        """
         header = part.header
         if header is None:
             return
-        ranked = self.ranks.get(header.rank)
+        recorded_rank = self.ranks.get(header.rank)
         # The run restarted if a rank began again, or if a rank of a run of another size appears.
-        other = ranked if ranked is not None and ranked.header.session != header.session else None
-        if ranked is None and self.ranks and header.world_size != self.world_size:
-            other = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
-        if other is not None:
-            if header.began_utc_ns < other.header.began_utc_ns:
+        previous_rank = (
+            recorded_rank
+            if recorded_rank is not None and recorded_rank.header.session != header.session
+            else None
+        )
+        if recorded_rank is None and self.ranks and header.world_size != self.world_size:
+            previous_rank = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
+        if previous_rank is not None:
+            if header.began_utc_ns < previous_rank.header.began_utc_ns:
                 return  # a file of an earlier run
-            self._restart(other.header.began_utc_ns, header)
-            ranked = None
-        if ranked is None:
+            self._restart(previous_rank.header.began_utc_ns, header)
+            recorded_rank = None
+        if recorded_rank is None:
             if self._measured != NONE:
                 self._events.append(f"rank {header.rank} writes from now on")
-            ranked = self.ranks[header.rank] = RecordedRank(part, header)
+            recorded_rank = self.ranks[header.rank] = RecordedRank(part, header)
             self.world_size = header.world_size
-        ranked.add(stretch)
-        ranked.read_s = now_s
+        recorded_rank.add(stretch)
+        recorded_rank.read_s = now_s
         self._silent.discard(header.rank)
-        self._check_clock(ranked, len(stretch.iterations))
-        if len(ranked.numbers) > _MOST_KEPT:
-            ranked.drop_before(ranked.numbers[-_MOST_KEPT])
+        self._check_clock(recorded_rank, len(stretch.iterations))
+        if len(recorded_rank.numbers) > _MAX_KEPT:
+            recorded_rank.drop_before(recorded_rank.numbers[-_MAX_KEPT])
 
     def _restart(self, old_ns: int, header: Header) -> None:
         """Forget the ranks of the previous run, whose starts are closer to the old one."""

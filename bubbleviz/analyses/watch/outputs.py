@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 Take: TypeAlias = Callable[[Observation], None]
-#: Maximum number of slow ranks with a metric of their own.
+#: Maximum number of slow ranks that have metrics.
 _RANKS = 8
-#: Maximum number of slow ranks in a line of JSON.
+#: Fields of :class:`.RankPace` in a line of JSON, which contains the three slowest ranks.
 _PACE = ("rank", "host", "stage", "compute_ns", "excess")
 #: A metric: name, description, names of its labels, and pairs of label values and a value.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
@@ -33,7 +33,7 @@ _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, 
 def open_outputs(
     run: str, jsonl: str | None, listen: str | None, tensorboard: str | None
 ) -> Iterator[list[Take]]:
-    """Yield what takes each sight for the outputs that are asked for, and close them.
+    """Open the requested outputs, and yield one function per output that writes an observation.
 
     Args:
         run: Name of the run in metrics.
@@ -60,14 +60,14 @@ def open_outputs(
 
 @contextmanager
 def _open_json_lines(path: str) -> Iterator[Take]:
-    """Yield what adds one line per iteration to those that are in a file.
+    """Yield a function that appends one JSON line per iteration to a file.
 
     Raises:
         OutputError: The file cannot be written.
     """
 
     @contextmanager
-    def refusals() -> Iterator[None]:
+    def report_write_errors() -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -75,11 +75,11 @@ def _open_json_lines(path: str) -> Iterator[Take]:
                 f"{path}: cannot be written ({error.strerror}); give another --jsonl"
             ) from error
 
-    with refusals():
+    with report_write_errors():
         is_new = not Path(path).exists()
         file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
 
-    def take(sight: Observation) -> None:
+    def take(observation: Observation) -> None:
         documents = (
             {
                 "iteration": iteration.number,
@@ -95,10 +95,10 @@ def _open_json_lines(path: str) -> Iterator[Take]:
                     {name: getattr(p, name) for name in _PACE} for p in iteration.paces[:3]
                 ],
             }
-            for iteration in sight.iterations
+            for iteration in observation.iterations
         )
         lines = [json.dumps(document) + "\n" for document in documents]
-        with refusals():
+        with report_write_errors():
             file.write("".join(lines))
             file.flush()
 
@@ -110,7 +110,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
             Path(path).unlink(missing_ok=True)
         raise
     finally:
-        with refusals():
+        with report_write_errors():
             file.close()
 
 
@@ -123,11 +123,11 @@ def _open_scalars(directory: str) -> Iterator[Take]:
     """
     with open_scalar_writer(directory) as write:
 
-        def take(sight: Observation) -> None:
-            for iteration in sight.iterations:
+        def take(observation: Observation) -> None:
+            for iteration in observation.iterations:
                 values = {
                     "/".join((f"bubbleviz/{name}", *labels[:1])): value
-                    for name, _, _, measured in _list_gauges(iteration, len(sight.silent))
+                    for name, _, _, measured in _list_gauges(iteration, len(observation.silent))
                     for labels, value in measured
                 }
                 write(values, iteration.number, iteration.utc_ns / 1e9)
@@ -178,9 +178,9 @@ class Metrics:
         """Port of the server."""
         return int(self._server.server_address[1])
 
-    def take(self, sight: Observation) -> None:
-        """Serve this state from now on."""
-        self._sight = sight
+    def take(self, observation: Observation) -> None:
+        """Serve the metrics of this observation from now on."""
+        self._sight = observation
 
     def close(self) -> None:
         """Stop the server."""

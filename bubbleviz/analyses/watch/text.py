@@ -27,7 +27,7 @@ _WIDTH, _BAR, _CAUSE = 60, 30, 29
 #: Maximum number of characters of a host name and of advice.
 _MAX_HOST, _MAX_ADVICE = 60, 400
 #: Minimum range of the trend's scale, so that noise does not fill it.
-_LEAST_RISE = 0.02
+_MIN_RANGE = 0.02
 
 
 def format_line(iteration: WatchedIteration) -> str:
@@ -110,6 +110,7 @@ def format_page(
 
 
 def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
+    """Yield the lines on the newest iteration, with trend, slow and silent ranks, and advice."""
     newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
     ratio_text = "unknown" if value is None else texts.format_percent(value)
@@ -157,10 +158,11 @@ def _format_trend(values: list[float | None]) -> tuple[str, str]:
     if not known_values:
         return " " * len(values), ""
     lowest, steps = min(known_values), len(_BARS) - 1
-    rise = max(max(known_values) - lowest, _LEAST_RISE)
+    value_range = max(max(known_values) - lowest, _MIN_RANGE)
     bars = (
-        " " if value is None else _BARS[round(steps * (value - lowest) / rise)] for value in values
+        " " if value is None else _BARS[round(steps * (value - lowest) / value_range)]
+        for value in values
     )
-    low, high = texts.format_percent(lowest), texts.format_percent(lowest + rise)
+    low, high = texts.format_percent(lowest), texts.format_percent(lowest + value_range)
     scale = f"{_BARS[0]} {low} to {_BARS[-1]} {high}"
     return "".join(bars), f"{scale}, {texts.format_count(len(known_values), 'iteration')}"

@@ -76,7 +76,7 @@ def get_argument(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
 
 
 def parse_number(value: object, limit: int) -> int:
-    """Return a whole number in ``[0, below)``, or -1 for any other value."""
+    """Return a whole number in ``[0, limit)``, or -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
     is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit

@@ -193,7 +193,7 @@ class _Finder:
         return keys
 
     def use_devices_as_keys(self) -> list[_Key]:
-        """Take each device for a recording of its own, and return the sorted keys."""
+        """Treat each device as a separate recording, and return the sorted keys."""
         self._key_of_place = [("", device) for _, device in self._places]
         return sorted(set(self._key_of_place))
 
@@ -335,7 +335,7 @@ class _Finder:
         Args:
             keys: Keys of the recordings.
             key_of_host: Key of each process that launched work.
-            by_device: Whether each device is a recording of its own, whatever its process id is.
+            by_device: Whether each device is a separate recording, whatever its process id is.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         by_process = dict(self._guess_recordings(keys))

@@ -118,14 +118,14 @@ class Cells:
         return frozenset((*self.numbers, *self.texts, *self.interval_columns))
 
     def refuse(self, bad: Bools, reason: str | Callable[[int], str]) -> None:
-        """Raise an error for the first bad row, if there is one.
+        """Raise an error for the first invalid row, if there is one.
 
         Args:
-            bad: Whether each row is bad.
+            bad: Mask of the invalid rows.
             reason: What is wrong, or a function that returns it for the index of the row.
 
         Raises:
-            ProfileError: A row is bad.
+            ProfileError: A row is invalid.
         """
         if bad.any():
             row = int(bad.argmax())
@@ -181,7 +181,7 @@ class Cells:
         if column is None:
             return np.full(self.rows, NONE, np.int64)
         filled = column.filled & ~np.isnan(column.values)
-        return np.where(filled, self._nanoseconds(name), NONE)
+        return np.where(filled, self._sum_times(name), NONE)
 
     def spans(self) -> tuple[Ints, Ints, Bools]:
         """Return the start and end of each operation on its device, in ns.
@@ -212,8 +212,8 @@ class Cells:
             ),
         )
         is_duration = end_name.startswith("duration")
-        start_ns = self._nanoseconds(start_name)
-        end_ns = self._nanoseconds(*((start_name, end_name) if is_duration else (end_name,)))
+        start_ns = self._sum_times(start_name)
+        end_ns = self._sum_times(*((start_name, end_name) if is_duration else (end_name,)))
         filled = start.filled & end.filled
 
         def reason(row: int) -> str:
@@ -225,7 +225,7 @@ class Cells:
         self.refuse(filled & (end_ns < start_ns), reason)
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
 
-    def _nanoseconds(self, *names: str) -> Ints:
+    def _sum_times(self, *names: str) -> Ints:
         """Return the sum of columns of times, in ns.
 
         Raises:
@@ -235,7 +235,7 @@ class Cells:
         is_whole = columns[0].values.dtype.kind == "i"
         if is_whole and len(columns) > 1:
             # Times since 1970 in nanoseconds have more digits than floats.
-            first, second = map(self._nanoseconds, names)
+            first, second = map(self._sum_times, names)
             return np.asarray(first + second, np.int64)
         units_ns = [
             1 if column.in_ns else UNITS_NS.get(name.rpartition("_")[2], 1)

@@ -64,7 +64,7 @@ def detect_encoding(head: bytes) -> str:
 
 
 def read_header(head: bytes) -> list[str]:
-    """Return the column names in the first bytes of a file, or none if they are no text."""
+    """Return the column names in the first bytes of a file, or [] if the bytes are not text."""
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)

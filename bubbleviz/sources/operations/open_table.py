@@ -22,7 +22,7 @@ from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
 #: Columns that most tables should have, and the consequence if a table lacks them.
-_UNTOLD = (
+_EXPECTED_COLUMNS = (
     (
         "iteration",
         "no column iteration: iterations are inferred from repeated microbatches and steps",
@@ -40,13 +40,14 @@ class OpenTable:
     Attributes:
         path: Path of the file.
         read_table: Reads the table.
-        untold: Columns that most files should have, and the consequence if one lacks them.
+        expected_columns: Columns that most files should have, and the consequence if one is
+            missing.
         facts: Returns further properties of the file, as pairs of name and value.
     """
 
     path: str
     read_table: Callable[[], OperationTable]
-    untold: Sequence[tuple[str, str]] = _UNTOLD
+    expected_columns: Sequence[tuple[str, str]] = _EXPECTED_COLUMNS
     facts: Callable[[], Sequence[tuple[str, str]]] = tuple
 
     @cached_property
@@ -96,7 +97,9 @@ class OpenTable:
             devices=(),
             candidates={phase.label: counts[phase] for phase in Phase if counts[phase]},
             ranges=len(operations),
-            missing=tuple(sentence for name, sentence in self.untold if name not in table.told),
+            missing=tuple(
+                sentence for name, sentence in self.expected_columns if name not in table.told
+            ),
             readable=True,
             facts=tuple(self.facts()),
             noun=table.noun,

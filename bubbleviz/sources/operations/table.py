@@ -275,7 +275,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
         spans: Times on devices.
 
     Raises:
-        ProfileError: A row is no operation.
+        ProfileError: A row is not an operation.
     """
     phase = _read_phases(cells)
     microbatch, chunk = _read_pair(cells, "microbatch"), _read_pair(cells, "chunk")
@@ -328,7 +328,7 @@ def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
     """Return a column of one or two numbers, and its second column, keyed by name.
 
     Raises:
-        ProfileError: A cell is no number.
+        ProfileError: A cell is not a number.
     """
     if name in cells.numbers:
         first, second = cells.whole(name)[0], np.full(cells.rows, NONE, np.int64)

@@ -34,7 +34,7 @@ _MAX_NUMBER = 1 << 31
 _MAX_SHARED = 0.05
 
 
-def _named(name: str) -> Any:
+def _make_field(name: str) -> Any:
     return msgspec.field(default=None, name=name)
 
 
@@ -43,7 +43,7 @@ class OperationArgs(msgspec.Struct, gc=False):
 
     iteration: int | None = None
     microbatch: int | None = None
-    chunk: int | None = _named("model_chunk")
+    chunk: int | None = _make_field("model_chunk")
     pp_rank: int | None = None
     pp_rk: int | None = None
     dp_rank: int | None = None

@@ -268,7 +268,9 @@ class Planes:
         """Store events under a role, in narrow integer types."""
         if len(events):
             columns = [getattr(events, name) for name in PlaneEvents.column_names()]
-            narrow = [column.copy() for column in columns[:2]] + [_narrow(c) for c in columns[2:]]
+            narrow = [column.copy() for column in columns[:2]] + [
+                _convert_to_narrow(c) for c in columns[2:]
+            ]
             self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _number_labels(self, *columns: Ints) -> Ints:
@@ -372,7 +374,7 @@ def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
     return ranks[find_positions(used, code)]
 
 
-def _narrow(codes: Codes) -> Codes:
+def _convert_to_narrow(codes: Codes) -> Codes:
     """Convert codes to the narrowest integer type that can represent them."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     return codes.astype(np.min_scalar_type(min(low, -1 - high)))

@@ -177,19 +177,19 @@ class TraceJsonPlanes:
             line = self._streams.setdefault(thread, len(self._streams))
         start_ns, duration_ns = events["start_ns"], events["duration_ns"]
         end_ns = start_ns + np.where(duration_ns == MISSING, 0, duration_ns)
-        name = self._renumber_texts(planes, events["name"])
+        name = self._convert_text_numbers(planes, events["name"])
         if (name == NONE).any():
             name[name == NONE] = planes.texts.number("")
         has_name = events["args.name"] > 0
         stats = {
-            "op": self._renumber_texts(planes, events["args.hlo_op"]),
+            "op": self._convert_text_numbers(planes, events["args.hlo_op"]),
             "path": np.where(
                 has_name,
-                self._renumber_texts(planes, events["args.name"]),
-                self._renumber_texts(planes, events["args.tf_op"], get_instruction_path),
+                self._convert_text_numbers(planes, events["args.name"]),
+                self._convert_text_numbers(planes, events["args.tf_op"], get_instruction_path),
             ),
-            "module": self._renumber_texts(planes, events["args.hlo_module"]),
-            "copy": self._renumber_texts(planes, events["args.memcpy_details"]),
+            "module": self._convert_text_numbers(planes, events["args.hlo_module"]),
+            "copy": self._convert_text_numbers(planes, events["args.memcpy_details"]),
         }
         for column in STAT_COLUMNS:
             if column not in stats:
@@ -197,7 +197,7 @@ class TraceJsonPlanes:
                 stats[column] = np.where(values == MISSING, NONE, values)
         planes.add(role, self.processes[thread[0]], line, (start_ns, end_ns), name, stats)
 
-    def _renumber_texts(
+    def _convert_text_numbers(
         self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
     ) -> Ints:
         """Translate numbers of texts in the file to numbers in the planes, or -1 for empty texts.

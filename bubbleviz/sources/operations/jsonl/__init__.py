@@ -1,8 +1,8 @@
 """Recordings: files that ``bubbleviz.annotate`` writes in a training process.
 
-``lines`` decodes and checks single lines; ``parts`` reads a file, whole or as it grows;
-``operations`` knows which files are parts of one recording and which recordings are of one run, and
-makes a table of the operations of a recording.
+``lines`` decodes and checks single lines. ``parts`` reads a file, at once or while it grows.
+``sessions`` finds the files of each recording and the recordings of each run. ``recording`` makes a
+table of the operations of a recording.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Clock(msgspec.Struct, frozen=True):
     Attributes:
         monotonic_ns: The monotonic clock.
         utc_ns: UTC since 1970.
-        half_width_ns: How far the pair can be off.
+        half_width_ns: Maximum error of the pair.
     """
 
     monotonic_ns: _Number
@@ -158,7 +158,7 @@ def has_checksum(line: bytes) -> bool:
 
 
 def _is_intact(line: bytes) -> bool:
-    """Return whether the checksum of a line fits."""
+    """Return whether a line matches its checksum."""
     body, _, crc = line.rstrip().rpartition(_CRC_KEY)
     return crc == b"%d}" % zlib.crc32(body)
 
@@ -176,7 +176,7 @@ def decode_header(path: str, line: bytes) -> Header:
         line: Its first line.
 
     Raises:
-        ProfileError: The line is cut or damaged, or has another version or format, or is no header.
+        ProfileError: The line is cut or damaged, has another version or format, or is not a header.
     """
     if is_cut_header(line):
         raise ProfileError(f"{path}: is a recording that ends inside its header; record again")
@@ -208,7 +208,7 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
 
     Args:
         line: A line after the header.
-        is_checked: Whether each line of the file has a checksum, as its header has.
+        is_checked: Whether the header, and so every line of the file, has a checksum.
 
     Raises:
         ValueError: The line is damaged; the message says how.

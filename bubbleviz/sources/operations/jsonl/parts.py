@@ -1,7 +1,7 @@
-"""Parts: the files of recordings, each read whole or again and again as it grows.
+"""Parts: the files of recordings, each read at once or repeatedly while it grows.
 
-A file has one line per iteration. A line that is damaged is passed over, and what follows the last
-whole iteration is left for later, as it may be incomplete::
+A file has one line per iteration. Damaged lines are skipped. Bytes after the last whole iteration
+are read again later, because they may be an incomplete line::
 
     header ⏎ iteration ⏎ damaged ⏎ iteration ⏎ torn
 """
@@ -188,7 +188,8 @@ def _make_operations(
 
     Args:
         iterations: At least one iteration.
-        iteration_start_ns: When they began, which their operations' times count from.
+        iteration_start_ns: Start of each iteration, which the times of its operations are relative
+            to.
         names: Ids of the names in the table of names, by their ids in the file.
     """
     tables = [iteration.operations for iteration in iterations]
@@ -233,12 +234,12 @@ def _convert_device_times(
     column: Callable[[OperationColumns], list[int | None]],
     origin_ns: Ints,
 ) -> Ints:
-    """Return times of the device on the host's clock, or -1 where they are unknown.
+    """Return times of the device on the host's clock, or -1 if unknown.
 
     Args:
         tables: The operations of each iteration.
         column: Returns the times of a table, which may be absent.
-        origin_ns: What the times count from, for each operation.
+        origin_ns: Time on the host's clock that the times of each operation are relative to.
     """
     unknown: list[int | None] = [None]
     lists = [column(table) or unknown * len(table.name) for table in tables]
@@ -265,8 +266,8 @@ class PartReader:
         header: Header of the file, or None if it has none yet.
         n_damaged: Number of damaged lines before the last whole iteration.
         damage: What is wrong with the first damaged line, or "" if none is damaged.
-        n_tail_damaged: Number of damaged lines after the last whole iteration. More may be read of
-            them later, if another machine writes the file.
+        n_tail_damaged: Number of damaged lines after the last whole iteration. They may
+            become readable later if another machine writes the file.
         tail_bytes: Number of bytes after the last whole iteration.
         cut_bytes: Number of bytes after the last line, which are still being written or were never
             completed.
@@ -277,7 +278,7 @@ class PartReader:
         self._reset()
 
     def _reset(self) -> None:
-        """Forget everything that was read, so that the file is read again from its start."""
+        """Discard everything that was read, so that the file is read again from its start."""
         self.header: Header | None = None
         self.damage = ""
         self.n_damaged = self.n_tail_damaged = self.tail_bytes = self.cut_bytes = 0
@@ -291,10 +292,10 @@ class PartReader:
         return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
-        """Return the next complete iterations, a few megabytes of them, or None if there is none.
+        """Return up to a few megabytes of the next complete iterations, or None if there are none.
 
         Raises:
-            ProfileError: The file cannot be read, is no recording, or is of another version.
+            ProfileError: The file cannot be read, is not a recording, or has another version.
         """
         with _open_file(self.path) as file:
             if not self._seek_unread(file):
@@ -309,7 +310,7 @@ class PartReader:
         """Go to the end of the last whole iteration; return False if the header is incomplete.
 
         Raises:
-            ProfileError: The file is no recording, or of another version.
+            ProfileError: The file is not a recording, or has another version.
         """
         if self.header is not None and file.read(len(self._head)) == self._head:
             file.seek(self._offset - 1)
@@ -329,8 +330,8 @@ class PartReader:
     def _read_iterations(self, file: BinaryIO) -> tuple[list[Iteration], list[bool]]:
         """Return the next whole iterations, and whether damaged lines precede each of them.
 
-        Lines after the last whole iteration are read again next time: another machine may not see
-        all that was written yet.
+        Lines after the last whole iteration are read again next time, because a reader on another
+        machine may not see all written bytes yet.
         """
         iterations: list[Iteration] = []
         after_damage: list[bool] = []

@@ -33,7 +33,7 @@ from bubbleviz.sources.operations.table import make_operation_table
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
-#: Columns of operations that names give, with the attribute of their meanings.
+#: Columns of operations that are read from names, with the attribute of the meaning of a name.
 _FROM_NAMES = {
     "microbatch": "microbatch",
     "chunk": "chunk",
@@ -48,8 +48,8 @@ _FROM_NAMES = {
 def make_table(session: RecordedSession) -> OperationTable:
     """Return the operations of a recording.
 
-    Ranges that only start transfers are left out: an operation begins when its input is there, and
-    nobody knows when these transfers ended.
+    Ranges that only start transfers are left out: an operation begins when its input has
+    arrived, and the end of these transfers is unknown.
 
     Raises:
         ProfileError: The names of its operations are damaged, or operations contradict each other.
@@ -159,9 +159,9 @@ def _make_cells(
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find receives and collectives inside ranges of work, which wait for other ranks meanwhile.
+    """Find receives and collectives inside ranges of work, which waits for other ranks meanwhile.
 
-    The range around an operation is that of the last work that began before it::
+    An operation is inside the range of the last work that began before it, if at all::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -327,7 +327,7 @@ def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limi
 
 
 #: Columns that most recordings have, and the consequence if one lacks them.
-_UNTOLD = (
+_EXPECTED_COLUMNS = (
     (
         "iteration",
         "no range names iterations: they are inferred from repeated microbatches and optimizer "
@@ -348,7 +348,10 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
         return read_session(path, watch)
 
     yield OpenTable(
-        path, lambda: make_table(session()), _UNTOLD, lambda: tuple(_list_facts(session()))
+        path,
+        lambda: make_table(session()),
+        _EXPECTED_COLUMNS,
+        lambda: tuple(_list_facts(session())),
     )
 
 

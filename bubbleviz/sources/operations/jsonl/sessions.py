@@ -28,7 +28,7 @@ def find_parts(path: str) -> list[str]:
     The header of a part identifies its recording; the other parts have adjacent numbers.
 
     Raises:
-        ProfileError: The file cannot be read, or is no recording.
+        ProfileError: The file cannot be read, or is not a recording.
     """
     header = recorded.read_header(path)
     parts = {header.part: path}
