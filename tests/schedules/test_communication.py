@@ -214,26 +214,26 @@ def lowered_of(*rows: str) -> LoweredPlan:
     [
         (
             "0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n",
-            "rank 0 waits at 0B0 for rank 1's 1B0, which is behind 1F1; "
-            "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0B0",
+            "rank 0 waits at 0B0 for rank 1's 1B0, which comes after 1F1; "
+            "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0B0",
         ),
         (
             "0F0,0I0,0F1,0W0,0I1,0W1\n1F1,1I1,1W1,1F0,1I0,1W0\n",
-            "rank 0 waits at 0I0 for rank 1's 1I0, which is behind 1F1; "
-            "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0I0",
+            "rank 0 waits at 0I0 for rank 1's 1I0, which comes after 1F1; "
+            "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0I0",
         ),
         # The result of a forward that overlaps a backward is sent after both.
         (
             "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n",
-            "rank 0 waits at 0B0 for rank 1's 1B0, which is behind 1F1; "
-            "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0B0",
+            "rank 0 waits at 0B0 for rank 1's 1B0, which comes after 1F1; "
+            "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0B0",
         ),
         # A stage of a V before the one below it, on one rank.
         ("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", "rank 1 has 2F0 before 1F0, which it needs"),
         (
             "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F1,2F0,2B1,2B0\n",
-            "rank 0 waits at 0B0 for rank 1's 1B0, which is behind 1F1; "
-            "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0B0",
+            "rank 0 waits at 0B0 for rank 1's 1B0, which comes after 1F1; "
+            "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0B0",
         ),
     ],
 )

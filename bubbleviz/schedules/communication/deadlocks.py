@@ -64,7 +64,7 @@ def describe_deadlock(waits: list[Wait]) -> str:
         return f"rank {rank} has {step} before {awaited}, which it needs"
     parts = []
     for (rank, step, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
-        blocking_clause = "" if awaited == following[1] else f", which is behind {following[1]}"
+        blocking_clause = "" if awaited == following[1] else f", which comes after {following[1]}"
         parts.append(f"rank {rank} waits at {step} for rank {other}'s {awaited}{blocking_clause}")
     if len(parts) > _MAX_WAITS:
         n_omitted = len(parts) - _MAX_WAITS
