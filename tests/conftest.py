@@ -1,4 +1,4 @@
-"""Settings of all tests."""
+"""Settings and fixtures for all tests."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ settings.register_profile(
 )
 settings.load_profile("bubbleviz")
 
-# Under nohup, or behind "&" in a script, signals are ignored, and by processes of tests as well:
-# those that are to end by one would run for ever.
+# Under nohup, or after "&" in a script, signals are ignored, also by the child processes of tests.
+# Tests that end a process by a signal would then wait forever.
 if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
-# What is printed fits the width that the environment gives, which workers of pytest-xdist set.
+# The width of printed tables follows the environment, which workers of pytest-xdist set.
 for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
 
@@ -84,13 +84,13 @@ def pytest_make_collect_report(
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Run on a worker more than there are cores, for some tests wait for other programs."""
+    """Use one worker more than there are cores, because some tests wait for other programs."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_core() -> Iterator[None]:
-    """Have commands read files here unless told otherwise: workers are busy with other tests."""
+    """Read files in this process by default, because other workers need the cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bubbleviz.cli.options.count_cores", lambda: 1)
         yield
@@ -108,7 +108,7 @@ def valid_reports() -> Iterator[None]:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    """Return the command line, whose output is taken."""
+    """Return a runner of the command line that captures its output."""
     return CommandLine(capsys)
 
 

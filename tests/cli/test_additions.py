@@ -1,4 +1,4 @@
-"""Additions: communication that users name in one file, in every command that sorts kernels."""
+"""Users can name further communication kernels in a file; all commands apply it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def additions(folder: Path, text: str = "communication = ['acme::exchange', '^mo
 
 
 def run_of_one_stage(folder: Path) -> str:
-    """Write forward and backward, whose backward exchanges for 80 ns beside 10 ns of compute."""
+    """Write a forward, and a backward that exchanges for 80 ns and computes for 10 ns."""
     kernels = [K(0, 10, 1), K(10, 90, 2, FUSED), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     return str(write_profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
@@ -43,7 +43,7 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
         ("acme::exchange_rows", 400),
         ("AllReduce", 300),
     ]
-    # They are none of NCCL, which has ranges for its own.
+    # The added kernels do not belong to NCCL, which records ranges for its own kernels.
     outside_ranges = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
     assert [note["count"] for note in outside_ranges] == [1]
 
@@ -81,7 +81,7 @@ def test_pgle_takes_additions_for_kernels_and_instructions(
 
 
 def run_with_transfers(folder: Path, name: str) -> str:
-    """Write three steps of a TPU, each with a transfer beside instructions that is longer."""
+    """Write three steps of a TPU, each with a transfer that is longer than the instructions."""
     stats: dict[str, int | str] = {"hlo_module": "jit_step", "program_id": 7}
     steps = range(0, 3000, 1000)
     ops = [
@@ -117,11 +117,11 @@ def test_transfers_of_xla_take_additions_as_built_in_names(
     for file, name in ((built_in, "all-gather.4"), (added, "mover.444444")):
         code, out, err = cli(command, file, *options)
         assert code == 0
-        # What a transfer does is known of built-in names alone.
+        # Only built-in names tell the kind of collective.
         text = f"{out}{err}".replace("Overlap AllGather", "Overlap collective")
         outputs.append(text.replace(file, "FILE").replace(name, "NAME"))
 
-    # Lines break where the names' lengths put it.
+    # The lengths of the names change the line breaks.
     outputs = [" ".join(text.split()) for text in outputs]
     assert outputs[0] == outputs[1]
 

@@ -1,4 +1,7 @@
-"""``--anonymous``: no output names a host, a file or a thread, and each name has one word."""
+"""With ``--anonymous`` no output names a host, a file or a thread.
+
+Each private name is replaced by the same word everywhere.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def legible(file: Path) -> str:
-    """Return what a file shows, and what is packed in it."""
+    """Return the text of a file, including the text of compressed parts."""
     text = file.read_text()
     packed = re.search(r'id="document">([^<]+)<', text)
     return zlib.decompress(base64.b64decode(packed[1])).decode() if packed else text
@@ -87,7 +90,7 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
 def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     profile: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """Nor does it name ranges and groups, which say what the program is."""
+    """The bundle does not contain names of ranges and groups either: they describe the program."""
     bundles = [tmp_path / "one.zip", tmp_path / "two.zip"]
     for file in bundles:
         assert cli.printed("inspect", profile, "--report", file)
@@ -202,10 +205,10 @@ def test_command_lines() -> None:
     }
 
 
-# A token in every private name, every command, every output.
+# Every private name contains a token, and no output of any command may contain it.
 
 
-#: Formats that need another input: lengths of prompts, or memory.
+#: Formats that need another input, such as the lengths of prompts or memory events.
 _SPECIAL = {"chunk-costs", "memory-plot"}
 
 
@@ -227,7 +230,7 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
-    """Named alone or in its folder, and the command line is recorded, too."""
+    """Analyse the file by itself and as part of its folder; outputs record the command line."""
     files = outputs_of(planted.parent)
     words = [word for file in files.values() for word in ("-o", file)]
 
@@ -250,7 +253,7 @@ def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLin
     assert showing >= {"panels", "json", "csv", "parquet", "text", "latex", "chrome", "html", "svg"}
 
 
-#: Commands that read profiles, each with what it is to print, and whether names are in it.
+#: Commands that read profiles, as lists of arguments.
 _COMMANDS = [
     ["analyze", "-v", "--timings"],
     ["idle", "-v"],
@@ -284,7 +287,7 @@ def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
 
 
 def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> None:
-    """But for private names in them."""
+    """Only private names inside them are replaced."""
     printed = cli.printed("idle", write_nsys_export(tmp_path), "--json", "-", "--anonymous")
 
     assert f"{PUBLIC}_host1_0" in printed
@@ -292,7 +295,7 @@ def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> N
 
 
 def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
-    """Nor the names of ranges and kernels, whether or not the option is given."""
+    """Names of ranges and kernels are left out as well, with and without the option."""
     for number, option in enumerate(([], ["--anonymous"])):
         file = planted.parent / f"{number}.zip"
         code, printed, complained = cli("inspect", planted, "-o", file, *option)
@@ -305,7 +308,7 @@ def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
 
 
 def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
-    """They contain names that the commands which read them cannot know from their own arguments."""
+    """Saved reports contain names that do not occur in the arguments of later commands."""
     folder = tmp_path / TOKEN
     folder.mkdir()
     reports = [folder / f"{TOKEN}{number}.json" for number in range(2)]
@@ -334,7 +337,7 @@ def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
 def test_no_page_in_the_browser_contains_the_token(
     tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of profiles, of a saved report, and of a profile without named operations."""
+    """Check pages of profiles, a saved report, and a profile without named operations."""
     pages: list[bytes] = []
 
     class Ended:
@@ -475,7 +478,7 @@ def test_no_error_on_what_was_given_contains_the_token(
 
 
 def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
-    """The hosts are known from files that have no report, for the run is refused."""
+    """The run is refused, so its hosts are known only from the files that were read."""
     (tmp_path / "export").mkdir()
     (process,) = read_processes(write_nsys_export(tmp_path / "export"))
     merged = write_rocpd(

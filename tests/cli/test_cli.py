@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it writes, and its exit codes."""
+"""Output, files and exit codes of the command line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
 def test_what_is_drawn_needs_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
-    """A table and numbers are none, and panels hold no heat map."""
+    """The table and JSON are not pictures, and panels cannot contain a heat map."""
     outputs_without_picture = [[], ["--json", str(tmp_path / "a.json")]]
     outputs_without_picture += (
         [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []

@@ -1,4 +1,4 @@
-"""Completion: what shells are offered, in the protocol of typer's scripts."""
+"""Completions offered to shells, in the protocol of typer's scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.command_line import run_program
 
 
 def completed(words: list[str], shell: str = "bash") -> list[str]:
-    """Return what is offered for the last of some words."""
+    """Return the completions offered for the last word."""
     variables = {
         "_BUBBLEVIZ_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": "\n".join(words),
@@ -54,7 +54,7 @@ def test_other_shells_are_offered_options(shell: str) -> None:
 
 
 def test_a_file_is_no_completion_of_a_command(tmp_path: Path) -> None:
-    """A shell completes paths itself where nothing is offered."""
+    """The shell completes paths by itself if the program offers no completion."""
     assert completed(["bubbleviz", str(tmp_path)]) == []
 
 

@@ -1,4 +1,4 @@
-"""``--details``: its values, and what standard output is found to show."""
+"""Values of ``--details``, and the characters that standard output can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door: a path in place of a command runs what fits, and says so."""
+"""A path in place of a command runs the command that fits the file, and says so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _nothing_stays_open() -> Iterator[None]:
 
 
 def unnamed_trace(folder: Path) -> Path:
-    """Return a trace of PyTorch with two kernels, and no range that names an operation."""
+    """Return a PyTorch trace with two kernels and no range that names an operation."""
     span = {"ph": "X", "pid": 0, "tid": 7}
     events = []
     for ts in (10, 20):

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules load ends a command with one line and 130, whatever loads."""
+"""Ctrl-C while any module loads ends a command with one line and exit code 130."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
-#: Runs a command as its console script does, and interrupts it where a module is looked for.
+#: Program that runs a command like the console script, and interrupts it when it looks for a
+#: module.
 PROGRAM = """
 import os, signal, sys
 class Interrupting:
@@ -26,7 +27,7 @@ sys.exit(main())
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that is interrupted where it first looks for a module."""
+    """Run a command that is interrupted when it first looks for a module."""
     return run_program(["-c", PROGRAM.format(module=module), *arguments])
 
 
@@ -55,7 +56,7 @@ def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Pa
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.startswith("bubbleviz: interrupted")
     assert done.stderr.count("\n") == 1
-    # A file that is there is whole.
+    # If the file exists, it is complete.
     assert {path.name for path in tmp_path.iterdir()} <= {report.name}
 
 
@@ -73,7 +74,7 @@ def test_ignored_interrupts_stay_ignored() -> None:
 
 
 def test_nothing_else_loads_before_interrupts_are_taken() -> None:
-    """What a console script imports before it calls anything, no code of ours can guard."""
+    """Imports of the console script itself run before our code can handle an interrupt."""
     program = (
         "import sys; before = set(sys.modules); import bubbleviz.__main__; "
         "print(*sorted(set(sys.modules) - before))"

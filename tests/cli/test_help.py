@@ -1,4 +1,4 @@
-"""Help: grouped, whole, and short of rich in every other start."""
+"""Help is complete and grouped; other commands start without importing rich."""
 
 from __future__ import annotations
 

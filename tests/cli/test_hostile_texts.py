@@ -1,4 +1,4 @@
-"""No text of any file directs a terminal or adds a line, whatever command prints it."""
+"""No text in a file can control the terminal or add a line to the output of a command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.hostile_profiles import DIRECTING
 #: Maximum length of a line of a sentence.
 LONGEST_LINE = 100
 
-#: How a file of each kind of input is made hostile.
+#: For each kind of input, the function that adds hostile texts to a file.
 PLANTED: dict[str, Variants] = {
     "nsys sqlite": sqlite_variants,
     "nsys tables": arrow_variants,
@@ -55,14 +55,14 @@ PLANTED: dict[str, Variants] = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the good inputs."""
+    """Return the folder of the undamaged inputs."""
     folder = tmp_path_factory.mktemp("fuzzing") / "inputs"
     write_inputs(folder)
     return folder
 
 
 def list_files(kind: str, inputs: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each file of copies of the good inputs of a kind, after the input that contains it."""
+    """Yield (input, file) for each file in copies of the undamaged inputs of a kind."""
     for good in sorted(folder_of(KINDS[kind], inputs).iterdir()):
         path = folder / good.name
         if good.is_dir():
@@ -74,14 +74,14 @@ def list_files(kind: str, inputs: Path, folder: Path) -> Iterator[tuple[Path, Pa
 
 
 def commands_of(kind: str) -> list[str]:
-    """Return the commands that print something and write no files, those with all tables first."""
+    """Return up to six commands that print and write no files, those with ``-v`` first."""
     printing = [
         words for words in KINDS[kind].commands if "{out}" not in words and "-q" not in words
     ]
     return sorted(printing, key=lambda words: "-v" not in words)[:6]
 
 
-@pytest.mark.thorough  # a minute
+@pytest.mark.thorough  # takes a minute
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_fields(kind: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
     commands = commands_of(kind)
@@ -108,7 +108,7 @@ def test_hostile_paths(command: str, inputs: Path, tmp_path: Path, cli: CommandL
 
 
 def check(printed: str, where: str) -> None:
-    """Check that nothing that is printed directs a terminal or begins a line of its own."""
+    """Check that no printed text controls the terminal or starts an extra line."""
     assert DIRECTING.isdisjoint(printed), (where, sorted(DIRECTING.intersection(printed)))
     lines = printed.splitlines()
     injected = [
@@ -120,5 +120,5 @@ def check(printed: str, where: str) -> None:
 
 
 def is_broken(line: str) -> bool:
-    """Tell whether a line is so long that a sentence may break after it, before any word."""
+    """Return whether a line is long enough for a sentence to be wrapped after it."""
     return len(line) + len(f" {INJECTED}") > LONGEST_LINE

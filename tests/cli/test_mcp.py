@@ -1,4 +1,4 @@
-"""The server for assistants, asked by the SDK's own client over stdio."""
+"""The server for assistants, called by the client of the SDK over stdio."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the SDK's own streams
 
 
 def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = False) -> list[Any]:
-    """Return what the server answers: values, and texts of refusals."""
+    """Return the answers of the server: parsed JSON, or the text of a refusal."""
 
     async def asked() -> list[Any]:
         words = ["-m", "bubbleviz", "mcp", str(folder)]
@@ -72,10 +72,10 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     assert {entry["cause"] for entry in waits["idle_by_cause"]} == {"dependency", "warmup", "drain"}
     assert planned["ran"] == {"schedule": "1f1b", "makespan_ns": 33_000_000}
     assert window["found"] > len(window["operations"]) > 10
-    assert "left_out" not in window  # what is next begins behind what is told
+    assert "left_out" not in window  # the next call starts after the last listed operation
     assert comparison["ratios"][0]["bubble_ratio"] == pytest.approx([3 / 11, 7 / 55], abs=1e-6)
     assert theory["makespan_ms"] == 27.0
-    # The window goes on where the first answer ends.
+    # The second answer continues where the first one ends.
     assert results[len(calls) + 4]["operations"][0] not in window["operations"][:5]
 
 
@@ -196,10 +196,10 @@ def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_p
 
     assert good["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
     for answer in refusals:
-        # What cannot be read, no other tool reads.
+        # inspect suggests another tool only for a file that it can read.
         assert isinstance(answer, str) or not answer["next"] or "rows" in answer["files"][0]
     for (tool, _), answer in zip(calls, refusals, strict=True):
-        # A first look tells what little there is.
+        # Only inspect answers: it reports the little that it can read.
         assert isinstance(answer, str) or tool == "inspect"
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         assert "Traceback" not in text

@@ -1,4 +1,4 @@
-"""A limit of memory in which numpy cannot start is refused; what is enough for it is enough."""
+"""Commands refuse memory limits too small for numpy to start, and run with larger ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = str(FIXTURES / "1f1b")
 
 
 def run(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command under a limit that a shell sets."""
+    """Run a command under a limit that the shell sets."""
     script = f'ulimit {limit}; exec "$0" -m bubbleviz "$@"'
     return run_program(["sh", "-c", script, sys.executable, *arguments])
 

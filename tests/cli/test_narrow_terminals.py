@@ -1,4 +1,4 @@
-"""Every command at the widths of terminals: one screen, no line too wide, no word broken."""
+"""At common terminal widths each command prints one screen, without long lines or broken words."""
 
 from __future__ import annotations
 

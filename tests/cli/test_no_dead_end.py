@@ -1,4 +1,4 @@
-"""No dead end: every refusal of ``analyze`` names a command that tells something of the file."""
+"""Every refusal of ``analyze`` names a command that works on the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import get_real_file
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Of each kind of refusal one: all take a minute.
+#: One file for each kind of refusal; all files would take a minute.
 FILES = (
     "kineto/hta_sampled_rank-1.json.gz",  # sends and receives without a pipeline
     "jax/tracelens_jax08_attention.xplane.pb",
@@ -22,19 +22,19 @@ FILES = (
     "nsys/pipit_saxpy-mpi.sqlite",  # ranges of another domain
     "nsys/yoon_poolformer_no_kernels.sqlite",  # ranges alone
     "nsys/gomory_report10.sqlite",  # kernels alone
-    "nsys/dynamicvit_no_kernels.sqlite",  # neither
+    "nsys/dynamicvit_no_kernels.sqlite",  # neither ranges nor kernels
     "nsys/nsys-ai_healthy_1pct.sqlite",  # kernels without processes
     "nsys/nsys-ai_mock.sqlite",
 )
 
 
 def followed(path: str, cli: CommandLine) -> list[str]:
-    """Return the commands that a refusal of a file names, each of which must run on it."""
+    """Return the commands named by the refusal of a file, after running each of them on it."""
     return run_named(cli.refused("analyze", path, code=1), path, cli)
 
 
 def run_named(text: str, path: str, cli: CommandLine) -> list[str]:
-    """Return the commands that a text names, each of which must run on the same file."""
+    """Return the commands named by a text, after running each of them on the file."""
     sentence = " ".join(text.split())
     matches = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
     for command, word in matches:
@@ -58,7 +58,7 @@ def test_a_refusal_names_what_runs(
 
 
 def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
-    """Programs without a pipeline are more common than those whose operations lack names."""
+    """Programs without a pipeline are more common than pipelines without range names."""
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(2)]
     path = str(write_profile(tmp_path, work, [C(10, 15, 0), C(16, 19, 1)], [R(0, 90, "other")]))
 
@@ -80,7 +80,7 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
             path = str(get_real_file(file))
             commands = followed(path, cli)
             assert commands
-            # What the commands themselves say leads on, too.
+            # The output of these commands must not lead to a dead end either.
             for command in {*commands, "inspect"}:
                 code, out, err = cli(command, path)
                 if code == 0:

@@ -1,4 +1,4 @@
-"""``-o FILE``: the format follows from the suffix, which the renderer declares."""
+"""``-o FILE`` takes the format from the suffix, which each renderer declares."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
     ],
 )
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
-    """Without this check, operations would be written or drawn under most of these names."""
+    """Without this check, most of these names would receive a table or picture of operations."""
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
         format_of_suffix(file, NAMES)
     report = bubbleviz.analyze(ONE)
@@ -184,7 +184,7 @@ def test_other_commands_write_by_suffix(
     files = [str(tmp_path / f"x.{suffix}") for suffix in suffixes]
     code, _, err = cli(*words, *(word for file in files for word in ("-o", file)))
 
-    if words[0] != "nccl":  # the fixture holds no communication
+    if words[0] != "nccl":  # the fixture contains no communication
         assert code == 0, err
         assert json.loads((tmp_path / "x.json").read_text())
         assert sorted(map(str, tmp_path.iterdir())) == sorted(files)

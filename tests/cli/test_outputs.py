@@ -1,4 +1,4 @@
-"""Outputs: pipes, devices, links, and paths that lead nowhere."""
+"""Outputs to pipes, devices, links and invalid paths."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_path_without_permission_is_refused(
 
 
 def run(*arguments: str, encoding: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command line with that encoding of its standard output."""
+    """Run the command line with the given encoding of its standard output."""
     return subprocess.run(
         [sys.executable, "-m", "bubbleviz", *arguments],
         capture_output=True,

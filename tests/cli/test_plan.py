@@ -1,4 +1,4 @@
-"""``bubbleviz plan``: from reports and profiles to orders that other programs read."""
+"""``bubbleviz plan`` turns reports and profiles into orders that other programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``simulate --from``: a report gives what is not given, and only what lacks is asked."""
+"""``simulate --from`` takes options that are not given from a report.
+
+Errors ask only for the options that the report cannot supply.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs that are no regular files are refused in a sentence, never waited for."""
+"""Special files as inputs and outputs are refused with a message instead of blocking."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(command: str, path: str, cli: CommandLine) -> str:
-    """Run a command on a path in this process, and return its one line of complaint."""
+    """Run a command on a path in this process, and return its one-line error message."""
     _, _, complaint = outcome = cli(*(word.format(path) for word in COMMANDS[command]))
 
     assert outcome[0] in {1, 2}, complaint

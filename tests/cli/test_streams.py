@@ -1,4 +1,4 @@
-"""Standard streams that are missing, closed early, or full end in an exit code and a sentence."""
+"""Missing, closed or full standard streams cause an exit code and a message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_exit_code_needs_no_standard_error(redirection: str) -> None:
 
 
 def without_reader(arguments: list[str]) -> tuple[int, bytes]:
-    """Run a command into a pipe whose reader has gone; return its exit code and complaint."""
+    """Run a command into a pipe whose reader has exited; return its exit code and stderr."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

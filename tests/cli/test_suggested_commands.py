@@ -1,4 +1,4 @@
-"""Commands that messages suggest: a shell reads the path in them as the file that was given."""
+"""A shell reads the path in a suggested command as the file that was given."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STEMS = (
 
 
 def unnamed(path: Path) -> None:
-    """Write a profile whose ranges no convention names."""
+    """Write a profile with a range that no convention recognizes."""
     kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
     profile = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
     profile.rename(path)
 
 
 def without_ranges(path: Path) -> None:
-    """Write a profile whose names are those of no work."""
+    """Write a profile with range names that describe no work."""
     unnamed(path)
     edit_database(path, "UPDATE NVTX_EVENTS SET text = 'x'")
 

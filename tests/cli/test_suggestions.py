@@ -1,4 +1,4 @@
-"""Suggestions in complaints about the command line: near words only."""
+"""Errors about the command line suggest only similar words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals leave no temporary file behind."""
+"""No temporary file remains after a signal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
-#: The command line, which a signal hits when a complete file is about to take its name.
+#: Program that runs the command line and receives a signal just before a complete file is renamed.
 PROGRAM = """
 import os, sys
 from bubbleviz.render import files as outputs
@@ -26,7 +26,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def hit(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by a signal while it writes into the folder."""
+    """Run a command that a signal ends while it writes into the folder."""
     program, report = PROGRAM.format(number=int(number)), str(folder / "report.json")
     return run_program(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
 

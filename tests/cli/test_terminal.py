@@ -1,4 +1,4 @@
-"""What only a terminal shows: progress while profiles are read, and verdicts in colour."""
+"""Progress bars and coloured verdicts, which only terminals show."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_failed_is_red(tmp_path: Path) -> None:
     )
 
 
-#: A name that directs a terminal and adds a line, and how it is printed.
+#: A name with control characters and a line break, and its printed form.
 NAME, PRINTED = "a\x1b]0;t\x07\x9b2J\u202eb\nc", "a ]0;t  2J b c"
 
 

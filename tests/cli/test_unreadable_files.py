@@ -1,4 +1,4 @@
-"""Files of a directory that cannot be read are reported, and end no command; named ones do."""
+"""Commands warn of unreadable files in a directory, and fail if an unreadable file is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAD: Mapping[str, Mapping[str, bytes]] = {
 
 
 def _fixture(command: str, folder: Path) -> Path:
-    """Put a profile that a command can read into a folder, and return it."""
+    """Write a profile that a command can read into a folder, and return its path."""
     if command == "pgle":
         return write_planes(folder, make_tpu())
     if command == "nccl":
@@ -46,7 +46,7 @@ def _put(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _document(text: str) -> Any:
-    """Return a document without its limitations and their words."""
+    """Return a document without its limitations and the texts about them."""
     try:
         content = json.loads(text)
     except ValueError:
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
     arguments = [COMMANDS[command], str(output)] if command in COMMANDS else []
     code, out, err = cli(command, str(profile), *arguments)
     if code != 0:
-        pytest.skip(f"the fixture holds nothing for {command}: {err}")
+        pytest.skip(f"the fixture contains nothing for {command}: {err}")
     output_alone = out, output.read_text() if output.exists() else ""
     _put(BAD[bad], folder)
     code, out, err = cli(command, str(folder), *arguments, *(["--force"] if arguments else []))
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
     else:
         assert out == output_alone[0]
     if command == "analyze":
-        # Its limitations are part of what it prints.
+        # The document contains the limitations that other commands print.
         notes = json.loads(output.read_text())["limitations"]
         err = "".join(f"bubbleviz: warning: {n['what']}: {n['reason']}\n" for n in notes)
     for name in BAD[bad]:

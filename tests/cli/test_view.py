@@ -1,4 +1,4 @@
-"""``bubbleviz view``: what it takes, and that nobody else is served."""
+"""Inputs of ``bubbleviz view``, and requests that its server refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = str(CHECKOUT / "fixtures" / "1f1b")
 
 
 def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
-    """Return the status and the content of an answer."""
+    """Return the status and content of the response for a URL."""
     request = urllib.request.Request(url, headers={} if host is None else {"Host": host})
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
@@ -59,7 +59,7 @@ def test_a_page_is_served_until_it_is_interrupted(
     source: str, number: signal.Signals, saved: Path
 ) -> None:
     path = ONE if source == "profiles" else str(saved)
-    # What runs in the background ignores Ctrl-C, and so would what it starts.
+    # Background jobs ignore Ctrl-C, and their child processes inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", "view", path, "--no-browser"],

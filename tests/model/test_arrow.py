@@ -1,4 +1,4 @@
-"""Tables for Arrow's libraries: the same rows as the columns and files, null where unknown."""
+"""Arrow tables have the same rows as the columns and files, and null for unknown values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support.drawn_reports import HOSTILE, Op, make_report
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analyze_planting
 
-#: Columns of ``--bubbles`` that name operations; as a table they give their rows.
+#: Columns that name operations in ``--bubbles`` and contain row numbers in Arrow tables.
 LABELS = {"before", "after", "peer_operation"}
 
 
 @pytest.fixture(scope="module", params=["1f1b", "zb-h2", "zb-v", "late"])
 def report(request: pytest.FixtureRequest) -> Report:
-    """Return the report of each fixture, and of a run with causes of all kinds, iterations cut."""
+    """Return the report of each fixture, and of a run with all causes and cut iterations."""
     if request.param != "late":
         return bubbleviz.analyze([FIXTURES / request.param])
     run = Planting(
@@ -57,13 +57,13 @@ def tables(report: Report) -> tuple[ArrowTable, ...]:
 
 
 def rows_of_csv(text: str) -> dict[str, list[str]]:
-    """Return the columns of a file, every cell as it is written."""
+    """Return the columns of a CSV file as text."""
     head, *rows = csv.reader(io.StringIO(text))
     return {name: [row[n] for row in rows] for n, name in enumerate(head)}
 
 
 def written(values: list[Any]) -> list[str]:
-    """Return values as CSV has them."""
+    """Return the text of each value in a CSV file."""
     return ["" if value is None else str(value) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Tables as columns, and numbers of distinct rows."""
+"""Tables of columns, coded texts and sorted rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def column(*values: int) -> Ints:
 
 
 def held_bytes(values: Ints) -> int:
-    """Return the bytes of the rows of a column."""
+    """Return the memory of a column's rows in bytes."""
     return abs(values.strides[0]) * len(values)
 
 
@@ -113,7 +113,7 @@ def test_a_column_of_one_value_is_pickled_once() -> None:
     assert (read.first.tolist(), read.second.tolist()) == (list(range(10_000)), [5] * 10_000)
 
 
-# Texts that many rows share are held once, and each row keeps its own.
+# A text that many rows share is stored once.
 
 
 def test_equal_rows_share_a_text_that_is_made_once() -> None:
@@ -140,7 +140,7 @@ def test_rows_without_a_text() -> None:
     assert make_coded_texts(str, np.empty(0, np.int64)).listed() == []
 
 
-# Sorted rows, held against numpy's order of columns, with and without the compiled part.
+# Sorted rows agree with numpy.lexsort, with and without the compiled part.
 
 
 #: Enough rows for the compiled part to sort them.
@@ -163,7 +163,7 @@ def _check(*keys: Key) -> None:
 _RANDOM = np.random.default_rng(1)
 _ENDS = np.tile(np.array([_MOST, 0, _LEAST, -1, 1]), _MANY)
 _FLOATS = np.tile(np.array([np.nan, -np.inf, 0.0, -0.0, np.inf, -1e-300, -np.nan]), _MANY)
-#: Rows that do not lie one behind the other.
+#: Columns that are not contiguous in memory.
 _APART = _RANDOM.integers(-9, 9, (_MANY, 4))
 
 

@@ -1,4 +1,4 @@
-"""Sizes of memory: bytes with a unit, plain numbers without one."""
+"""Memory sizes are bytes if they have a unit, and plain numbers otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts made fit for people and files, and amounts of memory."""
+"""Texts escaped for people and files, and formatted amounts of memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_table_reads_back() -> None:
         "+1",
         "-1",
         "@SUM(A1)",
-        # Full-width and small forms of the same characters.
+        # Full-width and small variants of the same characters.
         "\uff1dcmd",
         "\uff0b1",
         "\uff0d1",

@@ -1,4 +1,4 @@
-"""The action for pull requests: its entrypoint, with the variables that a runner sets."""
+"""The entrypoint of the action for pull requests, with the variables that a runner sets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ACTION = CHECKOUT / ".github" / "actions" / "bubbleviz"
 
 @dataclass
 class Job:
-    """A job of a runner."""
+    """A simulated job of a CI runner."""
 
     folder: Path
 
     def run(self, **inputs: str) -> tuple[int, str, str, str]:
-        """Return the exit code, the log, the summary of the job and the outputs."""
+        """Run the entrypoint, and return its exit code, log, job summary and outputs."""
         files = {
             name: self.folder / name.lower() for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
         }
@@ -123,7 +123,7 @@ def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
 
 
 def test_every_input_reaches_the_entrypoint() -> None:
-    """The template of GitLab and the action give variables that it reads."""
+    """The GitLab template and the action set only variables that the entrypoint reads."""
     read = (ACTION / "entrypoint.py").read_text()
     for file in (ACTION / "action.yml", CHECKOUT / "scripts" / "gitlab" / "bubbleviz.yml"):
         for line in file.read_text().splitlines():

@@ -1,6 +1,6 @@
-"""Small profiles: the vectorised stages agree with the plain slow reference, and it with the rules.
+"""The vectorised stages agree with the slow reference on small profiles.
 
-Cases that are worked out by hand come first, then random ones.
+Cases worked out by hand also check the reference itself. Random cases follow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-#: Numbers of the ranks of one iteration.
+#: Figures of one iteration, keyed by rank.
 Accounts = dict[reference.Rank, tuple[object, ...]]
 
 RECEIVE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
-    """Return the report (None where nothing can be analysed) and the reference's analysis."""
+    """Return the report, or None if the profile is refused, and the reference's analysis."""
     path = rows.write(folder)
     analysis = reference.analyse(path)
     for iteration in analysis.iterations or ():
@@ -62,7 +62,7 @@ def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
 
 
 def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
-    """Return the reference's operations as a bag of tuples."""
+    """Return the reference's operations as a multiset of tuples."""
     return Counter(
         (
             o.rank,
@@ -127,10 +127,10 @@ _TWO_OPENERS = (C(1, 2, 1), C(1, 2, 2, tid=2), C(4, 5, 3, tid=3), C(4, 5, 4, tid
 _WIDE = (R(2, 8, "F1.0.0", kind=START_END, end_tid=2), R(3, 7, "F2.0.0", kind=START_END, end_tid=1))
 _WIDE_CALLS = (C(4, 5, 1), C(4, 5, 2, tid=2), C(4, 5, 3, tid=3, pid=2))
 
-#: Kernels, calls, ranges, names of threads, and how every kernel is attributed.
+#: Kernels, calls, ranges, thread names, and the expected attribution of each kernel.
 ATTRIBUTIONS = {
     "empty": ((), (), (), (), ""),
-    # The driver call (4..5) lies in W, but the runtime call (1..6) started first: it is in F only.
+    # The driver call (4..5) is inside W, but the runtime call (1..6) started first, inside F only.
     "two calls": (
         [K(10, 12, 7)],
         (C(4, 5, 7), C(1, 6, 7)),
@@ -268,7 +268,7 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
     assert check(Rows(kernels, calls, ranges), folder).iterations is None
 
 
-#: An all-reduce, a receive launched elsewhere and a send leave no hole in a forward.
+#: An all-reduce, a receive launched elsewhere and a send leave no gap in a forward.
 _OTHER_HOLES = Rows(
     (
         K(10, 12, 1),
@@ -298,7 +298,7 @@ def test_random_profiles(kind: str, folder: Path) -> None:
 
 
 def accounts_of_reference(analysis: reference.Analysis) -> list[Accounts]:
-    """Return for each iteration with work: by rank, its extents, sums, accounts and ratios."""
+    """Return the extents, sums, accounts and ratios by rank for each iteration with work."""
     return [
         {
             rank: (*own[:2], own.accounts["schedule"].compute, active[rank], *own[2:])
@@ -342,7 +342,7 @@ def _named(pid: int, *ranges: tuple[int, int, str]) -> tuple[R, ...]:
     return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), ranges))
 
 
-#: Two ranks: kernels and ranges of both, and only one with a call that launches any.
+#: Two ranks with kernels and ranges, but only one rank's calls launch kernels.
 _ONE_WITHOUT_GPU_WORK = Rows(
     kernels=tuple(K(at, at + 1, at, "gemm", pid) for pid in (1, 2) for at in (0, 1)),
     calls=(C(0, 1, 2, tid=1, pid=1), C(0, 0, 1, tid=1, pid=2), C(0, 1, 2, tid=1, pid=2)),
@@ -353,7 +353,7 @@ _ONE_WITHOUT_GPU_WORK = Rows(
     ),
 )
 
-#: The second iteration starts with the first, which has no period then.
+#: Both iterations start at the same time, so the first one has no period.
 _STARTING_TOGETHER = Rows(
     kernels=tuple(K(0, at in (3, 6), at, "gemm", 1) for at in range(1, 7)),
     calls=tuple(C(at > 3, at > 2, at, tid=1 + (at == 6), pid=1) for at in range(1, 7)),
@@ -366,7 +366,7 @@ _STARTING_TOGETHER = Rows(
 
 
 def test_numbers_of_one_rank(folder: Path) -> None:
-    """One rank needs no pairing, where the reference is simpler than the definition allows."""
+    """A single rank needs no pairing, for which the reference is simpler than the definition."""
 
     @SETTINGS
     @given(strategies.schedules())
@@ -376,7 +376,7 @@ def test_numbers_of_one_rank(folder: Path) -> None:
         report, analysis = both(rows, folder)
         if report is None or len({rank for i in analysis.iterations or () for rank in i}) != 1:
             return
-        # What looks like parts of its only microbatch may be several, which the reference joins.
+        # Parts of its only microbatch may be several microbatches, which the reference joins.
         if ITERATIONS_UNMARKED in report.restrictions:
             return
         complete = [i.complete for i in report.iterations if i.ranks]
@@ -388,7 +388,10 @@ def test_numbers_of_one_rank(folder: Path) -> None:
 
 
 def without_cut(accounts: list[Accounts], complete: list[bool]) -> list[Accounts]:
-    """Leave the ratios of cut iterations out, which the reference gives where they can be told."""
+    """Return the accounts without the ratios of cut iterations.
+
+    The reference computes some of these ratios, but the report does not.
+    """
     return [
         own if whole else {rank: numbers[:-2] for rank, numbers in own.items()}
         for own, whole in zip(accounts, complete, strict=True)

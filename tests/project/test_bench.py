@@ -1,4 +1,4 @@
-"""The benchmark runs to its end on tiny profiles, and its generator plants what it says."""
+"""The benchmark finishes on tiny profiles, and its generator plants the documented events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README and guides: every command runs, every example is right, nothing is left out."""
+"""Every command and example in README and the guides works, and the lists are complete."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support.places import CHECKOUT, FIXTURES
 
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
-#: Pages of the site alone, whose commands run on the same files.
+#: Further pages of the site, whose commands run on the same files.
 SITE = sorted((CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md"))
-#: Commands that need what no test has: a cluster.
+#: Options that need a cluster, which tests do not have.
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
 ENDLESS = ("view", "watch", "mcp")
-#: Commands that write files, of which several pages may write the same.
+#: Commands that write files; several pages may write the same file.
 WRITERS = ("analyze", "inspect", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
 
 
@@ -47,14 +47,14 @@ def examples_of(page: Path, language: str) -> list[str]:
 
 
 def commands_of(page: Path) -> list[str]:
-    """Return the commands that a page shows, in order: blocks, tables and lines of text."""
+    """Return the commands on a page: first the code blocks, then the text and tables."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"^ {4}(bubbleviz .*)$", text, re.MULTILINE)
     return [*blocks, *re.findall(r"`(bubbleviz [^`]*)`", text)]
 
 
 def words_of(command: str) -> list[str]:
-    """Return the words of a command after its name, as a shell would hand them over."""
+    """Return the arguments of a command as a shell would split and expand them."""
     words = []
     for word in shlex.split(command, comments=True)[1:]:
         files = sorted(map(str, Path().glob(word))) if "*" in word and word[0] != "/" else []
@@ -87,7 +87,7 @@ def test_printed_samples_are_current(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_of_the_package_in_text_exist(page: Path) -> None:
-    """A file to be written, NAME or in a FOLDER or VIEW, lies beside others of its kind."""
+    """NAME, FOLDER and VIEW match any name, because they stand for files to be written."""
     text = page.read_text(encoding="utf-8")
     for file in re.findall(r"`((?:bubbleviz|sql|tests|scripts|fixtures)/[\w./]+)`", text):
         pattern = re.sub(r"\b(NAME|FOLDER|VIEW)\b", "*", file)
@@ -227,7 +227,7 @@ def test_every_command_runs(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
-    """By a command above, or in README, whose table of commands follows the first steps."""
+    """An earlier command on the page writes them; README lists commands before it explains them."""
     available: set[str] = set()
     for command in commands_of(page):
         words = words_of(command)
@@ -242,7 +242,7 @@ def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *SITE], ids=lambda page: page.stem)
 def test_options_in_text_exist(page: Path) -> None:
-    """Options that a page names by themselves are options of some command of bubbleviz."""
+    """Options that a page names without a command exist in some command of bubbleviz."""
     mentioned = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     commands = typer.main.get_command(make_application()).commands.values()  # type: ignore[attr-defined]
     existing = {

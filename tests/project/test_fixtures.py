@@ -1,4 +1,4 @@
-"""Planted profiles look like real exports, their truth is what was planted; so are the fixtures."""
+"""Planted profiles and shipped fixtures look like real exports and match their truth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.make_fixture import RECIPES, main, write_all
 from tests.planting import Planting, Truth, plant, read_truth
 from tests.support.places import FIXTURES
 
-#: Every kind of range, call and work once, small.
+#: Small runs that together contain every kind of range, call and GPU work.
 PLANTINGS = {
     "transfers": Planting(transfer_ns=70_000, jitter=0.2, seed=3, slow_stage=2, barrier=True),
     "nested receives": Planting(nested_receive_ns=100_000, kernels=6, transfer_ns=400_000),
@@ -65,7 +65,7 @@ def test_the_layout_is_that_of_real_exports(planting: Planting, tmp_path: Path) 
 
 
 def crossing_ranges(path: Path) -> list[tuple[int, int]]:
-    """Return the push/pop ranges that end after one they began in, on one thread."""
+    """Return the push/pop ranges that start in another range of their thread and end after it."""
     query = """SELECT globalTid, start, COALESCE("end", 1 << 62) FROM NVTX_EVENTS
         WHERE eventType = 59 ORDER BY start, "end" DESC"""
     crossing = []
@@ -85,7 +85,7 @@ def ratios(truth: Truth, name: str) -> list[float | None]:
 
 
 def test_ideal_ratios(tmp_path: Path) -> None:
-    """1F1B idles (p - 1) / (m + p - 1); ZB-H2 back to back never does."""
+    """The ratio is (p - 1) / (m + p - 1) for 1F1B, and 0 for ZB-H2 without gaps."""
     truth = plant(Planting(), tmp_path)
     assert ratios(truth, "schedule") == ratios(truth, "stage") == [3 / 11, 3 / 11]
 
@@ -101,7 +101,7 @@ def test_ideal_ratios(tmp_path: Path) -> None:
     ("options", "expected"),
     [
         ({"text": "telepathy"}, "text is one of"),
-        # It would be in the truth, and not in the export.
+        # The truth would contain the kernel, but not the export.
         (
             {"nested_receive_ns": 50_000, "communication": False},
             "nested_receive_ns needs communication",
@@ -135,7 +135,7 @@ def test_the_fixtures_can_be_written_again(tmp_path: Path) -> None:
 
 
 def content(path: Path) -> str:
-    """Return the rows of an export, whichever library wrote it, or the text of another file."""
+    """Return the rows of a database, or the content of any other file."""
     if path.suffix != ".sqlite":
         return path.read_text(encoding="utf-8")
     database = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)

@@ -1,4 +1,4 @@
-"""The fuzzer of the command line draws the same inputs again, and notices what must not happen."""
+"""The fuzzer of the command line is reproducible and notices all kinds of failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = Ended(
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the good inputs."""
+    """Return the folder of the undamaged inputs."""
     folder = tmp_path_factory.mktemp("fuzzing") / "inputs"
     write_inputs(folder)
     return folder

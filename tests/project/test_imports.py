@@ -1,4 +1,4 @@
-"""Imports inside functions: which ones there may be, and what small commands import."""
+"""Which imports inside functions are allowed, and which modules small commands import."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ HEAVY = {
     *EXTRAS,
     "mcp_types",
 }
-#: Modules that import duckdb at their beginning.
+#: Modules that import duckdb at module level.
 IMPORTING_HEAVY = ("bubbleviz.sources.nsys.columnar_export",)
-#: The command line answers ``--help`` and refuses wrong options before it imports the library.
+#: Modules of the command line, which answer ``--help`` before they import the library.
 COMMAND_LINE = ("cli", "__main__.py", "__init__.py")
 
 
@@ -86,7 +86,7 @@ def test_functions_of_the_library_import_only_what_is_heavy(path: Path) -> None:
     ] == []
 
 
-#: Hides the extras from a process, which then runs a command.
+#: Program that hides the optional extras and then runs a command.
 WITHOUT_EXTRAS = f"""
 import sys
 from importlib.abc import MetaPathFinder

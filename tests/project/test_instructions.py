@@ -1,4 +1,4 @@
-"""No stage of an analysis takes 15 % more instructions than its budget."""
+"""No stage of an analysis exceeds its instruction budget by 15 %."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_stages_that_take_15_percent_more_fail(
 
 @pytest.fixture
 def instruction_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Return what the command will count, in place of valgrind, with a budget of its own."""
+    """Replace valgrind and the budget file, and return the counts that the command will see."""
     counts = {"read": 100_000_000}
     monkeypatch.setattr(command, "obstacle", lambda: "")
     monkeypatch.setattr(command, "count", lambda: counts)

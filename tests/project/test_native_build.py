@@ -1,4 +1,4 @@
-"""A wheel carries the C part where it can be compiled; the files of a release are what they say."""
+"""Wheels contain the C part if it can be compiled, and release files match their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scripts.build_wheels import TARGETS, ReleaseError, check_wheel
 
 
 class _App:
-    """Keeps what hatchling would show."""
+    """Collects the messages that hatchling would show."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -30,7 +30,7 @@ Build = Callable[[], tuple[dict[str, Any], list[str]]]
 
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
-    """Return what runs the hook, as hatchling would for a wheel."""
+    """Return a function that runs the build hook as hatchling does for a wheel."""
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("BUBBLEVIZ_PLATFORM", raising=False)
 

@@ -1,4 +1,4 @@
-"""A missing need skips a test in one sentence, or fails it under ``--nothing-missing``."""
+"""A missing requirement skips a test, or fails it under ``--nothing-missing``."""
 
 from __future__ import annotations
 

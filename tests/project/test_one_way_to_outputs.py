@@ -1,7 +1,7 @@
 """Messages and guides name only the options for outputs that help lists.
 
 Files are written by ``-o FILE`` or, in ``analyze``, by ``--svg``, ``--json``, ``--csv`` and
-``--html``. The options of other formats are hidden; they exist for ``-``, standard output.
+``--html``. The options of other formats are hidden; they exist for ``-``, which is standard output.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DOCUMENTED = {"svg", "json", "csv", "html"}
 HIDDEN_NAMES = [own.name for own in list_renderers() if own.name not in DOCUMENTED]
 HIDDEN = re.compile(rf"--(?:{'|'.join(HIDDEN_NAMES)})(?![\w-])(?! -(?:\W|$))")
 PACKAGE = CHECKOUT / "bubbleviz"
-#: The guide that tells of these options.
+#: The guide that describes the hidden options.
 TOLD = {"outputs.md"}
 
 
 def messages(path: Path) -> Iterator[str]:
-    """Yield the texts of a module that are no docstrings."""
+    """Yield the strings of a module, except docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
     docstring_ids = {
         id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)

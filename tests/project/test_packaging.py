@@ -1,4 +1,4 @@
-"""What holds for every part of one kind: public names, commands, conventions, queries, plug-ins."""
+"""Rules for all public names, commands, conventions, queries and plug-ins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
-    """The order and the comments are their own."""
+    """Only the order and the comments may differ."""
     project = toml_files.load((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     recipe = (CHECKOUT / "scripts/conda/recipe.yaml").read_text("utf-8")
     run = recipe.partition("  run:\n")[2].partition("\ntests:")[0]
@@ -89,7 +89,7 @@ def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
 #: Modules that are imported by the functions that need them; see test_imports.py.
 HEAVY = ("drawsvg", "intervaltree", "scipy", "sqlalchemy")
 
-#: Commands by the code they exit with.
+#: Commands that need no work, keyed by their exit code.
 WITHOUT_WORK = {
     0: (
         "",
@@ -131,7 +131,7 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == [[code] for code, _ in commands]
 
 
-#: What small profiles do without, by the command: each takes 5 to 200 ms to import.
+#: Modules that each command must not import for small profiles; each takes 5 to 200 ms.
 LEFT_OUT = {
     ("--help",): ("bubbleviz.api", "bubbleviz.cli.commands", "numpy", "sqlite3"),
     ("analyze", "fixtures/1f1b"): (
@@ -250,7 +250,7 @@ def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_a_convention_explains_itself(convention: Convention) -> None:
-    """It understands its examples, all patterns of it are in some, and no counter-example is."""
+    """A convention matches its examples, uses all its patterns, and no counter-example matches."""
     assert all((convention.summary, convention.source))
     assert all((convention.examples, convention.counter_examples))
     names = parse_range_names(convention.examples, convention)
@@ -283,9 +283,9 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
 
 
 QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
-#: By their folders in sql/.
+#: Queries, keyed by their folder in sql/.
 MAKERS = {queries.folder: queries for queries in QUERIES_OF_ALL}
-#: FOLDER/NAME of each file.
+#: All SQL files as FOLDER/NAME.
 FILES = sorted(
     path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()
     for path in (CHECKOUT / "sql").rglob("*.sql")
@@ -293,13 +293,13 @@ FILES = sorted(
 QUERIES = [name for name in FILES if "/views/" not in name]
 VARIANTS = [name for name in FILES if "/views/" in name]
 HEAD = re.compile(
-    r"\A-- [A-Z][^\n]*\.\n(?:--\n)?"  # what it returns
-    r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # what else there is to know
+    r"\A-- [A-Z][^\n]*\.\n(?:--\n)?"  # the result
+    r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # further remarks
     r"(?:-- requires: \w+\([\w, ]+\)\n)*(?=(?:SELECT|WITH)\b)"
 )
-#: Only the lists of tables, and a view of none, require none.
+#: Queries that require no table: lists of tables, and the view of an absent table.
 WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
-#: What SQLite itself holds in every file, or makes.
+#: Tables and functions that SQLite itself provides.
 CATALOGUE = {
     "json_each",
     "sqlite_master",
@@ -308,7 +308,7 @@ CATALOGUE = {
     "pragma_table_info",
     "pragma_table_xinfo",
 }
-#: A column of the result: its name, and the comment that follows it.
+#: Pattern of a result column: its name and the comment after it.
 COLUMN = re.compile(r"\bAS (\w+),?(?:  -- (\S.*))?$", re.MULTILINE)
 
 
@@ -318,7 +318,7 @@ def query(name: str) -> Query:
 
 
 def empty_database(name: str) -> sqlite3.Connection:
-    """Return an empty database with the tables and columns that a query requires, no more."""
+    """Return an empty database with only the tables and columns that a query requires."""
     database = sqlite3.connect(":memory:")
     for table, columns in query(name).requires.items():
         quoted = ", ".join(f'"{column}"' for column in columns)
@@ -340,7 +340,7 @@ def test_there_are_queries() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_query_requires_what_it_reads(name: str) -> None:
-    """It says so in its head, and runs as it stands."""
+    """The header lists the tables and columns, and the text of the file runs unchanged."""
     read: set[tuple[str, str]] = set()
 
     def note(
@@ -376,7 +376,7 @@ def test_a_query_comments_its_columns_and_states_its_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
-    """It neither sorts, for then each of its stretches would build it whole, nor has parameters."""
+    """It has no parameters, and does not sort, so that reading a part does not build all of it."""
     folder, _, view, _ = name.split("/")
     with closing(empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")

@@ -1,4 +1,4 @@
-"""The benchmark of many ranks: what it plants is found again in each kind of file."""
+"""All files of the benchmark of many ranks contain the planted operations."""
 
 from __future__ import annotations
 

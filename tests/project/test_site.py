@@ -1,4 +1,4 @@
-"""The site: what its build makes of the package (links are checked by the build itself)."""
+"""Pages that the site's build generates from the package; the build itself checks links."""
 
 from __future__ import annotations
 

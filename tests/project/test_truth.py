@@ -1,4 +1,4 @@
-"""Planted runs: every operation, iteration and ratio equal to what was planted."""
+"""Analyses of planted runs find the planted operations, iterations and ratios."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.planted_runs import (
 
 @cache
 def analysed(name: str) -> tuple[Report, Truth]:
-    """Plant and analyse a run, once for all that is asked of it."""
+    """Plant and analyse a run, and cache the result for all tests."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         truth = plant(RUNS[name], folder)

@@ -12,9 +12,9 @@ from tests.support.places import CHECKOUT
 
 PACKAGE = CHECKOUT / "bubbleviz"
 GUIDE = PACKAGE / "guides/contributing.md"
-#: A row of a table of types: name and module.
+#: Pattern of a row in a table of types: name and module.
 ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` \| \S", re.MULTILINE)
-#: A file of the package, relative to it, in the tables of paths.
+#: Pattern of a file in the tables of paths, relative to the package.
 FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|c|js|csv|toml|json|sql)|api\.py)`")
 
 
@@ -56,7 +56,7 @@ def list_crossing_types(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str
 
 
 def read_imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """Return the imports of a module: what is imported and from where, keyed by local name."""
+    """Return the module and name of each import, keyed by local name."""
     return {
         alias.asname or alias.name: (alias.name, node.module.removeprefix("bubbleviz."))
         for node in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""What tests of renderers share: a report, a browser, and pages opened in it."""
+"""Fixtures for tests of renderers: a report, a browser, and pages opened in it."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ __all__ = ["browser", "opened"]
 
 @pytest.fixture(scope="session")
 def report() -> Report:
-    """Return the report on the example of 1F1B."""
+    """Return the report of the 1F1B example."""
     return bubbleviz.analyze([FIXTURES / "1f1b"])

@@ -1,4 +1,4 @@
-"""The interactive report in a real browser: what people do with it, and what they read there."""
+"""Tests of the interactive report in a real browser: input by users and displayed text."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
-#: Two pipelines, in which one rank is slow in the last iteration alone.
+#: Two pipelines; one rank is slow, but only in the last iteration.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
 )
 
-#: The same with a rank of the second pipeline that is always slow, and a slow stage.
+#: Two pipelines with a slow rank in the second pipeline and a slow stage.
 SLOW_COPY = Planting(
     stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
 )
@@ -55,7 +55,7 @@ def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
     assert "0 ranks" in page.locator("#about").inner_text()
 
 
-# What is read from the page
+# Text of the page
 
 
 @pytest.mark.parametrize("name", list(REPORTS))
@@ -158,7 +158,7 @@ def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
 
 
 def plain_schedule(report: Report, index: int, low: float, high: float) -> float:
-    """Return 1 - work / window of an iteration's part, summed operation by operation."""
+    """Return 1 - work / window for a part of an iteration, by a loop over all busy intervals."""
     operations, busy = report.operations, report.busy
     window = work = 0.0
     for rank in report.iterations[index].ranks:
@@ -281,7 +281,7 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
 
 
 def following(row: int) -> int:
-    """Return the next compute operation after one, in order of (rank, start)."""
+    """Return the row of the compute operation after a row, in order of (rank, start)."""
     operations = SMALL.operations
     return next(i for i in range(row + 1, len(operations)) if operations.phase[i] in COMPUTE)
 
@@ -372,7 +372,7 @@ def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Op
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
     page = opened(make_report([*first, *second]))
-    # What begins before the view counts as well.
+    # Operations that start before the view must be drawn as well.
     page.run(f"timeline.show({from_ns}, 180); return null")
     page.frame()
 
@@ -453,7 +453,7 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
 
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:
-    """The marked row would show a rank that is as fast as all others, were it another replica."""
+    """In another replica, the marked row would show a rank that is not slow."""
     report = analyze_planting(SLOW_COPY)
     web_page = opened(report)
     web_page.page.select_option("#rows", "stage")
@@ -534,7 +534,7 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     assert dark.page.pdf()[:5] == b"%PDF-"
 
 
-# Bounds
+# Hostile names and huge reports
 
 
 @pytest.mark.parametrize(
@@ -563,7 +563,7 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-# Served
+# Served pages
 
 
 @pytest.mark.parametrize("of_idle", [False, True])

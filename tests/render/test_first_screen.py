@@ -1,4 +1,4 @@
-"""The first screen: its lines and words at any width, in colours or not, for any run."""
+"""Lines and words of the first screen at any width, with and without colours."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DISPLAYS = [
 
 @cache
 def run_of(ranks: int) -> Report:
-    """Return a report of so many ranks: pipelines of up to 64 stages, replicas beside them."""
+    """Return a report with the given number of ranks, in pipelines of up to 64 stages."""
     stages = min(ranks, 64)
     ops, ranks_of_job = make_pipelines(ranks // stages, stages, 8)
     return make_report(ops, ranks=ranks_of_job)
@@ -87,7 +87,7 @@ def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
     assert display.width < 80 or len(lines) <= max_lines
 
 
-#: Two pipelines, with a slow rank in the second one and a slow stage.
+#: Two pipelines with a slow rank in the second pipeline and a slow stage.
 SLOW_COPY = Planting(
     stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
 )
@@ -95,7 +95,7 @@ SLOW_COPY = Planting(
 
 @pytest.mark.parametrize("width", [40, 48, 60, 72, 80])
 def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
-    """Lines are broken between words, and none of the title and the advice is left out."""
+    """Lines wrap between words, and no word of the title and the advice is left out."""
     report = analyze_planting(SLOW_COPY)
     narrow, wide = (
         " ".join(" ".join(lines_of(report, Display(width=columns))).split())
@@ -113,7 +113,7 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
 
 @pytest.mark.parametrize(("slow", "words"), [(4, "(pipeline p1)"), (0, "(first of 2 ranks)")])
 def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None:
-    """A usual terminal has room for it on one line."""
+    """The title fits on one line of a terminal of the default width."""
     report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))
     (title,) = [line for line in lines_of(report, Display()) if line.startswith("Iteration ")]
 
@@ -138,7 +138,7 @@ def test_stages_are_grouped_unless_all_fit() -> None:
     grouped, tall = (rows_of(lines_of(run_of(32), Display(height=rows))) for rows in (24, 60))
 
     assert [row.split()[2] for row in grouped] == [f"({at}-{at + 1})" for at in range(0, 32, 2)]
-    # 8 microbatches of 3 operations of 10 ms, in 39 of these.
+    # Of 39 units of 10 ms, 8 microbatches take 3 each.
     assert {tuple(row.split()[-2:]) for row in grouped} == {("79.49", "%")}
     assert [row.split()[1] for row in tall] == [str(stage) for stage in range(32)]
 
@@ -178,7 +178,7 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
 def test_no_word_is_broken(display: Display) -> None:
-    """Every word of the narrow screen is one of the widest, but for names that are shortened."""
+    """Each word of a narrow screen also occurs on a very wide screen, except shortened names."""
     report = replace(example(), limitations=(Limitation("a thing", "for some reason " * 9),) * 2)
     widest = replace(display, width=2_000)
     wide_words = {word for line in lines_of(report, widest) for word in line.split()}
@@ -217,7 +217,7 @@ def test_operations_are_drawn_where_they_ran() -> None:
         for row in rows_of(lines_of(report, Display(71, False, False)))
     ]
 
-    # 330 ms in 55 columns: 10 ms of F and 20 ms of BW are 5/3 and 10/3 of them.
+    # 330 ms in 55 columns: F of 10 ms takes 5/3 columns, and BW of 20 ms takes 10/3.
     assert [len(drawn) for drawn in columns] == [55] * 4
     assert columns[3].startswith("." * 5 + "F")
     assert columns[0].startswith("F" * 6)
@@ -272,7 +272,7 @@ def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
 
 
 def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: CommandLine) -> None:
-    """No name tells the job's ranks, so that the row's own number is none of them."""
+    """No file name contains the rank in the job, so a row's number is not that rank."""
     plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path)
     screen = " ".join(cli.printed("analyze", str(tmp_path)).split())
 
@@ -285,7 +285,7 @@ def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: Com
     [
         ({"rank": {22: 1.5}}, "rank 22", "why rank 22 "),
         ({"stage": {6: 1.3}}, "stage 6", "Move layers off stage 6 "),
-        # In the typical iteration it is not slow.
+        # The rank is not slow in the typical iteration.
         ({"slows": {22: (1.5, 2)}, "iterations": 4}, "rank 22", "slow in 2 iterations (2, 3)"),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: s
             rank_iteration.rank: rank_iteration.bubble_ratio["schedule"]
             for rank_iteration in iteration.ranks
         }
-        # The advice is about a rank of the second pipeline, whose ranks are drawn.
+        # The ranks of the second pipeline are drawn, because the advice is about one of them.
         expected_ranks = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
         view = View(rows=rows, iterations=(iteration.index,))
         lines = lines_of(report, Display(100, height=60), view)
@@ -333,7 +333,7 @@ def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: s
 
 
 def test_the_title_has_the_window_of_the_ratio_and_not_what_is_drawn() -> None:
-    """The optimizer runs after the window of ``schedule`` and is drawn, too."""
+    """The optimizer is drawn although it runs after the window of ``schedule``."""
     report = analyze_planting(Planting(stages=2, microbatches=2, optimizer_ns=500_000))
     iteration = report.iterations[0]
     lines = lines_of(report, Display(), View(iterations=(0,)))

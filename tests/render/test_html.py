@@ -1,4 +1,4 @@
-"""The interactive report as a file: what it carries, and that names in it are inert."""
+"""Content of the interactive report as a file, and safe handling of hostile names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = analyze(ONE)
 
 
 class Elements(HTMLParser):
-    """The elements of a page, and the text in those that have an id."""
+    """The elements of a page, and the text of elements that have an id."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Elements(HTMLParser):
 
 
 def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, list[int]]]]]:
-    """Return the JSON that a page carries, and the rows of its tables and their columns."""
+    """Return the JSON document of a page, and (number of rows, columns) of its tables."""
     texts = Elements(page).texts
     parts = (zlib.decompress(base64.b64decode(texts[name])) for name in ("document", "columns"))
     text, columns = parts
@@ -76,7 +76,7 @@ def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, l
     return json.loads(text), tables
 
 
-# Nothing
+# Empty reports
 
 
 def test_an_empty_report_is_a_page() -> None:
@@ -98,7 +98,7 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
         assert carried(page)[0]["shown"] in {2, 3}
 
 
-# What is in it
+# Content
 
 
 def test_the_numbers_are_those_of_the_json() -> None:
@@ -123,7 +123,7 @@ def test_the_columns_are_those_of_the_operations() -> None:
     assert operations["length_ns"] == (expected.end_ns - expected.start_ns).tolist()
 
 
-# Inert
+# Hostile names
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
@@ -169,7 +169,7 @@ def test_a_library_that_is_not_there_is_asked_for(
 def test_the_command_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # From beside the page: a relative path from elsewhere can hold the whole of the folder's.
+    # Run near the page, because a relative path from elsewhere may contain the whole folder path.
     working_folder = tmp_path / "here"
     working_folder.mkdir()
     monkeypatch.chdir(working_folder)
@@ -183,7 +183,7 @@ def test_the_command_is_told(
     assert str(tmp_path) not in document["command"]
 
 
-# Saved, and shown again
+# Saved reports
 
 
 def written_and_read(tmp_path: Path, report: Report) -> tuple[str, RunSummary]:

@@ -1,7 +1,7 @@
-"""The LaTeX table: it compiles in a stranger's document, whatever names the profiles hold.
+"""The LaTeX table compiles in any document, whatever names the profiles contain.
 
-Where pdflatex is on the PATH, it compiles. Everywhere a strict reader of the few constructs that
-there may be goes over it: ASCII, known commands, balanced groups and environments, cells by row.
+The tests run pdflatex if it is on the PATH. A strict reader always checks the few allowed
+constructs: ASCII, known commands, balanced groups and environments, and the cells of each row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bubbleviz.report.view import View
 from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
 
-#: Every command that the table may hold.
+#: All commands that the table may contain.
 KNOWN = {
     "begin",
     "end",
@@ -57,14 +57,14 @@ def without_comments(text: str) -> str:
 
 
 def check(body: str) -> None:
-    """Fail where plain LaTeX could stumble over a text without comments."""
+    """Check that a text without comments uses only known and balanced LaTeX."""
     assert body.isascii()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", body)
     tokens = re.findall(r"\\([A-Za-z]+|.)|([{}$&#^_~%])", body)
     assert {name for name, _ in tokens if len(name) > 1} <= KNOWN
     assert {name for name, _ in tokens if len(name) == 1} <= set("\\{}$&%#_,. ")
     bare = [character for _, character in tokens if character]
-    assert set(bare) <= set("{}$&")  # what groups, sets formulas, and parts cells
+    assert set(bare) <= set("{}$&")  # groups, formulas and cell separators
     assert bare.count("$") % 2 == 0
     depth = 0
     for character in bare:
@@ -81,12 +81,12 @@ def check(body: str) -> None:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of the table's rows."""
+    """Return the cells of the table, row by row."""
     lines = [line.strip() for line in text.splitlines() if line.endswith("\\\\")]
     return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
 
 
-# Nothing
+# Empty reports
 
 
 def test_an_empty_report_is_a_table_of_dashes() -> None:
@@ -98,7 +98,7 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
 
 
-# The table
+# Content
 
 
 def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> None:

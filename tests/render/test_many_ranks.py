@@ -1,4 +1,4 @@
-"""The interactive page of many ranks: an overview, and the operations of one pipeline at a time."""
+"""The interactive page of many ranks shows an overview and one pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def replicas() -> Report:
-    """Return a run of three pipelines of four stages that reduce gradients together."""
+    """Return a run of three replicas of a four-stage pipeline with reductions of gradients."""
     planting = Planting(
         schedule="zb-h1",
         stages=4,
@@ -48,13 +48,13 @@ def replicas() -> Report:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run of more than three ranks be one of many, each pipeline a shard."""
+    """Treat more than three ranks as many ranks, with one shard per pipeline."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
     monkeypatch.setattr(shards, "_MIN_RANKS", 1)
 
 
 def expect_locator(locator: Locator) -> Any:
-    """Return Playwright's assertions on a locator, which wait until they hold."""
+    """Return Playwright's assertions on a locator, which wait until they succeed."""
     from playwright.sync_api import expect
 
     return expect(locator)
@@ -65,7 +65,7 @@ def title_of(opened: Opened) -> Locator:
 
 
 def tables_of(opened: Opened, rank: int) -> dict[str, dict[str, list[int]]]:
-    """Return the tables that a page holds once it shows a rank."""
+    """Return the tables of a page after it has loaded the shard of a rank."""
     return dict(
         opened.run(
             f"""await many_ranks.show({rank});

@@ -1,4 +1,4 @@
-"""Markdown: summaries of gates, comparisons and reports, with hostile names in them."""
+"""Markdown summaries of gates, comparisons and reports, also with hostile names."""
 
 from __future__ import annotations
 

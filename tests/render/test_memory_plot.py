@@ -1,4 +1,4 @@
-"""The plot of bubbles against memory: every order once, no label on another."""
+"""The plot of bubbles against memory shows each order once, without overlapping labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plot(points: list[MemoryPoint], **options: object) -> str:
 
 
 def labels_of(svg: str, names: list[str]) -> dict[str, Box]:
-    """Return the boxes of the labels of orders."""
+    """Return the bounding box of each label that names orders, keyed by its text."""
     boxes = {}
     for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
         text = "".join(element.itertext())

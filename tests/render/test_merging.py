@@ -1,4 +1,7 @@
-"""What is too narrow to be seen: merged by phase, marked, bounded, and as a slow count says."""
+"""Narrow operations are merged by phase and marked, in bounded files.
+
+The heights agree with a slow count.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tests.support.drawn_reports import (
 
 
 def random_report(ranks: int, operations_per_rank: int) -> Report:
-    """Return a report of that many operations a rank, in one iteration, of 500 to 5,000 ns."""
+    """Return a report of one iteration with random operations of 500 to 5,000 ns."""
     generator = np.random.default_rng(0)
     busy = generator.integers(500, 5_000, (ranks, operations_per_rank))
     end = np.cumsum(busy + generator.integers(0, 600, (ranks, operations_per_rank)), axis=1)
@@ -66,7 +69,7 @@ def test_what_is_merged_is_marked_and_told() -> None:
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
     assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
     dotted = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
-    # A row each, and a swatch a phase.
+    # One path for each row, and one swatch for each phase.
     assert len(dotted) == 2 + 3
 
 
@@ -93,7 +96,7 @@ def test_the_legend_shows_merged_operations_in_their_colours(communication: bool
 
 
 def test_idle_time_between_merged_operations_stays_bubble() -> None:
-    # A quarter of each of 10,000 ns is work; so narrow that they are merged.
+    # Work fills a quarter of each 10,000 ns; operations are narrow enough to be merged.
     ops = [Op(0, Phase.F, n, 10_000 * n, 10_000 * n + 2_500) for n in range(5_000)]
 
     svg = render(make_report(ops), View())
@@ -104,13 +107,13 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
         if path.get("class") == "bv-merged" and path.get("fill") == "#397af2"
     )
     heights = [float(y) for y in re.findall(r"V([0-9.]+)", merged)]
-    # Rows of one are 30 px high, and a quarter of that is 7.5.
+    # The only row is 30 px high, and a quarter of it is 7.5 px.
     assert 30 - min(heights) == pytest.approx(7.5, abs=2)
 
 
 def test_merged_communication_and_unattributed_compute_are_told() -> None:
     ops = run_1f1b(1, 1)
-    # Each in two parts, and one operation all the same.
+    # Each operation has two busy intervals but counts once.
     ops += [
         Op(0, Phase.SEND_F, n, at, at + 500, busy=((at, at + 200), (at + 300, at + 500)))
         for n, at in enumerate(range(0, 300_000, 10_000))

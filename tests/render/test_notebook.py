@@ -1,4 +1,4 @@
-"""What notebooks show: whole, well formed, alone, inert, and never too much."""
+"""Notebooks show complete, well-formed and bounded output without scripts."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_page_of_many_ranks_says_where_slowdowns_are(
     panel = opened(report).page.locator("#slowdown-panel")
 
     assert "-v slowdown prints them, and -o FILE.json contains them" in panel.inner_text()
-    # The JSON report contains them, and so does its page.
+    # The JSON report contains slowdowns, and so does the page made from it.
     assert opened(saved(report, tmp_path)).page.locator("#slowdowns tbody tr").count() == 2
 
 
@@ -275,7 +275,7 @@ def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, open
     assert line_points == unbeaten
 
 
-# Everyone can read it
+# Accessibility
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""The interactive report is read by people with other browsers, with keys alone, or by ear."""
+"""The interactive report works in other browsers, with the keyboard and with screen readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RULES = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'
 VIOLATIONS = f"""const found = await axe.run(document, {RULES});
 return found.violations.map((own) => own.id + ': ' + own.nodes.map((node) => node.html).join(' '));
 """
-#: All that can be opened: an operation, a window, the meanings of columns, every lane.
+#: Script that opens an operation, a window, the explanations of columns and all lanes.
 OPENED = """for (const own of document.querySelectorAll('[aria-expanded]')) own.click();
 for (const own of document.querySelectorAll('input[data-lane]:not(:checked)')) own.click();
 timeline.select(run.compute.operation[3]);
@@ -109,7 +109,7 @@ def test_the_contents_lead_to_every_section(opened: Open) -> None:
     assert len(links) >= titles - 2, "two charts belong to the section before them"
 
 
-# Numbers, and what they mean
+# Numbers and their explanations
 
 
 def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
@@ -202,7 +202,7 @@ def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None
         tip.wait_for(state="hidden")
 
 
-# Keys alone
+# Keyboard
 
 
 def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
@@ -246,7 +246,7 @@ def test_keys_go_from_bubble_to_bubble_and_are_told(opened: Open) -> None:
     assert web_page.page.locator("#operation-part").is_hidden()
 
 
-# Work a frame
+# Work per frame
 
 
 @pytest.mark.parametrize("fraction_in_view", [1.0, 0.1, 0.001])
@@ -276,13 +276,13 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(
 
 @pytest.fixture(scope="module")
 def firefox() -> Iterator[Firefox]:
-    """Start Firefox once, as wide as Chromium's pages."""
+    """Start Firefox once, with the same width as the pages in Chromium."""
     with Firefox(1280) as started:
         yield started
 
 
 def shown_in(firefox: Firefox, report: Report, folder: Path) -> Any:
-    """Open a report's page, and return a function that runs scripts with its parts at hand."""
+    """Open the page of a report, and return a function that runs scripts with its modules."""
     file = folder / "report.html"
     file.write_text(html.render(report, View()), encoding="utf-8")
     firefox.open(file.as_uri())

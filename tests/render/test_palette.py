@@ -1,4 +1,4 @@
-"""Colours: told apart by everybody who looks at them."""
+"""Colours are distinguishable with all kinds of colour vision, in grey and in terminals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VISIONS = {
         (0.004733, 0.691367, 0.303900),
     ),
 }
-#: sRGB to XYZ, and the white of D65.
+#: Matrix from linear sRGB to XYZ, and the white point D65.
 _XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
 _WHITE = (0.95047, 1.0, 1.08883)
 
@@ -51,7 +51,7 @@ def linear(colour: str) -> Matrix:
 
 
 def lab(rgb: Matrix) -> Matrix:
-    """Return a colour in CIELAB."""
+    """Return the CIELAB coordinates of a colour in linear RGB."""
     relative = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
     root = np.where(relative > 0.008856, np.cbrt(relative), 7.787 * relative + 16 / 116)
     return np.array(
@@ -60,7 +60,7 @@ def lab(rgb: Matrix) -> Matrix:
 
 
 def seen(colour: str, vision: str) -> Matrix:
-    """Return in CIELAB how a colour looks to an eye."""
+    """Return the CIELAB coordinates of a colour as seen with a kind of vision."""
     return lab(np.array(VISIONS[vision]) @ linear(colour))
 
 
@@ -71,7 +71,7 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
     ]
     work += [palette.OPTIMIZER, palette.COMMUNICATION, palette.UNATTRIBUTED]
 
-    # Side by side, 10 is told apart at a glance.
+    # Adjacent colours at a distance of 10 are distinguishable at a glance.
     for pairs, min_distance in (
         (combinations(palette.CAUSES.values(), 2), 13),
         (product(palette.CAUSES.values(), work), 11),
@@ -85,14 +85,14 @@ def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
     assert list(palette.CAUSE_HATCHES) == list(palette.CAUSES) == [cause.label for cause in Cause]
     assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
     for name, colour in palette.CAUSES.items():
-        # As dark as the colour is below them, lines are seen in grey.
+        # Lines must be visible in grey on a colour of any lightness.
         assert (
             palette.measure_contrast(palette.CAUSE_HATCHES[name].choose_ink(colour), colour) > 2
         ), name
 
 
 def luma(colour: str) -> float:
-    """Return how light a colour is in grey, 0 to 255 (Rec. 709)."""
+    """Return the lightness of a colour in grey, 0 to 255 (Rec. 709)."""
     channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
 
@@ -108,7 +108,7 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
     ]
 
     assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
-    # Terminals draw work in colours alone, and causes with shades.
+    # Terminals draw work with colours only, and causes with shade characters.
     terminal_colours = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
     downgraded = [
         Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in terminal_colours

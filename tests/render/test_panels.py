@@ -1,4 +1,4 @@
-"""Panels: aligned on one scale of time, whatever stands in them."""
+"""Panels have the same time scale and aligned rows, whatever their texts are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drawn(*reports: Report, heading: str = "runs") -> str:
 
 
 def rows(svg: str) -> list[tuple[float, float, list[float]]]:
-    """Return left and top of every row with boxes, and the right edges of its boxes."""
+    """Return (left, top, right edges of boxes) of each row that has boxes."""
     rows_of_boxes = []
     for group in parse_svg(svg).iter(f"{SVG}g"):
         translation = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
@@ -54,7 +54,7 @@ def rows(svg: str) -> list[tuple[float, float, list[float]]]:
     return rows_of_boxes
 
 
-# Nothing
+# Empty reports
 
 
 def test_no_panels_are_an_empty_picture() -> None:
@@ -113,7 +113,7 @@ def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
     assert "300\u00a0ms" in texts
 
 
-# Words
+# Texts
 
 
 def test_titles_ratios_and_one_legend() -> None:
@@ -123,7 +123,7 @@ def test_titles_ratios_and_one_legend() -> None:
     assert [texts.count(title) for title in ("run 0", "run 1")] == [1, 1]
     assert sum(text.startswith("schedule bubble ratio") for text in texts) == 2
     assert texts.count("F forward") == 1
-    assert texts.count("bubble") == 3  # over the ratios of each panel, and in the legend
+    assert texts.count("bubble") == 3  # above the ratios of each panel, and in the legend
 
 
 def test_the_legend_has_the_shades_of_every_panel() -> None:
@@ -163,7 +163,7 @@ def test_what_is_simulated_gets_no_advice(tmp_path: Path) -> None:
 
     below = " ".join(texts)
     assert "1f1b at the measured times" in texts
-    # In front of the row of the rank, and of the advice below.
+    # The mark is before the row of the rank and before the advice below.
     assert below.count("►") == 2
     assert "► measured: Find out why rank 1 is slow (-" in below
 

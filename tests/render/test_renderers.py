@@ -1,4 +1,4 @@
-"""What holds of every output format."""
+"""Properties of all output formats."""
 
 from functools import cache
 

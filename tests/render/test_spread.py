@@ -1,4 +1,4 @@
-"""Runs of very many ranks: how they are spread in tables and pictures, and what stands out."""
+"""The spread of very many ranks in tables and pictures, and the ranks that stand out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORWARD, BACKWARD = 10 * MS, 20 * MS
 
 @cache
 def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
-    """Return ideal pipelines of 4 microbatches, those that are slow all by a half."""
+    """Return ideal pipelines of 4 microbatches; slow pipelines take 1.5 times as long."""
     ops, ranks = make_pipelines(pipelines, stages, 4, slow)
     report = make_report(ops, ranks=ranks)
     busy = [
@@ -84,11 +84,11 @@ def _busy(ops: list[Op], rank: int) -> dict[str, int]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run of more than four ranks be one of many."""
+    """Treat more than four ranks as many ranks."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 4)
 
 
-# What stands out
+# Ranks that stand out
 
 
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
@@ -118,7 +118,7 @@ def test_a_rank_stands_out_alone() -> None:
 def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     times: float, stands_out: bool
 ) -> None:
-    """A phase of 1 ms of 150 ms: a tenth more of it is nothing."""
+    """Ten percent of a phase of 1 ms is negligible in a window of 150 ms."""
     report = run_of(6)
     (iteration,) = report.iterations
     busy = [dict(rank.busy_ns) | {"Optimizer": MS} for rank in iteration.ranks]
@@ -147,7 +147,7 @@ def test_of_two_ranks_none_stands_out() -> None:
 
 @pytest.fixture(scope="module")
 def planted() -> Report:
-    """Return a run of ten pipelines of two stages, the last of which is slow."""
+    """Return a run of ten two-stage pipelines; the last pipeline is slow."""
     planting = Planting(
         stages=2,
         microbatches=4,
@@ -184,7 +184,7 @@ def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of ranks that lines begin with."""
+    """Return the rank numbers at the beginning of lines."""
     return [int(digits) for digits in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
 
 

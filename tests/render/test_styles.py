@@ -1,4 +1,4 @@
-"""Styles: letters of 7 pt at the width on paper, and labels that never touch."""
+"""Styles print letters of 7 pt at the width on paper, and labels do not overlap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POINTS_PER_MM = 72 / 25.4
 
 
 def points(svg: str) -> list[float]:
-    """Return the font size of every text, in pt on paper, from the document alone."""
+    """Return the font size of each text in pt on paper, computed from the document."""
     root = parse_svg(svg)
     width = re.fullmatch(r"([0-9.]+)mm", root.get("width", ""))
     assert width is not None
@@ -78,7 +78,7 @@ def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
     sizes = points(render(make_report(run_1f1b(4, 8)), view))
 
     assert max(sizes) == pytest.approx(7, abs=0.005)
-    # Numbers in boxes may be smaller, as small as journals take.
+    # Numbers in boxes may be smaller, down to the size that journals accept.
     assert min(sizes) >= 5 - 0.005
     assert sum(abs(size - 7) < 0.005 for size in sizes) > 10
 
@@ -111,7 +111,7 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 
 
 def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
-    """Return (left, top, right, bottom) of the texts outside the rows that are not turned."""
+    """Return (left, top, right, bottom) of the horizontal texts outside the rows."""
     boxes = []
     root = parse_svg(svg)
     turned = {t for g in root.iter(f"{SVG}g") if g.get("transform") for t in g.iter(f"{SVG}text")}
@@ -165,7 +165,7 @@ def test_no_text_lies_on_another_or_off_the_page(
 
 
 def numbers(report: Report, view: View) -> int:
-    """Return how many boxes have a number."""
+    """Return the number of boxes that contain a microbatch number."""
     root = parse_svg(render(report, view))
     rows = [g for g in root.iter(f"{SVG}g") if g.get("transform", "").startswith("translate")]
     return len([text for row in rows for text in row.iter(f"{SVG}text")])
@@ -207,7 +207,7 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
     sizes = ["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
     for command in (["analyze", run], ["compare", run, run], ["simulate", *sizes]):
         paper = ["--style", "paper", "--width", "89mm", "--force"]
-        # Two runs of the same content are one: then nothing is drawn.
+        # Files with the same content are one run, so no panels are drawn.
         if main([*command, "--svg", str(svg), *paper]) == 0:
             assert parse_svg(svg.read_text()).get("width") == "89mm"
             assert max(points(svg.read_text())) == pytest.approx(7, abs=0.005)

@@ -1,4 +1,4 @@
-"""The SVG picture: empty reports, ties, hostile names, colours, size, and a small golden."""
+"""SVG pictures of empty reports, ties and hostile names; colours, size and a golden file."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from tests.support.places import GOLDEN
 from tests.support.planted_runs import analyze_planting
 from tests.support.stage_times import make_durations
 
-# Which windows
+# Windows
 
 
 def periodic(*windows: tuple[int, int], end: int) -> Report:
-    """Return a report of one iteration whose ranks have these ``period`` windows."""
+    """Return a report of one iteration whose ranks have the given ``period`` windows."""
     ops = [Op(rank, Phase.F, 0, start, end) for rank, (start, _) in enumerate(windows)]
     report = make_report(ops, headline="period")
     (iteration,) = report.iterations
@@ -68,7 +68,7 @@ def periodic(*windows: tuple[int, int], end: int) -> Report:
 
 
 def hatched(svg: str) -> list[tuple[float, float]]:
-    """Return left edge and width of what is hatched, row by row."""
+    """Return (left, width) of each hatched area, row by row."""
     (path,) = (
         element.get("d", "")
         for element in parse_svg(svg).iter(f"{SVG}path")
@@ -122,7 +122,7 @@ def test_the_plus_or_minus_says_what_it_is() -> None:
     assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", text_of_three)
 
 
-# What is drawn
+# Content
 
 
 def test_an_operation_without_device_time_gets_no_box() -> None:
@@ -155,7 +155,7 @@ def test_text_is_legible_on_both_papers() -> None:
         assert palette.measure_contrast(ink.quiet, ink.paper) >= 4.5
 
 
-# Size, and the same again
+# Size and reproducibility
 
 
 def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
@@ -172,7 +172,7 @@ def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
 
 
 def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
-    """Return (colour, (left, top, right, bottom)) of boxes of rows, those behind others first."""
+    """Return (colour, (left, top, right, bottom)) of the boxes of rows in drawing order."""
     shape = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h")
     boxes = []
     for path in parse_svg(svg).iter(f"{SVG}path"):
@@ -183,7 +183,7 @@ def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float
 
 
 def seen_at(svg: str, x: float, y: float) -> str:
-    """Return the colour of the box of a row that is seen there, of the only row."""
+    """Return the colour of the topmost box at a point of the only row."""
     visible_colour = ""
     for colour, (left, top, right, bottom) in rendered_boxes(svg):
         if left < x < right and top < y < bottom:
@@ -192,7 +192,7 @@ def seen_at(svg: str, x: float, y: float) -> str:
 
 
 def numbers_at(svg: str) -> list[tuple[str, float, float]]:
-    """Return the numbers of microbatches, with the places of their lower edges."""
+    """Return (text, x, y of the baseline) of the microbatch numbers, sorted by text."""
     centred = (g for g in parse_svg(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
     texts = [text for group in centred for text in group.iter(f"{SVG}text")]
     return sorted((t.text or "", float(t.get("x", "")), float(t.get("y", ""))) for t in texts)
@@ -236,11 +236,11 @@ def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
     assert "rotate(-90" not in wide + narrow
 
 
-# Golden
+# Golden file
 
 
 def small() -> Report:
-    """Return what the golden picture shows: 2 ranks, 3 microbatches, B and W apart."""
+    """Return the report of the golden picture: 2 ranks, 3 microbatches, separate B and W."""
     orders = tuple(
         tuple(Operation(rank, Phase[word[0]], int(word[1])) for word in order.split())
         for rank, order in enumerate(("F0 F1 B0 F2 B1 W0 B2 W1 W2", "F0 B0 F1 B1 W0 F2 B2 W1 W2"))
@@ -250,11 +250,11 @@ def small() -> Report:
     return make_report(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
 
 
-# Several clocks, copies
+# Several clocks and replicas
 
 
 def on_clocks(report: Report, *uncertainties: int | None, host: str | None = None) -> Report:
-    """Return the report with a profile a rank, their clocks as uncertain as that."""
+    """Return the report with one profile per rank and the given clock uncertainties."""
     (profile,) = report.profiles
     hosts = [host or f"node{number}" for number in range(len(uncertainties))]
     return replace(
@@ -271,7 +271,7 @@ def on_clocks(report: Report, *uncertainties: int | None, host: str | None = Non
 
 
 def error_bars(svg: str) -> list[tuple[float, float]]:
-    """Return (left, right) of the error bars, from the top down."""
+    """Return (left, right) of the error bars, from top to bottom."""
     return [
         (float(left), float(right))
         for path in parse_svg(svg).iter(f"{SVG}path")
@@ -295,17 +295,17 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     assert "± and bars: clock uncertainty of a host." in " ".join(texts)
     (left, right), (lower, higher) = error_bars(svg)
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
-    # Around the first start of the rank, one F later a rank.
+    # A bar is centred on the first start of its rank, which is one F later for each rank.
     assert lower + higher > left + right
     assert error_bars(render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
-    # Machines of one hostname have clocks of their own.
+    # Two machines with the same hostname have separate clocks.
     local = render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000_000, host="localhost"), View())
     assert len(error_bars(local)) == 1
     assert "localhost GPU 1, clock ± 1.000 ms" in list_texts(local)
 
 
 def with_ratio(**changes: object) -> list[str]:
-    """Return the texts of a picture whose iteration has another ratio."""
+    """Return the texts of a picture after changes to the ratio of its iteration."""
     report = make_report(run_1f1b(2, 2))
     (iteration,) = report.iterations
     ratio = replace(iteration.ratios["schedule"], **changes)  # type: ignore[arg-type]  # by name
@@ -330,7 +330,7 @@ def test_copies_of_a_stage_share_a_row_if_asked() -> None:
 
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
-    """The marked row would show a rank that is as fast as all others, were it another replica."""
+    """In another replica, the marked row would show a rank that is not slow."""
     report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=4))
     texts = list_texts(render(report, View(rows="stage")))
 
@@ -354,7 +354,7 @@ def test_golden() -> None:
     assert render(small(), View()) == (GOLDEN / "small.svg").read_text(encoding="utf-8")
 
 
-# What is written
+# Texts
 
 
 LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}
@@ -498,7 +498,7 @@ def test_the_description_explains_numbers_only_if_boxes_have_some(microbatches: 
     assert ("the number in a box is its microbatch" in svg) == has_numbers
 
 
-#: Two pipelines, in which one rank is slow in the last iteration alone.
+#: Two pipelines; one rank is slow, but only in the last iteration.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
 )

@@ -1,4 +1,4 @@
-"""The table, CSV and JSON: nothing is cut, and every number says what it is."""
+"""The table, CSV and JSON contain all values, and each number has a label."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.drawn_reports import make_rank_iterations
 
 
 def section(text: str, title: str) -> list[str]:
-    """Return the lines of one section, below its title."""
+    """Return the lines of a section without its title."""
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(title))
     end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
@@ -31,7 +31,7 @@ def section(text: str, title: str) -> list[str]:
 
 
 def ratio_rows(text: str) -> tuple[str, list[str]]:
-    """Return the second line of the header of the bubble ratios, and their rows."""
+    """Return the second header line and the rows of the table of bubble ratios."""
     _, header, _, *rows = section(text, "Bubble ratios")
     return header, rows
 
@@ -39,7 +39,7 @@ def ratio_rows(text: str) -> tuple[str, list[str]]:
 def with_first(
     report: Report, ranks_of_report: tuple[Rank, ...] | None = None, **changes: Any
 ) -> Report:
-    """Return a report with other ranks, and another first iteration."""
+    """Return the report with other ranks, and with changes to its first iteration."""
     first, *rest = report.iterations
     iterations = make_iteration_records((replace(first, **changes), *rest))
     return replace(report, ranks=ranks_of_report or report.ranks, iterations=iterations)
@@ -109,7 +109,7 @@ def test_ratios_of_a_common_clock_have_an_interval(
 
 
 def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
-    """Return the report with profiles of these (host, offset_ns, drift_ppm, uncertainty_ns)."""
+    """Return the report with profiles given as (host, offset_ns, drift_ppm, uncertainty_ns)."""
     (profile,) = report.profiles
     return replace(
         report,
@@ -207,6 +207,6 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
     view = View(iterations=(0,), rows="stage")
     header, _, row, _ = section(render(changed, view), "Iteration 0")
 
-    # "#" is blank and "rank" two words in the row.
+    # In the row, the cell of "#" is empty and the cell of "rank" has two words.
     assert row.split()[header.split().index("ratio")] == "-"
     assert [r["pipeline"] for r in make_document(changed)["ranks"]] == [None] * 4

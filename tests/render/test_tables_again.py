@@ -1,4 +1,4 @@
-"""Tables that a report writes and that are analysed again: the same ratios and causes."""
+"""An analysis of a written table gives the ratios and causes of the original report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MORE = {
 
 
 def again(report: Report, folder: Path, kind: str) -> Report:
-    """Return the analysis of the table that a report writes."""
+    """Write the operations of a report to a table, and return the analysis of the table."""
     content = RENDERERS[kind].render(report, View())
     path = folder / f"operations.{kind}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
@@ -40,7 +40,7 @@ def again(report: Report, folder: Path, kind: str) -> Report:
 
 
 def numbers(report: Report) -> dict[str, Any]:
-    """Return all ratios, windows, and causes by rank and iteration."""
+    """Return all values that must survive, such as ratios, windows and causes."""
     return {
         "headline": report.headline,
         "ranks": [(rank.stage, rank.pipeline, rank.host) for rank in report.ranks],
@@ -65,7 +65,7 @@ def numbers(report: Report) -> dict[str, Any]:
 
 
 def together(meetings: list[int]) -> list[list[int]]:
-    """Return the rows of each meeting."""
+    """Return the rows of each meeting, sorted by the first row."""
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(meetings):
         if number >= 0:

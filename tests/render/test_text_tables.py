@@ -1,4 +1,4 @@
-"""Tables of a terminal: fitted to its width, no number cut."""
+"""Tables in a terminal fit its width, and no number is cut."""
 
 import pytest
 

@@ -65,11 +65,11 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
 
 
 def checked(report: Report, *, explained: bool = True) -> Loaded:
-    """Return the content of a report's trace, after checking what is true of every trace.
+    """Return the content of a report's trace after the checks that all traces must pass.
 
     Args:
         report: Any report.
-        explained: Whether the report explains its bubbles. Reports that tests assemble do not.
+        explained: Whether the report explains its bubbles. Reports assembled by tests do not.
     """
     trace = read_chrome(CHROME(report, View()))
     base_ns = trace.facts["base_ns"]
@@ -107,7 +107,7 @@ def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
 
 
 def numbers(operation: Slice) -> set[int]:
-    """Return the microbatches of an operation."""
+    """Return the one or two microbatches of an operation."""
     names = ("microbatch", "second_microbatch")
     return {operation.arguments[name] for name in names if name in operation.arguments}
 
@@ -146,7 +146,7 @@ def assert_operations(report: Report, trace: Loaded, base_ns: int) -> None:
 
 
 def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
-    """Bubbles add up to what the JSON says, by rank, iteration and cause."""
+    """Bubbles add up to the values in JSON for each rank, iteration and cause."""
     ratio = report.bubbles.ratio
     total_ns: Counter[tuple[int, int, str]] = Counter()
     for slice_ in trace.of("bubble"):
@@ -280,7 +280,7 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
     first = [own for own in forwards if not own.entering]
     stages = len({(own.process, own.arguments["chunk"]) for own in forwards})
 
-    # All but the first stage's take from the one before.
+    # Each forward after the first stage follows a forward of the previous stage.
     assert stages > len(trace.processes) - 1
     assert len(first) * stages == len(forwards)
 
@@ -295,7 +295,7 @@ def test_no_flow_goes_back_in_time() -> None:
     entered = {slice_.process for slice_ in trace.slices if slice_.entering}
     left = {own.process for own in trace.slices if own.leaving}
 
-    # What rank 1 takes seems to be given later; what it gives comes in time.
+    # Inputs of rank 1 would flow back in time; its outputs flow forward.
     assert 2 not in entered
     assert left >= {2, 3}
     assert trace.facts["base_ns"] < 0
@@ -374,7 +374,7 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
 
 
 def ratios(report: Report) -> list[tuple[str, float]]:
-    """Return the idle share of each rank, over the iterations."""
+    """Return (label, idle fraction over all iterations) of each rank."""
     ratio, ratio_of_label = report.bubbles.ratio, []
     for rank in report.ranks:
         accounts = [
@@ -389,7 +389,7 @@ def ratios(report: Report) -> list[tuple[str, float]]:
 
 
 def tables(trace: Loaded) -> sqlite3.Connection:
-    """Return a trace in the tables that the trace processor would make of it."""
+    """Return the tables that the trace processor would create from a trace."""
     database = sqlite3.connect(":memory:")
     database.executescript(
         """

@@ -1,6 +1,7 @@
-"""PDF and PNG: vectors and text, twice the pixels, the same bytes each time, nothing to a terminal.
+"""PDF contains vectors and text, PNG has twice the pixels, and both are reproducible.
 
-What a PDF holds is read out of its streams; how it looks is compared with the SVG by eye.
+The tests read the content of a PDF from its streams. Its appearance was compared with the SVG by
+eye. Neither format is written to a terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 
 
 def opened(pdf: bytes) -> bytes:
-    """Return a PDF with its compressed streams beside it."""
+    """Return a PDF followed by its decompressed streams."""
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
     parts = [pdf]
     for stream in streams:
@@ -47,7 +48,7 @@ def size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-# What they hold
+# Content
 
 
 def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_svg() -> None:

@@ -1,4 +1,4 @@
-"""What to do first, and which findings stand for others."""
+"""The first step of advice, and the findings that represent others."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_little_idle_time_between_iterations_is_told(between: float, expected:
     assert str(describe_first_steps(report)).startswith(expected)
 
 
-# Clocks that contradict each other, so that times between hosts tell nothing.
+# Clocks that contradict each other, so that times between hosts are meaningless.
 
 
 CLOCK_SET = Planting(
@@ -179,7 +179,7 @@ def test_clocks_that_contradict_by_utc_are_aligned(tmp_path: Path) -> None:
     assert str(describe_first_steps(aligned)).startswith("The schedule itself")
 
 
-# Reports of which no iteration is averaged.
+# Reports without averaged iterations.
 
 
 @pytest.mark.parametrize("run", [Planting(), Planting(stages=1), Planting(stray="idle")], ids=str)
@@ -256,7 +256,7 @@ def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
     sentence = str(describe_first_steps(report))
     (only_advice,) = report.advice
 
-    # Receives that wait from the iteration before on are no part of one, and all are equal.
+    # Receives that wait since the previous iteration do not count, so all iterations are equal.
     assert only_advice.saving_ratio == pytest.approx(0.5133, abs=1e-4)
     assert only_advice.error_ratio == pytest.approx(0, abs=1e-3)
     assert sentence.lower().count("launch fewer, larger kernels") == 1

@@ -1,4 +1,4 @@
-"""Comparing runs: by name, against the first, with what makes a difference doubtful."""
+"""Comparisons of runs with the first run, and notes on doubtful differences."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(
 
 
 def with_ratios_of(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
-    """Return the first run with the ratios of all, in the order of the runs."""
+    """Return the first run with the ratios of all runs, in the order of the runs."""
     runs = [own.saved for own in (first, *other_runs)]
     bubble_ratio = {name: own for run in runs for name, own in run.summary.bubble_ratio.items()}
     window_ns = {name: own for run in runs for name, own in run.summary.window_ns.items()}
@@ -103,7 +103,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return files[0], files[1]
 
 
-# Nothing, and ties
+# Missing values and ties
 
 
 def test_a_run_beside_itself_is_the_same() -> None:
@@ -148,7 +148,7 @@ def test_differences_are_those_to_the_first_run() -> None:
         ((34, 42), 4, "schedule windows as long; iterations 23.53 % longer (period)", ["b"]),
         ((42, 34), 4, "schedule windows as long; iterations 19.05 % shorter (period)", []),
         ((34, 34), 4, "the same; iterations as long", []),
-        # What is known once gives no test; the step does.
+        # A single value allows no test, so the step is compared.
         ((34, 42), 1, "the same; schedule windows as long; iterations 2.94 % shorter (step)", []),
     ],
 )
@@ -177,7 +177,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     with pytest.raises(InputError, match="is unknown, so they cannot be compared"):
         find_worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
-    # Nor is anything left to chance.
+    # Without a test, any difference counts.
     assert find_worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
     comparison = compare([run("a"), run("b", 0.2, n=1)])
     entry = make_document(comparison)["ratios"][0]["runs"][1]["difference"]
@@ -212,7 +212,7 @@ def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
-    """Where primary ratios differ, runs are compared by the longest window, in any order."""
+    """If primary ratios differ, runs in any order are compared by the longest common window."""
     parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
     schedule = run("a", window_ms=40.0, **parts)
     period = run("b", window_ms=60.0, name="period", **parts)
@@ -234,7 +234,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
         (16, 1.0, 57.0, "72.73 % longer, 13.64 % shorter per microbatch", []),
         (16, 1.0, 70.0, "112.12 % longer, 6.06 % longer per microbatch", ["b"]),
         (4, 1.0, 21.0, "36.36 % shorter, 27.27 % longer per microbatch", ["b"]),
-        # The same batch in smaller microbatches.
+        # The batch is the same, but its microbatches are smaller.
         (16, 0.5, 34.0, "iterations 3.03 % longer - ", ["b"]),
         (16, 0.6, 39.0, "in 8 microbatches 8.000 ms, in 16 9.600 ms (1.20x per token)", ["b"]),
         (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),
@@ -278,7 +278,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
     assert check.line == "ok: idle 25.00 % is at most 30 % (mean of 4 devices)"
 
 
-# What changed
+# Changes
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) ->
     )
 
 
-# What makes a difference doubtful
+# Doubtful differences
 
 
 def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
@@ -552,7 +552,7 @@ def test_what_cannot_be_compared_is_refused(
     assert no_report.read_text() == "mine"
 
 
-# Welch's test against scipy's own, and where there can be none.
+# Welch's test agrees with scipy, and is left out if it is undefined.
 
 
 VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_size=12)

@@ -1,4 +1,4 @@
-"""Advice that was followed: what was promised is held against what came of it."""
+"""Promises of advice are compared with the results in a later run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW = Job(rank={6: 1.5})
 PAUSING = Job(between=40.0)
 ONE_SCHEDULE = Job(schedule="gpipe", microbatches=4, noise=0.0)
 
-#: A job, what is changed, and of the first advice verdict and words.
+#: A job, its changes, and the expected verdict and words on the first advice.
 CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     "stages": (UNEVEN, {"even_stages": True}, "kept", "of stage 3 takes"),
     "nothing": (UNEVEN, {}, "not followed", "of stage 3 takes"),
@@ -112,7 +112,7 @@ def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
     simulate_job(ONE_SCHEDULE).written(tmp_path / "before.csv")
     earlier, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
     assert main(["analyze", path, "--what-if", "-o", earlier]) == 0
-    # Only the schedule that was advised keeps the promise.
+    # Only the advised schedule keeps the promise.
     for name, change, verdict in (
         ("zb-h1", "zb-h1, not interleaved-zb,", "not followed"),
         ("interleaved-zb", "interleaved-zb,", "kept"),
@@ -145,7 +145,8 @@ def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_start
 
 GAPS = Job(gaps=dict.fromkeys(range(8), 0.3), noise=0.002)
 
-#: A job, what is changed, and words on it: what advice names and the rest changed, or neither.
+#: A job, its changes, and the expected words. Either the advised change has side changes, or there
+#: is none.
 NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
     "the schedule alone": (GAPS, {"schedule": "zb-h1"}, "for 23.08 % of the time of operations"),
     "more gaps": (
@@ -212,7 +213,7 @@ def test_fewer_gaps_are_followed_advice(tmp_path: Path) -> None:
     assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
 
 
-#: Changes that follow no advice, on a job whose operations have gaps, and words of the verdict.
+#: Changes that do not follow the advice on a job with gaps in operations, and words of the verdict.
 NO_PROMISE: dict[str, tuple[dict[str, Any], str]] = {
     "a faster schedule": ({"schedule": "zb-h1"}, "23.08 % of the time of operations, as before; "),
     "a slower schedule": ({"schedule": "gpipe", "transfer": 2.0}, ", as before; "),
@@ -240,7 +241,7 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     )
     assert "Launch fewer, larger kernels inside operations" in sentence
     assert words in sentence
-    # A longer iteration still fails where a limit is given.
+    # A longer iteration still fails if a limit is given.
     is_longer = " longer" in sentence and "0.0" not in sentence.partition("iterations are ")[2]
     code = 3 if is_longer else 0
     assert ("; --baseline limits their length" in sentence) == is_longer

@@ -1,4 +1,4 @@
-"""The gate, and the reading of saved reports it stands on: verdicts, exit codes, bad files."""
+"""Verdicts and exit codes of the gate, and saved reports that are damaged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 
 
 
 def altered(saved: Path, folder: Path, *path: str | int, value: Any) -> str:
-    """Return the path of a copy of the report with one value exchanged."""
+    """Write a copy of the report with one value replaced, and return its path."""
     document = json.loads(saved.read_text())
     parent: Any = document
     for key in path[:-1]:
@@ -41,13 +41,13 @@ def altered(saved: Path, folder: Path, *path: str | int, value: Any) -> str:
     return str(file)
 
 
-#: Memory of operations, in bytes.
+#: Memory of operations in bytes.
 OPERATION = dict.fromkeys(
     ("virtual_stage", "n", "net_bytes", "above_bytes", "held_bytes", "kept_bytes"), 0
 )
 
 
-# Nothing, and ties
+# Missing values and ties
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_report_is_refused_in_a_sentence(
 
 
 def with_mean(mean: float | None, n: int = 3) -> RunSummary:
-    """Return a report with that mean of ``schedule``."""
+    """Return a report with the given mean of ``schedule``."""
     none = make_average(None, None, 0)
     std = 0.0 if n > 1 else None
     bubble = none if mean is None else make_average(mean, std, n)
@@ -161,7 +161,7 @@ def test_limits_of_another_form_are_refused(text: str) -> None:
 
 
 def test_what_is_limited_in_percent_is_printed_in_percent(saved: Path, cli: CommandLine) -> None:
-    """One without a name is that of the primary ratio."""
+    """A limit without a name applies to the primary ratio."""
     lines = [
         cli("gate", str(saved), "--max-bubble", most)[:2]
         for most in ("27%", "schedule=27.2727%", " 30 %", "schedule=0.3")
@@ -221,10 +221,10 @@ def test_times_and_baselines_are_limits_too(
     Path(names["better"]).write_text(json.dumps(document))
     arguments = [word.format(**names) for word in options]
 
-    # No period is known of the last one.
+    # The last iteration has no period.
     expected_lines = [f"{line} (mean of {3 - ('period' in line)} iterations)" for line in lines]
     assert cli("gate", str(saved), *arguments)[:2] == (code, "\n".join(expected_lines) + "\n")
-    # Profiles are checked as their report is, and JSON tells the same.
+    # Profiles give the same results as their report, also in JSON.
     document_of_gate = json.loads(cli("gate", str(FIXTURES / "1f1b"), *arguments, "--json", "-")[1])
     assert [check["text"] for check in document_of_gate["checks"]] == expected_lines
     assert document_of_gate["passed"] == (code == 0)
@@ -277,11 +277,11 @@ def test_damaged_reports_on_idle_time_are_to_be_written_by_idle(
     assert "; write one with bubbleviz idle -o report.json" in error
 
 
-# Doubts
+# Doubtful ratios
 
 
 def doubted(saved: Path, folder: Path, bounds: list[float] | None, **flags: bool) -> str:
-    """Return the path of a copy with these bounds of ``schedule`` and flags of an iteration."""
+    """Write a copy with other bounds of ``schedule`` and flags of an iteration."""
     document = json.loads(saved.read_text())
     document["summary"]["bubble_interval"]["schedule"] = bounds
     document["iterations"][1].update(flags)

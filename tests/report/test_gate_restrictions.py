@@ -1,4 +1,4 @@
-"""The gate on runs that restrict their ratios, each planted in a profile; and on edited reports."""
+"""The gate on runs and edited reports with restricted ratios."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOST = (
     "ON own.globalTid = call.globalTid AND call.start BETWEEN own.start AND own.end "
     f"WHERE own.text GLOB 'F[345].0.0' AND own.globalTid >> 24 {OF_DEVICE_1}"
 )
-#: What restricts a run: how it is edited, and its words.
+#: Restrictions of a run: statements that edit the profile, and the expected text.
 RESTRICTED = {
     "kernels-lost": (
         [f"DELETE FROM {KERNELS} WHERE rowid * 7 % 10 = 3"],
@@ -54,7 +54,7 @@ RESTRICTED = {
         "maybe incomplete: GPUs that computed as long as others ran no named operation",
     ),
 }
-#: Those that lack ranks or stages alone.
+#: Restrictions that only mean missing ranks or stages.
 PARTS = {"ranks-without-operations", "stages-without-gpu-work"}
 
 
@@ -88,14 +88,14 @@ def test_a_restricted_ratio_fails_and_every_output_says_why(
     exit_code, line = _gated(cli, report)
     assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line
-    # Only missing ranks and stages may be allowed.
+    # Only missing ranks and stages can be allowed by an option.
     allowed, line = _gated(cli, report, "--allow-incomplete")
     assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
 
 
 @pytest.fixture
 def complete_report(saved: Path) -> dict[str, Any]:
-    """Return the report of the 1F1B example, which passes."""
+    """Return the document of the 1F1B example, which passes the gate."""
     document: dict[str, Any] = json.loads(saved.read_text())
     assert document["restrictions"] == []
     return document

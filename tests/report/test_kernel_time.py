@@ -1,4 +1,4 @@
-"""Kernel time: runs that lose more inside operations, or beside them, than in bubbles."""
+"""Kernel time in runs that lose more time inside or outside operations than in bubbles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.places import FIXTURES
 from tests.support.planted_runs import analyze_planting
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
-#: Nine tenths of an operation are gaps between its kernels.
+#: Gaps between kernels fill 90 % of each operation.
 GAPPED: dict[str, Any] = {**BASE, "kernels": 10, "kernel_gap_ns": 100_000}
 
 
@@ -122,15 +122,15 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
 
 
 def _shortened(folder: Path, source: str, condition: str = "1") -> Report:
-    """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
+    """Shorten the kernels selected by an SQL condition to a twentieth, and analyse the fixture."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
         edit_database(folder / path.name, f"{shorter} WHERE {condition}", source=path)
     return bubbleviz.analyze(folder)
 
 
-#: Selects the kernels that do not communicate. Receives that are shortened, too, end before their
-#: input is there, which zb-v shows.
+#: SQL condition for kernels that do not communicate. Shortened receives would end before their
+#: input arrives, which zb-v shows.
 COMPUTE = "demangledName NOT IN (SELECT id FROM StringIds WHERE lower(value) LIKE '%nccl%')"
 
 
@@ -188,7 +188,7 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
 
 
 def _losing(folder: Path, lost_every_n: int) -> Report:
-    """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
+    """Return the report of a run that lost every n-th CUDA call, or none if n is 0."""
     plant(Planting(iterations=3), folder)
     is_lost = f"{lost_every_n} > 0 AND rowid % max({lost_every_n}, 1) = 0"
     edit_database(

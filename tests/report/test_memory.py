@@ -1,4 +1,4 @@
-"""Memory in bytes: of planted operations by stage, as reports write and read it."""
+"""Memory of planted operations in bytes by stage, also in saved reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.torch_traces import write_traces
 
 MB = 1_000_000
 BASE = Planting(stages=2, microbatches=4, devices="zero")
-#: By rank; the output of the last stage is freed by its own backward, and so is an activation.
+#: Allocations of each rank. The last stage frees its output like an activation, in its backward.
 TRUTH = (
     Allocations(held=50 * MB, kept=20 * MB, output=3 * MB, temporary=8 * MB, resident=400 * MB),
     Allocations(held=70 * MB, kept=10 * MB, temporary=2 * MB, resident=900 * MB),
@@ -40,7 +40,7 @@ TRUTH = (
 
 
 def planted(planting: Planting, folder: Path, layers: tuple[int, ...] = ()) -> list[str]:
-    """Return traces, one a rank, with planted allocations."""
+    """Write one trace per rank with planted allocations, and return the paths."""
     plant(planting, folder / "nsys")
     traces = write_traces(folder / "nsys" / "node0.sqlite", folder)
     for trace, truth in zip(traces, TRUTH, strict=True):
@@ -85,7 +85,7 @@ def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
 
     for peak, truth, max_microbatches in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
         assert peak.resident_bytes == truth.resident
-        # Stage 0 of 1F1B holds two microbatches; an output waits until the next operation ends.
+        # Stage 0 of 1F1B stores two microbatches; an output is freed when the next operation ends.
         activations = max_microbatches * (truth.held + truth.kept)
         assert activations + truth.resident <= peak.peak_bytes
         assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
@@ -115,7 +115,7 @@ def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
     assert report.what_if is not None
     rows = {row.schedule: row for row in report.what_if.rows}
 
-    # GPipe holds four microbatches on each stage, 1F1B two and one.
+    # GPipe stores four microbatches on each stage; 1F1B stores two and one.
     assert rows["gpipe"].peak_bytes == pytest.approx(902e6 + 4 * 80e6, rel=0.01)
     assert rows["1f1b"].peak_bytes == pytest.approx(902e6 + 80e6, rel=0.01)
     assert rows["measured"].peak_bytes == pytest.approx(rows["gpipe"].peak_bytes, rel=0.01)
@@ -130,7 +130,7 @@ def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
 def test_the_picture_and_the_advice_choose_the_same_schedule(
     limit: str | None, tmp_path: Path
 ) -> None:
-    """GPipe holds all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
+    """GPipe stores all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
     traces = planted(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
     advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
@@ -197,7 +197,7 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
     model = measure_model(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 
-    # What the operation allocates by itself lies in the range of its first layer.
+    # Allocations of the operation itself are inside the range of its first layer.
     layer_bytes = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
     assert model.layers.activation == pytest.approx(layer_bytes)
     assert model.in_bytes
@@ -212,7 +212,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert main(["analyze", *traces, "--memory", "--json", file]) == 0
     for run in ([file], traces):
         plan = cli.json("plan", *run, "--memory-limit", "1GB", "--json", "-")
-        # Stage 1 always holds 902 MB, and 80 MB per microbatch.
+        # Stage 1 needs 902 MB at all times, and 80 MB per microbatch.
         assert plan["workload"]["memory_in_bytes"]
         stage_bytes = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
         assert stage_bytes == [70e6, 80e6]
@@ -223,7 +223,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
 
 
 def with_memory_table(export: Path, traces: list[str]) -> None:
-    """Write the memory events of traces into the export that they were made of."""
+    """Write the memory events of traces into the export from which the traces were made."""
     rows = []
     for trace in traces:
         document = json.loads(gzip.decompress(Path(trace).read_bytes()))
@@ -261,7 +261,7 @@ def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
         assert (nsys_kind.held_bytes, nsys_kind.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
         assert (nsys_kind.net_bytes, nsys_kind.above_bytes) == (kind.net_bytes, kind.above_bytes)
     assert report.memory is not None
-    # nsys knows nothing of what was there before.
+    # nsys does not record allocations from before the capture.
     assert [peak.resident_bytes for peak in report.memory.ranks] == [0, 0]
     directory = write_columnar(export, tmp_path)
     assert bubbleviz.analyze(directory, memory=True).memory == report.memory

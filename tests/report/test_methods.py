@@ -1,4 +1,4 @@
-"""The methods sentence: what it names, and what it says where something is not known."""
+"""The methods sentence, also for unknown values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
     sentence = write_methods(replace(report, headline=name))
 
     assert f"'{name}', that is 1 - sum of " in sentence
-    # Of three iterations, two periods.
+    # Three iterations have two periods.
     two = report.summary.bubble_ratio[name].pair is not None
     assert sentence.count("; ") == (0 if two else 1), "of the confidence interval alone"
     assert ("in two iterations)" in sentence) == two

@@ -11,7 +11,7 @@ from bubbleviz.model.texts import format_count
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 
-#: A lone 1, and a plural behind it; "1 of 2 ranks" and decimals are none.
+#: Pattern of a count of 1 and a plural noun; "1 of 2 ranks" and decimals do not match.
 PLURAL = re.compile(
     r"(?<![\d.,:/-])1 (?:(?:more|other|training|pipeline|model|CUDA API|Nsight Systems) )?"
     r"(stages|ranks|kernels|microbatches|iterations|operations|devices|GPUs|hosts|profiles|chunks"
@@ -46,5 +46,5 @@ def test_one_of_a_thing_is_no_plural(run: Planting, tmp_path: Path, cli: Command
     texts = [text for _, *printed in outcomes for text in printed]
     texts += [file.read_text(encoding="utf-8") for file in outputs.values()]
     for text in texts:
-        # Cells of a table, two blanks apart, are no sentence.
+        # Two blanks separate cells of a table, which are not sentences.
         assert PLURAL.findall(re.sub(r"<[^>]*>", "  ", text)) == []

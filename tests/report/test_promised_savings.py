@@ -23,8 +23,8 @@ def write_gpipe_table(path: Path, spacing_ns: int) -> Path:
     """Write a GPipe run of two stages in which an operation starts every ``spacing_ns``.
 
     Args:
-        path: Of the CSV file.
-        spacing_ns: From one forward or backward of a stage to the next.
+        path: Path of the CSV file.
+        spacing_ns: Time between the starts of consecutive operations of a stage.
     """
     step_ns = WORK_NS + TRANSFER_NS
     last_backward_ns = 4 * spacing_ns + step_ns

@@ -1,4 +1,4 @@
-"""What is asked of reports in Python works as it is typed first."""
+"""The Python API accepts the obvious spelling of common questions about reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.places import FIXTURES
 
 @cache
 def example(**options: Any) -> bubbleviz.Report:
-    """Return the report of the 1F1B example, one for all tests that ask for it."""
+    """Return the report of the 1F1B example, cached for all tests."""
     return bubbleviz.analyze(FIXTURES / "1f1b", **options)
 
 
@@ -150,14 +150,14 @@ def test_wrong_arguments_end_in_a_sentence_on_python(
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
 
 
-#: What is public, and what its annotations mention, each with the module that has it.
+#: Public names and names in their annotations, each with its module.
 NAMED = dict.fromkeys({*bubbleviz.__all__} - {"__version__"}, "bubbleviz")
 NAMED |= {name: home for own in bubbleviz._ANNOTATION_TYPES.values() for name, home in own.items()}
 
 
 @pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))
 def test_annotations_of_what_is_public_are_types(name: str, home: str) -> None:
-    # In a process of its own, where nothing else has loaded what they name.
+    # A separate process has not loaded the modules that the annotations name.
     script = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
 
     run([sys.executable, "-c", script], check=True)
@@ -232,7 +232,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
         assert repr(repeated) == repr(bubbleviz.simulate("1f1b", 4, 8))
         halved = bubbleviz.simulate("zb-h1", report=source, tf=0.5, tw=[0.5, 0.5, 0.5, 1.0])
         assert halved.cost_ms < bubbleviz.simulate("zb-h1", report=source).cost_ms
-    # Virtual stages take what they took in the run, as on the command line.
+    # Virtual stages keep their measured times, as on the command line.
     uneven = bubbleviz.simulate(report=bubbleviz.analyze(FIXTURES / "zb-v"))
     assert "25.804 ms" in repr(uneven)
     doubted = json.loads(saved.read_text())
@@ -256,7 +256,7 @@ def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> No
 
 
 class Tracker:
-    """Takes metrics as W&B's run, MLflow's module and PyTorch's SummaryWriter do."""
+    """Accepts metrics like a W&B run, the MLflow module and PyTorch's SummaryWriter."""
 
     def __init__(self) -> None:
         self.logged: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Ranks are named by their number in the job, wherever they stand in pipeline order."""
+"""Ranks are named by their number in the job, independent of pipeline order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.pipeline_jobs import Job, simulate_job
 
-#: The job's rank of each place in pipeline order: stages of a replica do not follow each other.
+#: Rank in the job for each position in pipeline order; stages of a replica are not consecutive.
 SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
@@ -41,9 +41,9 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
     assert document["ranks"][index]["index"] == 3
     assert "Find out why rank 6 is slow" in " ".join(screen.split())
     assert "Find out why rank 6 is slow" in files["md"].read_text(encoding="utf-8")
-    # No rank is told by another number than its own: rank 3 is never the slow one.
+    # Positions are never printed as ranks: rank 3 is not the slow rank.
     assert not re.search(r"rank 3[^\n]{0,40}(slow|points)", screen)
-    # In Python, too: rank 3 of pictures and advice is another than the place 3 of columns.
+    # In Python, pictures and advice also use ranks of the job; columns use positions.
     report = bubbleviz.analyze(table)
     (slow,) = {row.global_rank for row in report.operations if row.rank == index}
     assert report.advice[0].rank_numbers == (slow,) == (6,)
@@ -57,7 +57,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
         len({re.sub(r"<desc>.*?</desc>|<metadata>.*?</metadata>", "", svg) for svg in pictures})
         == 1
     )
-    # What is written is read with the same numbers, and pictures take them.
+    # Written tables keep the numbers, and options select by them.
     table_path = str(tmp_path / "again.csv")
     cli.printed("analyze", table, "--csv", table_path)
     screen = cli.printed("analyze", table_path, "--ranks", "6", "-v", "ranks,advice")
@@ -67,7 +67,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
 
 @pytest.mark.parametrize("is_always_slow", [True, False])
 def test_a_rank_has_the_score_of_how_slow_it_is(is_always_slow: bool, tmp_path: Path) -> None:
-    """From its last iteration on a rank is half as fast: against its like in the mean of all."""
+    """A rank is half as fast in all iterations, or only in the last one."""
     slow: dict[str, Any] = {
         "slow_rank": 5,
         "slow_rank_factor": 2.0,

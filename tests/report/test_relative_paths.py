@@ -1,4 +1,4 @@
-"""Published outputs name files relative to where the command ran, and count in words."""
+"""Published outputs name files relative to the directory in which the command ran."""
 
 from __future__ import annotations
 

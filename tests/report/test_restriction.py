@@ -1,4 +1,4 @@
-"""Ratios of less than a whole pipeline: every output says so, and none advises from them."""
+"""All outputs mark ratios of incomplete pipelines, and give no advice based on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.torch_traces import set_world_size, write_traces
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
 NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
-#: Profiles of fixtures that lack stages of their pipelines.
+#: Profiles of fixtures in which some stages of the pipeline are missing.
 PARTIAL = {
     "both ends of a V": ["zb-v/rank0.sqlite"],
     "a stage of a V": ["zb-v/rank1.sqlite"],
@@ -43,7 +43,7 @@ PARTIAL = {
 
 
 def first_of(report: Report) -> str | None:
-    """Return the words of the restriction that weighs most."""
+    """Return the text of the first restriction, or None if there is none."""
     return next((restriction.text for restriction in report.restrictions), None)
 
 
@@ -95,7 +95,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
 
 
 def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
-    """Return the report on a rank with F, B and ranges of these names, which may hold no kernel."""
+    """Return the report of one rank with F, B and the given transfers, with or without kernels."""
     rows = ExportRows()
     for iteration in range(3):
         for number, name in enumerate(("F0.0.0", *transfers, "B0.0.0", "Optimizer")):
@@ -114,7 +114,7 @@ def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
         (("RECV_BACKWARD.0.0.0",), True),
         (("SEND_FORWARD.0.0.0", "SEND_BACKWARD.0.0.0"), True),
         ((), False),
-        # Ranges without a transfer show no other stage.
+        # A range without a transfer is no evidence of another stage.
         (("SEND_FORWARD.0.0.0",), False),
     ],
 )
@@ -127,7 +127,7 @@ def test_transfers_of_a_rank_alone_show_other_stages(
 
 
 def _traces(folder: Path, world: int) -> list[Path]:
-    """Return the traces of one stage, whose rank 0 is in a world of that size."""
+    """Write traces of one stage with the given world size, and return their paths."""
     plant(Planting(stages=1, files="rank"), folder / "exports")
     exports = sorted((folder / "exports").glob("*.sqlite"))
     traces = [trace for export in exports for trace in write_traces(export, folder)]
@@ -163,7 +163,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
 
 
 def test_stages_that_may_be_missing_are_marked_and_come_first(tmp_path: Path) -> None:
-    # Numbers in names of files would tell which is missing.
+    # Numbers in file names would identify the missing rank.
     paths = [tmp_path / f"{'abcd'[rank]}.sqlite" for rank in (0, 1, 3)]
     for path, rank in zip(paths, (0, 1, 3), strict=True):
         path.symlink_to(FIXTURES / f"zb-v/rank{rank}.sqlite")
@@ -184,7 +184,7 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 def _without_kernels(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
-    """Return the 1F1B example without the rows of these ranks in a table."""
+    """Write the 1F1B example without the given ranks' rows of a table, and return its path."""
     column = "globalPid" if table == KERNELS else "globalTid"
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
@@ -200,7 +200,7 @@ def _without_kernels(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_without_kernels(tmp_path, rank, table=table))
 
-    # Transfers of the first and last stage that are left show that there are others.
+    # Remaining transfers of the first and last stage are evidence of missing stages.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
     words = list_restriction_texts(report)
     numbering_note = [] if rank else ["stages are counted from the first that has a profile"]
@@ -257,7 +257,7 @@ def test_a_helper_that_names_one_forward_is_no_stage(
 
 @pytest.fixture(name="report")
 def one_stage(tmp_path: Path) -> Report:
-    """Return the report on one rank without transfers that is idle between forward and backward."""
+    """Return the report of one rank without transfers, idle between forward and backward."""
     kernels = [K(0, 40, 1), K(80, 140, 2), K(200, 240, 3), K(280, 340, 4)]
     calls = [C(1, 2, 1), C(71, 72, 2), C(201, 202, 3), C(271, 272, 4)]
     ranges = [

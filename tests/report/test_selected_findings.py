@@ -1,4 +1,4 @@
-"""Which findings of one family stand for the others."""
+"""The selection of findings that represent others of their family."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bubbleviz.report.advice import select_findings
 
 
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
-    """Return the finding that hosts of some ranks launch late."""
+    """Return a finding of late launches on the hosts of some ranks."""
     fault = Fault("launch", name, ranks=ranks)
     return Finding((fault,), 1000 * saving, 1000.0, 1, None)
 
 
 def names(*findings: Finding) -> list[str]:
-    """Return the names of the faults that are worth a sentence."""
+    """Return the names of the faults in the selected findings."""
     selected = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
     return [finding.faults[0].name for finding in selected]
 

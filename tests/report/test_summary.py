@@ -1,4 +1,4 @@
-"""Summaries of reports: their JSON, read again, is equal to them, and fits the JSON Schema."""
+"""Summaries of reports survive a round trip through JSON, which fits the JSON Schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.places import FIXTURES
 
 
 def read_again(report: bubbleviz.Report) -> tuple[RunSummary, RunSummary]:
-    """Return the summary of a report, and the same read from its JSON."""
+    """Return the summary of a report, and the summary read from its JSON."""
     summary = summarize(report)
     text = format_json(to_values(summary))
     return summary, msgspec_json.decode(text, type=RunSummary)
@@ -53,7 +53,7 @@ def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("model", SCHEMA_FILES, ids=lambda model: model.__name__)
 def test_json_schema_of_the_package_is_that_of_the_model(model: type[Struct]) -> None:
-    """If it is not, run ``python -m scripts.json_schema``."""
+    """To update the schema, run ``python -m scripts.json_schema``."""
     assert SCHEMA_FILES[model].read_text(encoding="utf-8") == schema_text(model)
 
 
