@@ -1,8 +1,8 @@
-"""Idle time in pieces with a cause each, and the functions that cut it at evidence.
+"""A table of idle time, split into pieces with one cause each, and the functions that split it.
 
-``analyze`` and ``idle`` mean different things by busy: ``analyze`` the compute operations of a
-rank, ``idle`` all work of a GPU. Both find the gaps between busy times, cut each gap where the
-waits before its next work ended, and then cut it again at evidence that takes precedence::
+Busy time is defined differently by the two commands: the compute operations of a rank in
+``analyze``, all work of a GPU in ``idle``. Both find the gaps between busy times, split each gap at
+the ends of the waits before its next work, and split it again at evidence that takes precedence::
 
     busy      ███│                   gap                   │███
     waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
@@ -26,10 +26,10 @@ from bubbleviz.model.intervals import Intervals
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IdleIntervals(Table):
-    """Idle time in pieces, in order of (rank, start).
+    """Pieces of idle time, sorted by (rank, start).
 
-    Pieces of one idle interval have the same ``interval``. Work is an operation in ``analyze``, and
-    a kernel or copy in ``idle``.
+    The pieces of an idle interval share its number. Work means an operation in ``analyze``, and a
+    kernel or copy in ``idle``.
 
     Attributes:
         rank: Index of the idle rank.
@@ -40,14 +40,15 @@ class IdleIntervals(Table):
         interval: Number of the idle interval within the rank.
         before: Row of the work that ended last before the idle interval, or -1 if there is none.
         after: Row of the first work after the idle interval, or -1 if there is none.
-        peer_operation: Row of the operation before which the last member entered the collective
-            that the rank waits in, or of the transfer that the input is queued behind, or -1.
-        collective: Kind of the collective that the rank is in, or -1.
-        activity: Number of the activity of the host, or -1 if the piece has a cause instead.
-        host_call: The call that the host was in, or -1 if unknown: in ``analyze`` a row of the
-            operations' names, in ``idle`` a row of the host's events.
-        host_range: Row of the operations' names: the innermost range that the host was in, or -1 if
-            unknown.
+        peer_operation: Row of the operation that the rank waits for: the last operation that the
+            last member of a collective started before it entered, or the transfer ahead in the
+            queue. -1 if there is neither.
+        collective: Kind of the collective that the rank is in, or -1 if it is in none.
+        activity: Number of the host's activity, or -1 if the piece has a cause instead.
+        host_call: The call that the host was in, or -1 if unknown. It is a row of the operations'
+            names in ``analyze``, and a row of the host's events in ``idle``.
+        host_range: The innermost range that the host was in, as a row of the operations' names, or
+            -1 if unknown.
         unrecorded: 1 if the rank may have run work that was not recorded, else 0.
     """
 
@@ -71,15 +72,16 @@ IdleT = TypeVar("IdleT", bound=IdleIntervals)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BusyTimes(Table):
-    """Times in which work keeps ranks busy, in order of their start.
+    """Times in which work keeps ranks busy, sorted by start.
 
-    ``analyze`` passes the operations that compute, ``idle`` all kernels and copies.
+    The work is the compute operations in ``analyze``, and all kernels and copies in ``idle``. If
+    there are several ranks, their times are packed into one line.
 
     Attributes:
         rank: Index of the rank.
         row: Row of the work.
-        start_ns: Start, on a line if there are several ranks.
-        end_ns: End.
+        start_ns: Start of the work.
+        end_ns: End of the work.
     """
 
     rank: Ints
@@ -88,7 +90,7 @@ class BusyTimes(Table):
     end_ns: Ints
 
     def sort_by_start(self) -> BusyTimes:
-        """Return the times in order of their start."""
+        """Return the table sorted by start."""
         is_sorted = (self.start_ns[1:] >= self.start_ns[:-1]).all()
         return self if is_sorted else self.take(sort_rows(self.start_ns))
 
@@ -109,12 +111,12 @@ class BusyTimes(Table):
 
         Args:
             rank: Rank of each gap, ascending.
-            gaps: Times in which no work of the rank runs, in order.
+            gaps: Intervals in which no work of the rank runs, ascending.
 
         Returns:
-            One row per gap. ``last_work`` is the work that ended last before it; if several ended
-            together, the last one. ``next_work`` is the first work that starts after it; if several
-            start together, the first one.
+            One row per gap. ``before`` is the work that ended last before the gap; at equal ends,
+            the last row wins. ``after`` is the work that starts first after the gap; at equal
+            starts, the first row wins.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
@@ -140,20 +142,20 @@ class BusyTimes(Table):
         )
 
     def _get_rows(self, rank: Ints, place: Ints) -> Ints:
-        """Return the row of the work in each place, or -1 if it is not of the given rank."""
+        """Return the row of the work at each position, or -1 if another rank ran it."""
         owner, row = np.append(self.rank, NONE), np.append(self.row, NONE)
         return np.where(owner[place] == rank, row[place], NONE).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Wait:
-    """One kind of wait of idle intervals, one row per interval.
+    """One kind of wait, with one row per idle interval.
 
     Attributes:
         until_ns: End of the wait, or :data:`~bubbleviz.align.arrivals.NEVER` if there is none.
-        cause: Cause of the idle time until then, or -1.
-        activity: Activity of the host until then, or -1.
-        peer_operation: Operation of another rank that is waited for, or -1.
+        cause: Cause of the idle time during the wait, or -1 if it has an activity instead.
+        activity: Activity of the host during the wait, or -1 if it has a cause instead.
+        peer_operation: Operation of another rank that the rank waits for, or -1 if unknown.
     """
 
     until_ns: Ints
@@ -169,7 +171,7 @@ class Wait:
         activity: Ints | int = NONE,
         peer_operation: Ints | int = NONE,
     ) -> Wait:
-        """Build a wait. A single cause, activity or operation applies to all intervals."""
+        """Build a wait. A scalar cause, activity or operation applies to all intervals."""
         count = len(until_ns)
         return Wait(
             until_ns, *(_fill_column(own, count) for own in (cause, activity, peer_operation))
@@ -181,21 +183,21 @@ def _fill_column(value: Ints | int, count: int) -> Ints:
 
 
 def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
-    """Cut idle intervals where the waits before their next work ended.
+    """Split idle intervals at the ends of the waits before their next work.
 
-    Each wait begins where the one before it ended. It takes no time if its own end is earlier, as
-    for wait 2::
+    Each wait begins at the end of the previous one. If it would end before it begins, it takes no
+    time, like wait 2::
 
         gap         ├──────────────────────────────────┤
         until_ns            0     2    1
         pieces      ├─ 0 ──┤├─── 1 ───┤├───── rest ────┤
 
     Args:
-        gaps: Idle intervals, one row each.
+        gaps: Idle intervals, one row per interval.
         waits: The waits in order of precedence. The last one takes the rest of each interval.
 
     Returns:
-        The pieces; empty pieces are left out.
+        The non-empty pieces.
     """
     *limited, rest = waits
     limited = [wait for wait in limited if not _is_absent(wait)]
@@ -216,15 +218,15 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
 
 def _is_absent(wait: Wait) -> bool:
-    """Return whether a wait is absent from all intervals."""
+    """Return whether no idle interval has this wait."""
     return bool((wait.until_ns == np.iinfo(np.int64).min).all())
 
 
 def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
-    """Return the value of each piece.
+    """Look up the value of each piece.
 
     Args:
-        columns: For each part, the value of each gap.
+        columns: One column per part, with one value per gap.
         gap: Gap of each piece.
         part: Part of each piece.
     """
@@ -240,11 +242,11 @@ def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
 
 
 def split_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
-    """Cut idle time of one rank, or of ranks on one line, at the given times.
+    """Split idle time of one rank, or of ranks packed into one line, at the given times.
 
     Args:
-        idle: Idle time, in order of time.
-        times_ns: The times, in any order.
+        idle: Idle time, sorted by time.
+        times_ns: Arrays of times, in any order.
     """
     row, start_ns, end_ns = intervals.split_at(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
     return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
@@ -258,14 +260,14 @@ def mark_inside(
     activity: int = NONE,
     unrecorded: int = 0,
 ) -> IdleT:
-    """Give the idle time inside the given intervals another cause or activity.
+    """Replace the cause or activity of the idle time inside the given intervals.
 
     Args:
-        idle: Idle time of one rank, or of ranks on one line, in order of time.
+        idle: Idle time of one rank, or of ranks packed into one line, sorted by time.
         evidence: The intervals, in any order.
-        cause: Cause of the idle time in them, or -1.
-        activity: Activity in them, or -1.
-        unrecorded: 1 if the rank may have run work in them that was not recorded, else 0.
+        cause: New cause of the idle time inside, or -1 if it gets an activity instead.
+        activity: New activity, or -1 if it gets a cause instead.
+        unrecorded: 1 if the rank may have run work there that was not recorded, else 0.
     """
     if len(idle) == 0 or len(evidence[0]) == 0:
         return idle
@@ -281,18 +283,18 @@ def mark_inside(
 
 
 def _replace_marked(column: Ints, is_exchanged: Bools, value: int) -> Ints:
-    """Return a column with another value in the marked rows."""
+    """Return a column with the marked rows set to a value."""
     if is_constant(column) and column[0] == value:
         return column
     return np.where(is_exchanged, value, column)
 
 
 def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
-    """Merge adjacent pieces that agree in the given columns.
+    """Merge pieces that directly follow each other and are equal in the given columns.
 
     Args:
-        idle: Idle time, in order of (rank, start).
-        columns: Names of the columns. Other columns are copied from the first merged piece.
+        idle: Idle time, sorted by (rank, start).
+        columns: Names of the columns to compare. Other columns are copied from the first piece.
     """
     continues = idle.start_ns[1:] == idle.end_ns[:-1]
     for name in columns:

@@ -1,16 +1,16 @@
-"""Slowness: how slow ranks are, compared with their peers, which do the same work.
+"""Measure how slow ranks are, compared with their peers, which do the same work.
 
-Outputs pick columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts of a run with
-many ranks compare other times, with the norms that are defined here. There are two norms. The
-median of all peers is the norm for display: one slow rank of three or more does not move it, so the
-others are at 1. The median of the *other* peers is the norm for diagnosis, which splits a time into
-effects: no rank is compared with itself, but one slow rank of three makes the others look fast::
+Outputs show columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare other
+times with the two norms that are defined here. The median of all peers is the norm for display: one
+slow rank of three or more does not change it, so the other ranks are at 1. The median of the
+*other* peers is the norm for the diagnosis, which splits a time into effects: no rank is compared
+with itself, but one slow rank of three makes the other two look fast::
 
     times             1.0   1.0   1.3
     of the median     1.0   1.0   1.3
     of the others     0.87  0.87  1.3
 
-Of two ranks, only the other one is a norm.
+If there are only two ranks, each one is compared with the other.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from bubbleviz.model.operations import Rank
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Slowness:
-    """How slow each rank is, one row per rank.
+    """Scores and slowdown of each rank, one row per rank.
 
-    The scores follow NVIDIA's resiliency extension (straggler detection, usage guide), over
-    all kernels of F, B, W, BW, R and FB together. They range from 0 to 1 (0.5 is twice as slow),
-    and are NaN for a rank that ran no kernels.
+    The scores are defined as in NVIDIA's resiliency extension (straggler detection, usage guide),
+    over all kernels of F, B, W, BW, R and FB together. They range from 0 to 1 (0.5 is twice as
+    slow), and are NaN for a rank that ran no kernels.
 
     Attributes:
-        relative_score: Kernel time per iteration of the fastest peer divided by the rank's.
-        individual_score: Kernel time of the rank's fastest iteration divided by its last one's.
-        replay: Returns the slowdown S of each rank, by index; see :func:`rank_slowdowns`.
+        relative_score: Mean kernel time per iteration of the fastest peer, divided by the mean
+            kernel time of the rank.
+        individual_score: Kernel time of the rank's fastest iteration, divided by the kernel time of
+            its last iteration.
+        replay: Function that returns the slowdown S of ranks, keyed by rank index; see
+            :func:`rank_slowdowns`.
     """
 
     relative_score: Floats
@@ -49,7 +52,7 @@ class Slowness:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """S: how many times longer iterations take because of the rank, or NaN if it is unknown.
+        """Slowdown S: how many times longer iterations take due to the rank, or NaN if unknown.
 
         The iterations are replayed on first access, which takes seconds for a million operations.
         """
@@ -68,8 +71,8 @@ def measure_slowness(
 
     Args:
         ranks: The ranks, by index.
-        iterations: All iterations.
-        replay: Returns the slowdown S of each rank, by index.
+        iterations: All iterations; only averaged ones are measured.
+        replay: Function that returns the slowdown S of ranks, keyed by rank index.
     """
     kernel_ns = np.full((len(iterations), len(ranks)), np.nan)
     for iteration in iterations:
@@ -92,12 +95,14 @@ def measure_slowness(
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
-    """Return the time that each row would take at the speed of the fastest, over its own time.
+    """Return the time that each row would take at the best speed, divided by its measured time.
+
+    The best speed is the shortest time of each group.
 
     Args:
-        row: Row of each time; the times of a row are added up.
-        group: Group of times for the same work.
-        time_ns: The times, above 0.
+        row: Row of each time. The times of a row are added up.
+        group: Group of each time. The times of a group are for the same work.
+        time_ns: The times, all positive.
         rows: Number of rows.
 
     Returns:
@@ -119,21 +124,21 @@ def rank_slowdowns(
     by_stage: Mapping[int, float],
     by_replica: Mapping[int, float],
 ) -> dict[int, float]:
-    """Return the slowdown S of each rank: the smaller of its stage's and its replica's.
+    """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
 
-    This is the S of a worker of Lin et al. (arXiv 2505.05713), which needs one replay per stage and
-    replica instead of one per rank.
+    Lin et al. (arXiv 2505.05713) define S of a worker like this. It needs one replay per stage and
+    one per replica instead of one per rank.
 
     Args:
         ranks: Indices of the ranks.
-        stage: Stage of each.
-        replica: Replica of each.
-        by_stage: S by stage.
-        by_replica: S by replica.
+        stage: Stage of each rank.
+        replica: Replica of each rank.
+        by_stage: S keyed by stage.
+        by_replica: S keyed by replica.
 
     Returns:
-        S by rank. A rank whose stage or replica is unknown has the other's S, and a rank with
-        neither has none.
+        S keyed by rank index. If only the stage or only the replica is known, its S is used. Ranks
+        without either are left out.
     """
     slowdowns = {}
     for rank, of_stage, of_replica in zip(
@@ -146,20 +151,20 @@ def rank_slowdowns(
 
 
 def group_by_stage(stages: Sequence[int | None]) -> Ints:
-    """Return the group of each rank: the ranks of its stage, or all of an unknown stage."""
+    """Return the group number of each rank. Ranks of the same or of unknown stage share a group."""
     stage_numbers = np.array([NONE if stage is None else stage for stage in stages], np.int64)
     return group_rows(stage_numbers).of_row
 
 
 def group_peers(stages: Sequence[int | None]) -> Ints:
-    """Return the group of each rank: its stage, or all ranks if a stage has only one of them."""
+    """Return the group number of each rank: its stage, or 0 for all if any stage has one rank."""
     groups = group_by_stage(stages)
     is_alone = (np.bincount(groups) == 1).any()
     return np.zeros_like(groups) if is_alone else groups
 
 
 def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of its group, without NaN; NaN if there is none.
+    """Return for each value the median of its group. NaNs are ignored; a group of NaNs has NaN.
 
     Args:
         group: Group of each value, from 0.
@@ -181,8 +186,8 @@ def compute_median_of_stage(
     Args:
         stages: Stage of each rank, or None if it is unknown.
         values: One value per rank; NaNs are ignored.
-        is_pipeline: Whether ranks of unknown stage may do different work, and so have no median.
-            Otherwise their median is over all of them.
+        is_pipeline: Whether ranks of unknown stage may do different work, so that their median is
+            NaN. Otherwise they are compared with each other.
     """
     medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)
@@ -190,13 +195,13 @@ def compute_median_of_stage(
 
 
 def measure_excess(group: Ints, values: Floats) -> Floats:
-    """Return by how much each value exceeds the norm of its group, as a fraction.
+    """Return how much each value exceeds the norm of its group, as a fraction of the norm.
 
-    The norm is the median of the group, or the other value of a group of two.
+    The norm is the median of the group. In a group of two it is the other value.
 
     Args:
         group: Group of each value, from 0.
-        values: One value per rank, none of them NaN.
+        values: One value per rank, without NaNs.
     """
     is_pair = np.bincount(group)[group] == 2
     norms = np.where(
@@ -206,11 +211,11 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
 
 
 def compute_median_of_others(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of the other values of its group, or NaN without any.
+    """Return for each value the median of the other values of its group, or NaN if there are none.
 
     ::
 
-        sorted      a   b   c   d        the others of b are a, c, d: their median is c
+        sorted      a   b   c   d        median of the values other than b: c
                         ^
     """
     count = len(values)

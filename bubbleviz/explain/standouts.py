@@ -1,8 +1,8 @@
-"""Standouts: the few of many ranks that differ from the others, and how they differ.
+"""Find standouts: ranks that differ from the others in a run with many ranks.
 
 A rank stands out if its bubble ratio is far from the median of all ranks, or if one of its phases
 takes clearly more or less time than the median of its stage. If most ranks of a stage, pipeline or
-host stand out, they are named together.
+host stand out, they are reported as one group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
 _MIN_RATIO_EXCESS = 0.01
 #: Minimum relative difference of the time of a phase from the median of its stage.
 _MIN_TIME_DIFFERENCE = 0.05
-#: Minimum fraction of the ranks of a stage, pipeline or host that must stand out to name it.
+#: Minimum fraction of the ranks of a stage, pipeline or host that must stand out to report it as a
+#: group.
 _MIN_FRACTION = 0.75
 
 
@@ -32,14 +33,14 @@ class Standout:
 
     Attributes:
         kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
-        name: Its name.
-        ranks: Indices of its ranks that stand out, ascending.
-        ratio: Mean of their bubble ratios, or None if it is unknown.
-        above: Mean difference of these ratios from the median of all ranks; negative if they are
-            below it.
+        name: Printed name, such as "stage 3".
+        ranks: Indices of the ranks that stand out, ascending.
+        ratio: Mean bubble ratio of these ranks, or None if it is unknown.
+        above: Mean difference of these bubble ratios from the median of all ranks; negative if they
+            are below the median.
         phase: The phase whose time differs most from the median of the stage, or "" if no phase
             differs enough.
-        times: The time of this phase as a multiple of the median, or 1 without such a phase.
+        times: Time of this phase as a multiple of the median, or 1 if there is no such phase.
     """
 
     kind: str
@@ -52,7 +53,7 @@ class Standout:
 
     @property
     def why(self) -> str:
-        """How it differs from the others."""
+        """Description of the difference from the other ranks."""
         if self.phase:
             return f"{self.phase} takes {self.times:.2f} times the median of its stage"
         side = "above" if self.above > 0 else "below"
@@ -60,14 +61,14 @@ class Standout:
 
     @property
     def short(self) -> str:
-        """How it differs from the others, in a few characters."""
+        """Description of the difference, in a few characters for a label."""
         if self.phase:
             return f"{self.phase} {self.times:.2f} x median"
         return f"bubble {100 * self.above:+.1f}"
 
     @property
     def sentence(self) -> str:
-        """Its name, its number of ranks if it has several, and how it differs."""
+        """Name, number of ranks if there are several, and description of the difference."""
         has_several = len(self.ranks) > 1
         ranks = f" ({format_count(len(self.ranks), 'rank')})" if has_several else ""
         return f"{self.name}{ranks}: {self.why}"
@@ -86,12 +87,12 @@ class _PhaseDifference:
     difference_ns: Floats
 
     def exceeds(self, min_time_ns: float) -> Bools:
-        """Return the ranks whose time differs enough, as a mask."""
+        """Return a mask of the ranks whose time differs by at least 5 % and ``min_time_ns``."""
         differs = np.abs(np.nan_to_num(self.multiple, nan=1.0) - 1) >= _MIN_TIME_DIFFERENCE
         return np.asarray(differs & (self.difference_ns >= min_time_ns), bool)
 
     def median_of(self, ranks: Ints) -> tuple[float, float]:
-        """Return the median multiple and difference of some ranks."""
+        """Return the median multiple and the median difference of the given ranks."""
         return _median(self.multiple[ranks]), _median(self.difference_ns[ranks])
 
 
@@ -106,11 +107,11 @@ def find_standouts(
     """Find the ranks and groups that stand out, the largest difference first.
 
     Args:
-        ranks: The ranks, by index. If there are fewer than three, none stands out.
+        ranks: The ranks, by index. With fewer than three ranks, the result is empty.
         bubble_ratio: Bubble ratio of each rank, or NaN if it is unknown.
-        busy_ns: Time of each phase by rank, keyed by phase name.
-        min_time_ns: Minimum difference of a time that is noticeable.
-        is_pipeline: Whether ranks of unknown stage may do different work.
+        busy_ns: Time of each rank in each phase, keyed by phase name.
+        min_time_ns: Minimum difference of a time from its median.
+        is_pipeline: Whether ranks of unknown stage may do different work and cannot be compared.
     """
     if len(ranks) < 3:
         return ()
@@ -146,9 +147,9 @@ def _find_phase(
     """Return the phase whose time differs most, and its multiple of the median.
 
     Args:
-        phases: Differences by phase.
-        ranks: Indices of ranks that stand out together.
-        min_time_ns: Minimum difference of a time that is noticeable.
+        phases: Differences of all ranks, keyed by phase name.
+        ranks: Indices of the ranks of a group.
+        min_time_ns: Minimum difference of a time from its median.
 
     Returns:
         Name of the phase and the multiple, or "" and 1 if no phase differs enough.
@@ -163,16 +164,19 @@ def _find_phase(
 
 
 def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
-    """Yield each rank that stands out: in a stage, pipeline or host, or alone.
+    """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
+
+    A group is formed if it has at least two ranks and at least 75 % of them stand out, unless it
+    would contain all ranks of the run.
 
     Args:
         ranks: The ranks, by index.
         stands_out: Mask of the ranks that stand out.
 
     Yields:
-        kind: Kind of the standout; see :class:`Standout`.
-        name: Its name.
-        ranks: Indices of its ranks.
+        kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
+        name: Printed name of the group or rank.
+        ranks: Indices of the ranks that stand out.
     """
     is_unnamed = stands_out.copy()
     for kind, keys in (
@@ -194,14 +198,14 @@ def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[s
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
-    """Return the ranks with each key that an unnamed rank has.
+    """Group all ranks by key, for each key of a rank that is not in a group yet.
 
     Args:
         keys: Key of each rank, or None if it is unknown.
-        is_unnamed: Mask of the ranks that stand out and are not yet named.
+        is_unnamed: Mask of the ranks that stand out and are not in a group yet.
 
     Returns:
-        Indices of ranks by key, in the order in which keys first occur.
+        Rank indices of each key, in the order in which keys first occur.
     """
     keys_of_unnamed = {keys[index] for index in np.flatnonzero(is_unnamed).tolist()}
     members: dict[str | int, list[int]] = {}

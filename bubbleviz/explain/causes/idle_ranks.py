@@ -1,20 +1,20 @@
-"""Idle time of ranks: when they ran no operation, cut by cause, independent of any window.
+"""Find the idle time of ranks, in which they ran no operation, and split it by cause.
 
-An idle interval before an operation is cut where the operation's input becomes ready, where the
-receive is launched, where what its transfer was queued behind ends, and where the receive ends::
+Idle time does not depend on a window. An idle interval before an operation is split at the time
+when the input of the operation becomes ready, when its receive is launched, when the transfer ahead
+in the queue ends, and when the receive ends::
 
     last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
                dependency    host    queued   communication   other
                          ready     launched front ended   received
 
-If the stages are unknown, it is also unknown whether the input of an operation without a receive
-was ready. Time under the profiler's own work goes to the profiler first. Under a collective, a rank
-depends on the last member until that has entered; from then on the collective is the cause. If a
-receive was recorded, its launch and end are the cuts, and the operation's own launch counts after
-them.
+The rest after the receive is split at the launch of the operation itself. If the stages are unknown
+and no receive was recorded, it is unknown whether the input was ready. In a collective, a rank
+depends on the last member until it has entered; after that, the collective is the cause. Time in
+which the profiler delayed the rank always belongs to the profiler.
 
-Ranks are packed on one line (:class:`~bubbleviz.model.intervals.Packing`), so that one pass serves
-all of them::
+The time axes of all ranks are packed into one line (:class:`~bubbleviz.model.intervals.Packing`),
+so that all ranks are processed in one pass::
 
     rank 0   ├ busy ┤   ├ busy ┤
     rank 1     ├ busy ┤     ├ busy ┤
@@ -56,9 +56,9 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     """Return the idle time of each rank between its earliest and its latest window.
 
     Args:
-        stretch: Some pipelines of a run.
-        inputs: What their operations waited for on other ranks.
-        arrivals: When receives show that it was there.
+        stretch: Complete pipelines of a run.
+        inputs: Inputs of the operations from other ranks.
+        arrivals: Arrival times of these inputs, measured from receives.
     """
     operations = stretch.operations
     busy = stretch.busy.take(mask_phases(operations.phase, COMPUTE)[stretch.busy.operation])
@@ -97,7 +97,7 @@ def _find_window_spans(stretch: Stretch) -> RankIntervals:
 
 
 def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]) -> Packing:
-    """Return a line with room for all times of each rank."""
+    """Return a line with space for all intervals of each rank."""
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
         low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
@@ -110,7 +110,7 @@ def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveW
 
 
 def _place(line: Packing, table: RankIntervals) -> Intervals:
-    """Return the places of a table's intervals on the line."""
+    """Return the intervals of a table with times on the line."""
     return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
 
 
@@ -128,13 +128,13 @@ def _on_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the gaps in the windows in which ranks compute nothing, with times on the line.
+    """Return the gaps between compute within the windows, with times on the line.
 
     Args:
-        line: The line of the ranks.
-        computing: When operations compute.
-        windows: The windows.
-        unattributed: Compute outside every operation, which counts as busy too.
+        line: The line into which ranks are packed.
+        computing: Intervals in which operations compute.
+        windows: One window per rank.
+        unattributed: Intervals of compute outside every operation, which also count as busy.
     """
     start_ns = line.place(computing.rank, computing.start_ns)
     end_ns = line.place(computing.rank, computing.end_ns)
@@ -147,14 +147,14 @@ def _find_gaps(
 def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
-    """Yield what the operation after each gap waited for, in order.
+    """Yield the waits of the operation after each gap, in order of precedence.
 
     Args:
         operations: Operations of all ranks.
-        inputs: What they waited for on other ranks.
-        arrivals: When receives show that it was there.
+        inputs: Inputs of the operations from other ranks.
+        arrivals: Arrival times of these inputs, measured from receives.
         gaps: The gaps, with times on the line.
-        line: The line.
+        line: The line into which ranks are packed.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 
@@ -164,7 +164,7 @@ def _list_waits(
         return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
 
     received_ns = _get_time_of_next(arrivals.exact_ns, next_operation)
-    # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
+    # If the producer is unknown, waiting and transfer look the same. All of it counts as waiting.
     ready_ns = _get_time_of_next(inputs.ready_ns, next_operation)
     if not is_constant(received_ns):
         ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
@@ -182,12 +182,12 @@ def _list_waits(
 
 
 def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER) -> Ints:
-    """Return a time of the operation after each gap, or ``NEVER`` if it has none.
+    """Look up a time of the operation after each gap, or ``NEVER`` if it is missing.
 
     Args:
-        time_ns: Time of each operation.
-        next_operation: Operation after each gap, or -1.
-        missing: Value in ``time_ns`` of operations without this time.
+        time_ns: One time per operation.
+        next_operation: Operation after each gap, or -1 if there is none.
+        missing: Sentinel for missing times in ``time_ns``.
     """
     if is_constant(time_ns) and time_ns[0] == missing:
         return make_constant(NEVER, len(next_operation))
@@ -196,7 +196,7 @@ def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER)
 
 
 def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
-    """Return idle time whose cause is unknown before operations with an unknown input."""
+    """Set the cause of idle time before operations with an unknown input to unknown."""
     if not inputs.unknown.any():
         return idle
     is_unknown = inputs.unknown & (arrivals.exact_ns == NEVER)
@@ -207,13 +207,13 @@ def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals
 def _split_in_collectives(
     idle: IdleIntervals, exposed: Intervals, collectives: CollectiveWaits
 ) -> IdleIntervals:
-    """Cut idle time inside collectives into waiting for the last member and moving data.
+    """Split idle time inside collectives into waiting for the last member and moving data.
 
-    If a rank waits in one collective while another one moves its data, data moves.
+    If a rank waits in one collective while another one moves data, the time counts as moving data.
 
     Args:
-        idle: Idle time. All times are on one line.
-        exposed: When collectives ran and no operation.
+        idle: Idle time, with all times on the line.
+        exposed: Intervals in which collectives ran but no operation did.
         collectives: The collectives.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
@@ -249,16 +249,16 @@ def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     return np.where(is_named_last, named_launched_ns, inner_launched_ns)
 
 
-#: Maximum time from the end of a transfer to the start of the one that was queued behind it.
+#: Maximum time from the end of a transfer to the start of the transfer queued after it.
 _QUEUED_NS = 50_000
 
 
 def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
-    """Find the transfer that ran ahead of the queued transfer of each operation's input.
+    """Find the transfer that blocked the transfer of each operation's input in the queue.
 
-    Transfers of a stream run in the order in which they were posted. The transfer ahead waited
-    for its data or its peer. The queued transfer, a receive here or a send on the producer's rank,
-    starts once it ends::
+    The transfers of a stream run in the order in which they were posted. The transfer ahead waited
+    for its data or its peer, and blocked the queued transfer until it ended. The queued transfer is
+    the receive of the input or its send on the rank of the producer::
 
         producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
         consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
@@ -266,8 +266,8 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
 
     Args:
         operations: Operations of all ranks.
-        inputs: What they took from other ranks.
-        arrivals: When receives show that it was there.
+        inputs: Inputs of the operations from other ranks.
+        arrivals: Arrival times of these inputs, measured from receives.
 
     Returns:
         Row of the transfer ahead for each operation, or -1 if there is none.
@@ -276,7 +276,7 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
     row = np.flatnonzero((arrivals.receive >= 0) & (inputs.producer >= 0))
     if not len(row):
         return front
-    # Index -1 refers to the appended entry, which stands for no operation.
+    # Index -1 refers to the appended entry, which represents a missing operation.
     rank, has_span, start_ns, end_ns, launched_ns = (
         np.append(column, NONE)
         for column in (

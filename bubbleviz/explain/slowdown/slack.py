@@ -1,8 +1,8 @@
-"""Slack: how much later work can end without a longer iteration, all else as measured.
+"""Compute slack: how much later work could end without making the iteration longer.
 
-Work that follows a row has to start in time, and all members of a collective have to start before
-the first of them has to end. So slack is a replay backwards from the end of the iteration, in which
-members wait for the row that starts earliest::
+Latest end times are propagated backwards from the end of the iteration, as in the critical path
+method. Successors of a row must start in time, and all members of a collective must start before
+any of them must end. So slack is a replay in reverse, in which members wait for each other::
 
     rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
     rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
@@ -28,16 +28,16 @@ def compute_slack(
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows of which one follows the other.
+        order: Pairs of rows, of a row and a predecessor of it.
         replay: Replay of the work, with at least one row.
         own_ns: Duration of each row without waiting.
-        delay_ns: Time between the end of all that a row follows and its start.
+        delay_ns: Time from the end of the last predecessor of each row to its start.
     """
     placed_ends_ns = replay.compute_ends(own_ns[:, None], delay_ns)[:, 0]
     ends_ns = scatter(len(work), replay.rows, placed_ends_ns)
     closing = replay.rows[replay.closing]
     iteration_end_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)
-    # Rows that end after their iteration cannot end later. Backwards, times are negative.
+    # Rows that end after their iteration have no slack. Times are negated to replay in reverse.
     iteration = find_positions(replay.iterations, work.iteration)
     latest_ns = -np.maximum(iteration_end_ns[iteration], ends_ns)
     backwards = build_timing(order.before, order.after, work.meeting, work.iteration)

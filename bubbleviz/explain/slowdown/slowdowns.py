@@ -1,17 +1,19 @@
-"""Slowdowns: how many times longer iterations take than ideal ones, and which work causes it.
+"""Measure how many times longer iterations take than ideal ones, and which work causes it.
 
-In an ideal iteration all work of one kind takes equally long: computes the mean of their kind over
-all ranks and iterations, transfers the median. The cost of a set of work is measured in two ways::
+In an ideal iteration all work of the same kind takes equally long. Computes take the mean of their
+kind over all ranks and iterations, and transfers take the median. The cost of a set of work is
+measured in two ways::
 
     ideal ──────────┤
-    added           ├──┤          the ideal with the set's own times put back
-    removed             ├─────┤   the original with ideal times for the set
+    added           ├──┤          ideal times, but measured times for the set
+    removed             ├─────┤   measured times, but ideal times for the set
     original ─────────────────┤
 
-S is the mean length of the replayed iterations divided by the mean length of ideal ones. S of a
-group of work is S of ideal iterations in which the group has its measured times. S of a worker is
-the smaller of S of its stage and S of its replica (``explain_slowdown`` and ``AnalyzerResult`` of
-the published analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
+The slowdown S is the mean length of the replayed iterations divided by the mean length of ideal
+ones. S of a group of work is S of ideal iterations in which the group has its measured times. S of
+a worker is the minimum of S of its stage and S of its replica (``explain_slowdown`` and
+``AnalyzerResult`` of the published analyzer, ``analyzer/compute_mw.py`` and
+``analyzer/compute_ms.py``).
 """
 
 from __future__ import annotations
@@ -42,19 +44,19 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
 
-#: Percentage of the workers that count as the slowest; at least one.
+#: Percentage of the workers that count as the slowest, rounded up to at least one worker.
 _SLOWEST_PERCENT = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scenarios:
-    """Work, and its replay at measured and at ideal times.
+    """Work and its replay at measured and at ideal times.
 
     Attributes:
         work: Work of the replayed iterations.
-        order: Rows that each row follows.
+        order: Pairs of rows, of a row and a predecessor of it.
         replay: Replay of the work.
-        delays_ns: Time from the end of all rows that each row follows to its own start.
+        delays_ns: Time from the end of the last predecessor of each row to its start.
         clocks_apart: Whether ranks are on several hosts, whose clocks always differ slightly.
     """
 
@@ -66,7 +68,7 @@ class Scenarios:
 
     @cached_property
     def early_ns(self) -> Ints:
-        """Time by which each row starts before the rows that it follows end; 0 or negative."""
+        """Delay of each row that starts before its last predecessor ends (negative), else 0."""
         return keep_early_starts(self.work, self.delays_ns)
 
     @cached_property
@@ -76,11 +78,11 @@ class Scenarios:
 
     @cached_property
     def bounded_ns(self) -> Ints:
-        """Time of each row without waiting, limited by a bound that does not depend on clocks.
+        """Time of each row without waiting; for collectives at most the shortest member's duration.
 
-        The member that entered a collective last waited least, so the transfer took no longer than
-        the shortest duration of a member. If the members are unknown, all collectives of the same
-        kind in the iteration count as members.
+        This bound does not depend on clocks: the member that entered a collective last waited
+        least, so the transfer took no longer than its duration. If the members are unknown, all
+        collectives of the same kind in the iteration count as members.
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
@@ -98,10 +100,10 @@ class Scenarios:
 
     @cached_property
     def lengths_ns(self) -> Ints:
-        """Lengths of iterations at measured and at ideal times, without launch delays.
+        """Lengths of iterations at measured and at ideal times, shape (iterations, 2).
 
-        Shape (iterations, 2). They are replayed on first access, because advice on faults does not
-        need them.
+        Launch delays are left out. The replay runs on first access, because advice on faults does
+        not need it.
         """
         times = np.stack((self.own_ns, self.ideal_ns), axis=1)
         return self.replay.lengths_ns(times, self.early_ns)
@@ -117,11 +119,14 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def measure_groups(self, label: Ints, values: Ints) -> Floats:
-        """Return the mean length of ideal iterations with the measured times of each group, in ns.
+        """Replay ideal iterations in which one group of rows has its measured times.
 
         Args:
-            label: Group of each row, or -1 for none.
-            values: The groups, ascending.
+            label: Label of each row's group, or -1 if it is in no group.
+            values: The labels, ascending.
+
+        Returns:
+            Mean length of the iterations in ns for each group.
         """
         group, own_ns, ideal_ns, early_ns = (
             column[self.replay.rows]
@@ -134,13 +139,13 @@ class Scenarios:
         return np.concatenate(means)
 
     def measure_removal(self, sets: Iterable[Bools]) -> list[float | None]:
-        """Return the fraction of the slowdown that disappears if each set takes ideal times.
+        """Return the fraction of the slowdown that disappears if a set of rows takes ideal times.
 
         Args:
-            sets: Masks of the rows of each set.
+            sets: Mask of the rows of each set.
 
         Returns:
-            One fraction per set, or None if there is no slowdown.
+            One fraction per set. All are None if there is no slowdown.
         """
         slowdown_ns = self.original - self.ideal
         times_ns = [np.where(own, self.ideal_ns, self.own_ns) for own in sets]
@@ -148,19 +153,23 @@ class Scenarios:
         return [float((self.original - ns) / slowdown_ns) if slowdown_ns else None for ns in means]
 
     def measure_independent_groups(self, label: Ints, values: Ints) -> Floats:
-        """Compute :meth:`measure_groups` faster if groups rarely wait for each other.
+        """Compute the same as :meth:`measure_groups`, faster if groups rarely wait for each other.
 
-        Replicas of a pipeline are independent up to the collectives that they share. So one replay
-        of all groups at measured times and one at ideal times give the end of all work that follows
-        a single group. Only work that follows several groups is replayed once per group::
+        Replicas of a pipeline are independent up to the collectives that they share. One replay of
+        all groups at measured times and one at ideal times determine the ends of all work that
+        depends on a single group. Only work that depends on several groups is replayed once per
+        group::
 
             replica 0   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
             replica 1   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
-                             apart      │  for each replica
+                        replayed once   │  replayed for each replica
 
         Args:
-            label: Group of each row, or -1 for none.
-            values: The groups, ascending.
+            label: Label of each row's group, or -1 if it is in no group.
+            values: The labels, ascending.
+
+        Returns:
+            Mean length of the iterations in ns for each group.
         """
         replay, work = self.replay, self.work
         if len(values) == 1 and (label == values).all():
@@ -171,7 +180,7 @@ class Scenarios:
         times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
         ends_ns[replay.rows] = replay.compute_ends(times_ns, self.early_ns)
         mixed = replay.mask_mixed(group)
-        # Rows that end iterations; of rows that follow a single group, only the last one of each.
+        # Rows that can end an iteration. For rows of a single group, only its last one is needed.
         closing = replay.rows[replay.closing]
         single_group_rows = closing[~mixed[closing]]
         cell = group_rows(work.iteration[single_group_rows], group[single_group_rows]).of_row
@@ -183,7 +192,7 @@ class Scenarios:
         closing = closing[sort_rows(work.iteration[closing])]
         pairs = self.order.take(mixed[self.order.after])
         rows = find_distinct(np.flatnonzero(mixed), pairs.before, closing)
-        # Rows that follow a single group take part with their known ends.
+        # Rows that depend on a single group are replayed with their known ends and no predecessors.
         part, has_known_end = work.take(rows), ~mixed[rows]
         part = replace(part, meeting=np.where(has_known_end, NONE, part.meeting))
         after, before, end_positions = (
@@ -205,7 +214,7 @@ class Scenarios:
 
 
 def _list_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
-    """Yield times of rows in batches of groups: measured ones in the group, ideal ones elsewhere.
+    """Yield times in batches of groups: measured times for the rows of the group, else ideal ones.
 
     Args:
         group: Group of each row. Rows whose number is out of range belong to no group.
@@ -228,11 +237,11 @@ def _list_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Itera
 def build_scenarios(
     work: Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
-    """Return the replay of work, or None if no iteration can be replayed.
+    """Build the replay of work, or return None if no iteration can be replayed.
 
     Args:
         work: Work of all ranks.
-        order: Rows that each row follows.
+        order: Pairs of rows, of a row and a predecessor of it.
         clocks_apart: Whether ranks are on several hosts.
     """
     replay = build_replay(work, order)
@@ -242,7 +251,7 @@ def build_scenarios(
 
 
 def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
-    """Return the replay of the averaged iterations of a run, or None if they cannot be replayed."""
+    """Build the replay of the averaged iterations of a run, or return None if it is impossible."""
     if run.reason:
         return None
     work, order = build_work_of_run(run, list_token_waits(run.operations, run.explained().tokens))
@@ -251,7 +260,9 @@ def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
 
 
 def compute_ideal_times(work: Work, own_ns: Ints) -> Ints:
-    """Return the time of each row in an ideal iteration: the mean or median of its kind.
+    """Return the time of each row in an ideal iteration.
+
+    This is the median of its kind for communication and the mean for all other work.
 
     Args:
         work: Work of all ranks.
@@ -288,7 +299,7 @@ class ReplayError:
 
 @dataclass(frozen=True)
 class Slowdowns:
-    """How many times longer iterations take than ideal ones (S); 1 is no slowdown.
+    """Slowdowns S: how many times longer iterations take than ideal ones. 1 means no slowdown.
 
     Attributes:
         total: S of all work.
@@ -299,10 +310,11 @@ class Slowdowns:
             :class:`.Slowness`.
         by_microbatch: S of each microbatch.
         by_link: S of the transfers from one stage to another.
-        by_iteration: Actual divided by ideal duration, per iteration.
-        worker_share: M_W, the fraction of the slowdown that disappears if the slowest 3 % of the
+        by_iteration: Replayed length divided by ideal length, per iteration.
+        worker_share: M_W: the fraction of the slowdown that disappears if the slowest 3 % of the
             workers (at least one) take ideal times, or None if there is no slowdown.
-        last_stage_share: M_S, the same for the last stage.
+        last_stage_share: M_S: the fraction that disappears if the last stage takes ideal times, or
+            None if there is no slowdown.
         original_ns: Mean length of the replayed iterations, without launch delays.
         ideal_ns: Mean length of ideal iterations.
         replay_error: Error of the replay.
@@ -324,7 +336,7 @@ class Slowdowns:
 
 
 def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
-    """Return the slowdowns of replayed work, or None if it takes no time."""
+    """Measure the slowdowns of replayed work, or return None if ideal iterations take no time."""
     if not scenarios.ideal:
         return None
     work, iterations = scenarios.work, scenarios.replay.iterations
@@ -386,7 +398,7 @@ def _measure_error(scenarios: Scenarios) -> ReplayError:
 
 
 def _find_slowest(by_rank: Mapping[int, float]) -> Ints:
-    """Return the ranks with the largest S: 3 %, but at least one. The lower rank wins ties."""
+    """Return the 3 % of the ranks (at least one) with the largest S. The lower rank wins ties."""
     ranks = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
     n_slowest = -(-len(by_rank) * _SLOWEST_PERCENT // 100)
     return np.array(ranks[:n_slowest], np.int64)
@@ -395,11 +407,11 @@ def _find_slowest(by_rank: Mapping[int, float]) -> Ints:
 def _measure_groups(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
-    """Return S of each group, by kind of group and group.
+    """Return S of each group, keyed by kind of group and label of the group.
 
     Args:
         scenarios: The replayed work.
-        labels: Group of each row by kind of group, or -1 for none.
+        labels: Label of each row's group, or -1 if it is in no group, keyed by kind of group.
     """
     by = {}
     for name, label in labels.items():

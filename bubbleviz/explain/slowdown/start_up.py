@@ -1,4 +1,4 @@
-"""Start-up collectives: one-off communication before the first compute of an iteration.
+"""Remove start-up collectives: one-off communication before the first compute of an iteration.
 
 The window of a ratio begins with the first compute of an iteration. DDP broadcasts its parameters
 and buffers before the first forward, and these broadcasts wait for ranks that start late::
@@ -6,8 +6,8 @@ and buffers before the first forward, and these broadcasts wait for ranks that s
     iteration 0    ├──────── start-up broadcast ────────┤├─ F0 ─┤├─ F1 ─┤ ...
     iteration 1                                   ├usual┤├─ F0 ─┤├─ F1 ─┤ ...
 
-A replay with these broadcasts would take longer than the measured iteration, and advice would
-promise to save time that no other iteration spends.
+A replay with these broadcasts would be longer than the measured window, and advice would promise to
+save time that other iterations do not spend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 
-#: Maximum time of collectives before the first compute, as a multiple of their usual time.
+#: Maximum time of collectives before the first compute, as a multiple of their usual time there.
 _MAX_LEAD = 2
 
 
@@ -31,9 +31,9 @@ def remove_start_up(
 ) -> CollectiveIntervals:
     """Cut or remove one-off collectives before the first compute of their iteration.
 
-    A collective that begins before the first compute is cut there, or removed if it also ends
-    before. Collectives that run there in most iterations are kept for up to twice their usual time,
-    the lower median over iterations. A single iteration has no usual time.
+    A collective that begins before the first compute is cut at the first compute, or removed if it
+    also ends before it. If collectives usually run there, up to twice their usual time is kept. The
+    usual time is the lower median over iterations; a single iteration has none.
 
     Args:
         collectives: Collectives of all ranks, on one clock.
