@@ -1,4 +1,4 @@
-"""Deviations: operations that are not where the schedule has them, as the report numbers them."""
+"""List deviations: operations that did not run as planned, with the numbers of the report."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Phases by kind of operation.
+#: Phase of each kind of operation.
 _PHASES = (Phase.F, Phase.BW, Phase.W)
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """An operation that is not where the schedule has it.
+    """An operation that did not run as the schedule plans it.
 
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
         phase: F, B, W or BW.
-        microbatch: Microbatch as the report numbers it.
-        chunk: Chunk as the report numbers it, or -1 if names contain no chunk.
+        microbatch: Microbatch number in the report.
+        chunk: Chunk number in the report, or -1 if names contain no chunk.
         what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: How late or early it is, in operations; 0 for other differences.
+        places: How late or early it is, as a number of operations; 0 for other kinds.
     """
 
     rank: int
@@ -50,7 +50,7 @@ def find_deviations(
         operations: Operations of the report.
         ran: Orders of the iteration.
         cell: Index of the rank in ``ran``.
-        difference: Difference of its order from the planned one.
+        difference: Difference between the order of the rank and the planned order.
     """
     order = ran.of_rank(cell, operations)
     rank = int(ran.rank[cell])
@@ -63,14 +63,14 @@ def find_deviations(
 
 
 def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
-    """Return phase, microbatch and chunk of an operation as the report has them.
+    """Translate the code of an operation to its phase, microbatch and chunk in the report.
 
-    A missing operation takes its numbers from another operation of its microbatch and chunk, or
-    follows from the numbers of its chunk.
+    A missing operation gets its numbers from another operation of its microbatch and chunk. If
+    there is none, the microbatch number is estimated from the other operations of the chunk.
 
     Args:
         code: Code of the operation.
-        order: The order of the rank.
+        order: Order of the rank.
     """
     kind, number = int(codes.get_kind(code)), int(codes.get_microbatch(code))
     chunk = int(codes.get_chunk(code))
@@ -88,7 +88,7 @@ def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
     reported_numbers = np.flatnonzero(has_chunk & (order.microbatch >= 0))
     if not len(reported_numbers):
         return phase, number, chunk
-    # If all others are equally far ahead of the numbers of codes, so is this one.
+    # If all reported numbers of the chunk differ from their codes by the same offset, apply it.
     ahead = order.microbatch[reported_numbers] - codes.get_microbatch(order.code[reported_numbers])
     number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
     return phase, number, int(order.chunk[reported_numbers[0]])

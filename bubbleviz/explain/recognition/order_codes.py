@@ -1,11 +1,12 @@
-"""Order codes: an operation of an order as one integer of kind, chunk and microbatch.
+"""Encode the operations of an order as integers that contain kind, chunk and microbatch.
 
 ::
 
     bit   56             52       32            0
      unordered │  kind   │  chunk │ microbatch  │
 
-Weight gradients that one range computed together are unordered: their sequence was not recorded.
+The bit ``unordered`` marks weight gradients that one range computed together, so that their
+sequence was not recorded.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
 
-#: Kinds of operations. B and BW are one kind: they differ in whether a W follows.
+#: Kinds of operations. B and BW are one kind; they differ only in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
-#: Kinds while orders are read: all remaining weight gradients, and a fused backward.
+#: Kinds that occur only while orders are read: all remaining weight gradients, a fused backward.
 CLEARED, FUSED = 3, 4
 _CHUNK, _KIND, _UNORDERED = 32, 52, 56
-#: Largest chunk and largest microbatch of a code.
+#: Maximum chunk and microbatch numbers of a code.
 MAX_CHUNK, _MAX_MICROBATCH = (1 << (_KIND - _CHUNK)) - 1, (1 << _CHUNK) - 1
 #: Kinds of the phases that orders contain.
 KINDS = {
@@ -61,19 +62,19 @@ def find_first_backward(order: Ints) -> int:
 
 
 def order_by_microbatch(order: Ints) -> Ints:
-    """Return an order whose unordered weight gradients are in the sequence of microbatches."""
+    """Return an order without the ``unordered`` bits. Unordered codes are sorted by microbatch."""
     return order & ((1 << _UNORDERED) - 1)
 
 
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
-    """Return an order whose unordered weight gradients are in the sequence of a plan.
+    """Return an order whose unordered weight gradients are sorted like in a plan.
 
-    Unordered weight gradients that are not planned are left out, because it was not recorded which
-    weight gradients remained for a range.
+    Unordered weight gradients that are not planned are dropped, because it was not recorded which
+    weight gradients a range computed.
 
     Args:
         order: A measured order.
-        planned: The planned order of its device.
+        planned: Planned order of the same device.
     """
     is_unordered = order >> _UNORDERED > 0
     if not is_unordered.any():
@@ -92,10 +93,10 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 
 
 def expand_cleared_weights(code: Ints) -> Ints:
-    """Return an order with the weight gradients that ranges cleared, marked as unordered.
+    """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
 
-    A range that clears weight gradients runs those of all earlier backwards of its chunk that have
-    not run elsewhere.
+    These are the weight gradients of all earlier backwards of the chunk that no other operation
+    computes.
     """
     pieces, start = [], 0
     done = code[get_kind(code) == WEIGHTS]
@@ -112,7 +113,7 @@ def expand_cleared_weights(code: Ints) -> Ints:
 
 
 def unite_backwards(code: Ints) -> Ints:
-    """Return codes in which fused and other backwards are one kind."""
+    """Replace the kind of fused backwards by the kind of other backwards."""
     return np.where(get_kind(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
 
 

@@ -1,7 +1,8 @@
-"""Order difference: operations of an order that are late, early, missing, extra or repeated.
+"""Compare two orders: find operations that are late, early, missing, extra or repeated.
 
-As many operations of both orders as possible are in place: a longest common subsequence,
-which is a longest increasing subsequence of planned positions. The others are out of place::
+The operations of a longest common subsequence of both orders are in place; all other common
+operations are out of place. As no operation is planned twice, it is found as a longest increasing
+subsequence of planned positions::
 
     planned   F0 F1 B0 F2 B1 B2
     measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
@@ -21,14 +22,15 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 
 @dataclass(frozen=True)
 class OrderDifference:
-    """The difference of a measured order from a planned one, as codes of operations.
+    """The difference between a measured and a planned order, as codes of operations.
 
     Attributes:
         moved: Operations out of place, in measured order.
-        places: How late each of them is, in operations; negative if it is early.
-        missing: Operations that are planned, but not measured.
-        extra: Operations that are measured, but not planned.
-        repeated: Operations that are measured again.
+        places: How late each operation of ``moved`` is, as a number of operations in place;
+            negative if it is early.
+        missing: Planned operations that were not measured.
+        extra: Measured operations that are not planned.
+        repeated: Second and later occurrences of operations that were measured several times.
     """
 
     moved: Ints
@@ -45,9 +47,10 @@ class OrderDifference:
 
 
 def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
-    """Return the difference of a measured order from a planned one.
+    """Return the difference between a measured and a planned order.
 
-    It takes O(n log n) for the n operations from the first to the last difference.
+    Finding the operations in place takes O(n log n) for the n operations from the first to the last
+    difference.
 
     Args:
         measured: Codes of the measured order.
@@ -64,7 +67,7 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     common, planned_row = once[is_planned], by_code[in_sorted_plan[is_planned]]
     has_run = np.zeros(len(planned), bool)
     has_run[planned_row] = True
-    # Position among the planned operations that ran.
+    # Position of each operation in the plan, not counting operations that did not run.
     position = (np.cumsum(has_run) - 1)[planned_row]
     in_place = _find_in_place(position)
     moved_codes = np.flatnonzero(~in_place)
@@ -84,17 +87,17 @@ def _find_in_place(position: Ints) -> Bools:
     in_place = np.ones(len(position), bool)
     changed = np.flatnonzero(position != np.arange(len(position)))
     if len(changed):
-        # Positions before the first and after the last change belong to every such sequence.
+        # Everything before the first and after the last change belongs to the subsequence.
         between = slice(int(changed[0]), int(changed[-1]) + 1)
         in_place[between] = _find_longest_increasing(position[between].tolist())
     return in_place
 
 
 def _find_longest_increasing(values: list[int]) -> Bools:
-    """Return a mask of a longest increasing subsequence of distinct values.
+    """Return a mask of a longest increasing subsequence of distinct values (patience sorting).
 
-    ``tails`` has for each length the smallest last value of an increasing subsequence of this
-    length.
+    ``tails[n]`` is the smallest last value of all increasing subsequences of length n + 1 that were
+    found so far.
     """
     tails: list[int] = []
     tail_rows: list[int] = []

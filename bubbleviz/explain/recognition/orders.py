@@ -1,11 +1,13 @@
-"""Orders: the sequence in which each rank ran the operations of an iteration, as codes.
+"""Read orders: the sequence in which each rank ran the operations of an iteration, as codes.
 
-Operations are in the order in which the host issued them, which is that of the ranges on the host
-(overlapped operations start on the device in any sequence). Orders contain F, backward and W,
-without communication; a recompute belongs to its backward. Numbers are comparable with those of a
-plan: chunks count from 0 in the order in which a rank first runs them, microbatches from 0 in each
-iteration, an overlapped pair is a forward and a backward, and a range that clears weight gradients
-stands for all that remain.
+Operations are sorted by the starts of their ranges on the host, because overlapped operations can
+start on the device in any sequence. Orders contain forwards, backwards and W, but no communication
+and no recomputes. They are normalized so that they can be compared with a plan:
+
+- Chunks are numbered from 0 in the order in which a rank first runs them.
+- Microbatches are numbered from 0 in each iteration.
+- An overlapped pair becomes a forward and a backward.
+- A range that clears weight gradients is replaced by all weight gradients that remain.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Microbatch numbers with at least one gap in this many numbers are not consecutive.
+#: Microbatch numbers count as consecutive if at least this many numbers occur per missing number.
 _GAPS = 3
 
 
@@ -51,10 +53,10 @@ class RankOrder:
     """The operations of one rank in one iteration, in the order in which they were issued.
 
     Attributes:
-        code: Codes, whose numbers count from 0.
-        phase: Phases as the report has them.
-        microbatch: Microbatches as the report numbers them.
-        chunk: Chunks as the report numbers them.
+        code: Code of each operation, with normalized numbers.
+        phase: Phase of each operation in the report.
+        microbatch: Microbatch number of each operation in the report.
+        chunk: Chunk number of each operation in the report.
     """
 
     code: Ints
@@ -70,13 +72,14 @@ class IterationOrders:
     Attributes:
         iteration: Index of the iteration.
         rank: Ranks with operations in the iteration, ascending.
-        first: First row of each rank.
-        unknown: Mask of the ranks with an unknown microbatch.
-        row: Rows of the operations in the run, in order of (rank, host start).
+        first: First index of each rank in ``row``, ``second`` and ``code``.
+        unknown: Mask of the ranks with an operation of unknown microbatch.
+        row: Rows of the operations in the run, sorted by (rank, host start). An overlapped pair
+            occurs twice.
         second: Mask of the backwards of overlapped pairs.
-        code: Codes, whose numbers count from 0, with a kind of their own for fused backwards.
-        pattern: Index of each rank's order among the distinct ones, or -1 if microbatches are
-            unknown.
+        code: Code of each operation, with normalized numbers. Fused backwards have kind ``FUSED``.
+        pattern: Index of each rank's order in the list of distinct orders, or -1 if microbatches
+            are unknown.
     """
 
     iteration: int
@@ -89,7 +92,7 @@ class IterationOrders:
     pattern: tuple[int, ...] = ()
 
     def of_rank(self, cell: int, operations: Operations) -> RankOrder:
-        """Return the order of a rank; an overlapped pair is two operations.
+        """Return the order of a rank, with two operations for each overlapped pair.
 
         Args:
             cell: Index of the rank in ``rank``.
@@ -109,15 +112,18 @@ class IterationOrders:
 def read_orders(
     operations: Operations, iterations: Sequence[int]
 ) -> tuple[list[IterationOrders], list[Ints]]:
-    """Return the orders of the ranks in each iteration, and the distinct orders.
+    """Read the orders of the ranks in each iteration.
 
     Args:
         operations: Operations of the report.
-        iterations: Indices of the iterations; those without operations are left out.
+        iterations: Indices of the iterations. Iterations without operations are left out.
+
+    Returns:
+        The orders of each iteration, ascending, and the list of distinct orders.
     """
     is_selected = make_mask(int(operations.iteration.max(initial=0)) + 2, list(iterations))
     has_order = mask_phases(operations.phase, KINDS) & is_selected[operations.iteration]
-    # A range that clears weight gradients but launches nothing found none.
+    # A range that clears weight gradients but launches no kernel had none to compute.
     clears_weights = (operations.phase == Phase.W) & (operations.microbatch < 0)
     has_order &= ~(clears_weights & (operations.has_span == 0))
     sequence = operations.sequence
@@ -132,7 +138,7 @@ def read_orders(
 
 
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
-    """Return the orders of iterations with their patterns, and the distinct orders."""
+    """Set the patterns of iterations, and return the iterations and the list of distinct orders."""
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []
     numbered = []
@@ -153,13 +159,13 @@ def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders
 def _read_iteration(
     operations: Operations, iteration: int, rows: Ints, n_sequences: int
 ) -> IterationOrders:
-    """Return the orders of the ranks of one iteration.
+    """Return the orders of the ranks of one iteration, without patterns.
 
     Args:
         operations: Operations of the report.
         iteration: Index of the iteration.
-        rows: Rows of its operations, in order of (rank, start).
-        n_sequences: Number of parts of each sequence in the run.
+        rows: Rows of the iteration's operations, sorted by (rank, start).
+        n_sequences: Number of parts into which sequences are split (sequence pipelining), or 1.
     """
     rows = rows[grouping.sort_rows(operations.rank[rows], operations.host_start_ns[rows])]
     phase = operations.phase[rows]
@@ -174,7 +180,7 @@ def _read_iteration(
     cell = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
     number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, second)
     if n_sequences > 1:
-        # One number for each microbatch and part of the sequence.
+        # Each part of the sequence of a microbatch counts as a microbatch.
         part = np.maximum(operations.sequence[rows], 0)
         number = np.where(number >= 0, number * n_sequences + part, NONE)
     kind = KIND_OF_PHASE[phase]
@@ -205,7 +211,7 @@ def encode_plan(plan: Plan) -> tuple[Ints, ...]:
 
 
 def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
-    """Return chunks numbered from 0, in the order in which each cell first runs them.
+    """Renumber chunks from 0 in the order in which each rank first runs them.
 
     Args:
         cell: Index of the rank of each operation, ascending.
@@ -223,17 +229,17 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
 
 
 def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> Ints:
-    """Return microbatches numbered from 0 in their iteration; 0 if they are unknown.
+    """Renumber microbatches from 0 in their iteration. Unknown microbatches become 0.
 
-    A few missing numbers stay gaps. If the chunks of an iteration do not share their numbers (the
-    two directions of a pipeline that is fed from both ends), each chunk of a rank is numbered by
-    itself.
+    A few missing numbers are kept as gaps. If the chunks of an iteration have different microbatch
+    numbers (as the two directions of a pipeline that is fed from both ends), each chunk of a rank
+    is numbered separately.
 
     Args:
         cell: Index of the rank of each operation, ascending.
         chunk: Chunk of each operation, counted from 0 for each rank.
-        kind: Kind of each operation; fused backwards are backwards.
-        number: Microbatch as the report numbers it, or -1 if it is unknown.
+        kind: Kind of each operation.
+        number: Microbatch number of each operation in the report, or -1 if unknown.
     """
     is_known = number >= 0
     if not is_known.any():
@@ -256,16 +262,16 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
 
 
 def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -> Ints:
-    """Return microbatch numbers whose forwards start at the same number as the backwards.
+    """Shift the microbatch numbers of forwards to start at the same number as the backwards.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0 to
-    m-1. Forwards are shifted if their numbers span as much as those of the backwards.
+    m-1. The forwards of a group are shifted if forwards and backwards span equally many numbers.
 
     Args:
-        group: Number of the chunk of a rank of each operation.
-        n_groups: Number of these groups.
+        group: Group of each operation; a group is a chunk of a rank.
+        n_groups: Number of groups.
         direction: Direction of each operation.
-        number: Microbatch of each operation.
+        number: Microbatch number of each operation.
     """
     n_directions = _NO_DIRECTION + 1
     cell = group * n_directions
@@ -282,18 +288,20 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
 
 
 def _number_from_zero(group: Ints, number: Ints) -> Ints:
-    """Return microbatches numbered from 0 in the iteration, or in their group.
+    """Renumber microbatches from 0 in the iteration, or in their group.
+
+    Groups are numbered separately if the median group has fewer microbatches than the iteration.
 
     Args:
-        group: Number of the chunk of a rank of each operation.
-        number: Microbatch of each operation, known for all.
+        group: Group of each operation; a group is a chunk of a rank.
+        number: Microbatch number of each operation, without unknown ones.
     """
     numbers = grouping.find_distinct(number)
     first, last = int(numbers[0]), int(numbers[-1])
     n_missing = last - first + 1 - len(numbers)
     is_consecutive = n_missing * _GAPS <= len(numbers)
     from_zero = number - first if is_consecutive else np.searchsorted(numbers, number)
-    # If chunks usually have as many numbers as the iteration, one numbering is right for all.
+    # If most groups have all microbatches of the iteration, they share one numbering.
     size = int(from_zero.max()) + 1
     pair = group * size
     pair += from_zero

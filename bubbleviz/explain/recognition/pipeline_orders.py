@@ -1,4 +1,4 @@
-"""Pipeline orders: the orders of one pipeline in one iteration, each listed once per device."""
+"""Group the orders of ranks by pipeline. Replicas with equal orders are merged."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bubbleviz.model.operations import Rank
 
 @dataclass(frozen=True)
 class PipelineOrders:
-    """The orders of one pipeline in one iteration; replicas with equal orders share a row.
+    """The orders of one pipeline in one iteration; ranks with equal device and order are merged.
 
     Attributes:
         devices: Number of devices, p.
-        places: Device that ran each order, or -1 if it is unknown.
+        places: Device (stage) that ran each order, or -1 if unknown.
         orders: Orders as codes, distinct for each device.
         replicas: Number of ranks that ran each order.
     """
@@ -40,12 +40,12 @@ class PipelineOrders:
 
     @property
     def without_places(self) -> PipelineOrders:
-        """The same orders on unknown devices."""
+        """A copy whose devices are unknown."""
         return replace(self, places=(NONE,) * len(self.places))
 
     @cached_property
     def chunks(self) -> int:
-        """Number of model chunks of most devices."""
+        """Number of model chunks per device; the most frequent number if devices differ."""
         return _find_most_frequent(
             [int(get_chunk(order).max(initial=0)) + 1 for order in self.orders]
         )
@@ -62,7 +62,7 @@ class PipelineOrders:
 
     @property
     def missing_microbatches(self) -> Ints:
-        """Microbatches that no rank ran, although a later one ran; ascending."""
+        """Microbatch numbers below the maximum that no rank ran, ascending."""
         ran = grouping.find_distinct(*map(get_microbatch, self.orders))
         return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
@@ -73,9 +73,9 @@ class Pipeline:
 
     Attributes:
         key: Key that pipelines with the same orders share.
-        orders: Its orders.
-        cells: Index of each of its ranks in :class:`.IterationOrders`.
-        order_of_cell: Index in ``orders`` of the order that each of these ranks ran.
+        orders: Orders of the pipeline.
+        cells: Index of each rank of the pipeline in :class:`.IterationOrders`.
+        order_of_cell: Index in ``orders`` of the order of each of these ranks.
     """
 
     key: tuple[object, ...]
@@ -84,23 +84,25 @@ class Pipeline:
     order_of_cell: list[int]
 
 
-#: Maximum number of pipelines that are kept for look-up.
+#: Maximum number of cached pipelines.
 _MAX_KEPT = 4096
 
 
 def group_pipelines(
     ranks: Sequence[Rank], parts: Sequence[IterationOrders], patterns: Sequence[Ints]
 ) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
-    """Yield the pipelines of each iteration whose microbatches are known, in order.
+    """Yield the pipelines of each iteration, without ranks whose microbatches are unknown.
+
+    Iterations in which no rank has known microbatches are left out.
 
     Args:
         ranks: Ranks of the report.
         parts: Orders of each iteration.
-        patterns: The distinct orders.
+        patterns: List of distinct orders.
     """
     stage_of, pipeline_of = (column.tolist() for column in list_stages_and_pipelines(ranks))
     devices = _count_devices(parts, stage_of, pipeline_of)
-    # Most pipelines run equal orders in all iterations.
+    # Most pipelines have equal orders in all iterations, so they are cached.
     kept_pipelines: dict[tuple[object, ...], Pipeline] = {}
     for part in parts:
         rank_of = part.rank.tolist()
@@ -129,8 +131,8 @@ def _count_devices(
 ) -> dict[int, int]:
     """Return the number of devices of each pipeline.
 
-    A pipeline whose last stages are in no profile has as many devices as most others. One whose
-    stages are unknown has as many as ranks.
+    This is the number of stages, but at least that of most pipelines, because the last stages of a
+    pipeline may have no profile. A pipeline of unknown stages has as many devices as ranks.
 
     Args:
         parts: Orders of each iteration.
@@ -151,12 +153,12 @@ def _count_devices(
 def _make_pipeline(
     devices: int, pairs: tuple[tuple[int, int], ...], patterns: Sequence[Ints]
 ) -> Pipeline:
-    """Return a pipeline without its cells.
+    """Build a pipeline from the orders of its ranks. Its list of cells stays empty.
 
     Args:
-        devices: Number of its devices.
-        pairs: Device and index of the order of each of its ranks.
-        patterns: The distinct orders.
+        devices: Number of devices.
+        pairs: Device and order index of each rank.
+        patterns: List of distinct orders.
     """
     counts = Counter(pairs)
     distinct_pairs = sorted(counts)
@@ -173,6 +175,6 @@ def _make_pipeline(
 
 
 def _find_most_frequent(values: Sequence[int]) -> int:
-    """Return the most frequent value, the largest on ties, or 0 if there are none."""
+    """Return the most frequent value, or 0 if there are no values. The largest value wins ties."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value), default=0)

@@ -1,4 +1,4 @@
-"""Plan distances: how far the orders of a pipeline are from the orders of a plan."""
+"""Measure the distance between the orders of a pipeline and the orders of a plan."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.plan import Schedule
 
-#: Maximum distance of an order from that of its schedule, as a fraction of the planned operations.
-#: Different schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches
-#: on.
+#: Maximum distance between a run and its schedule, as a fraction of the planned operations.
+#: Different schedules of this package are at least 0.125 apart if there are at least 2 devices and
+#: 4 microbatches.
 MAX_DISTANCE = 0.1
-#: Maximum distance of the first operations, above which the rest is not compared.
+#: Maximum distance of the first operations. The rest is compared only below it.
 _MAX_FIRST_DISTANCE = 0.3
-#: Number of planned orders that an order of unknown device is compared with.
+#: Maximum number of planned orders that an order of unknown device is compared with.
 _MAX_COMPARED = 4
-#: Maximum number of operations of a plan; more take seconds to plan.
+#: Maximum number of operations of a plan; larger plans take seconds to build.
 _MAX_PLANNED = 2_000_000
-#: Orders of a plan, and its number of directions (replicas).
+#: Orders of a plan, and its number of directions (replicas that share the devices).
 Planned = tuple[tuple[Ints, ...], int]
 #: Returns the plan of a schedule for numbers of devices, microbatches and chunks, or None if the
 #: schedule does not exist in these sizes.
@@ -37,16 +37,16 @@ Plans = Callable[[Schedule, int, int, int], Planned | None]
 def measure_distance(
     ran: PipelineOrders, planned: Sequence[Ints]
 ) -> tuple[float, tuple[OrderDifference, ...]]:
-    """Return the distance of orders from a plan, and the difference of each order.
+    """Compare the orders of a pipeline with a plan.
 
     Args:
         ran: Orders of a pipeline.
         planned: Planned order of each device.
 
     Returns:
-        The fraction of the planned operations of all ranks that are not as planned. And the
-        difference of each order from that of its device, or from the nearest one if devices are
-        unknown.
+        distance: Fraction of the planned operations of all ranks that are not as planned.
+        differences: Difference between each order and the planned order of its device. If devices
+            are unknown, each order is compared with the nearest planned order.
     """
     if ran.is_placed:
         matched = [planned[place] for place in ran.places]
@@ -59,9 +59,10 @@ def measure_distance(
 
 
 def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
-    """Return a planned order for each order of unknown device: an equal one, or the nearest.
+    """Assign a planned order to each order of unknown device.
 
-    Each planned order is used as often as the pipeline has replicas, as far as possible.
+    Equal orders are assigned first. The others greedily get the nearest of the planned orders that
+    were not yet used once per replica, or of all planned orders if none is left.
     """
     by_key = {order.tobytes(): order for order in planned}
     n_copies = max(sum(ran.replicas) // len(planned), 1)
@@ -78,7 +79,7 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
             matched.append(order)
             continue
         free = [key for key, count in n_free.items() if count > 0] or list(by_key)
-        # Near orders have their first backward at about the same position.
+        # Similar orders have their first backward at about the same position.
         turn = codes.find_first_backward(order)
         free.sort(key=lambda key: abs(first_backward[key] - turn))
         distances = {key: compare_orders(order, by_key[key]).count for key in free[:_MAX_COMPARED]}
@@ -89,7 +90,7 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
 
 
 def cache_plans() -> Plans:
-    """Return a function that makes plans, and caches them."""
+    """Return a function that builds the plan of a schedule for given sizes and caches it."""
 
     @cache
     def plan_orders(rule: Schedule, devices: int, microbatches: int, chunks: int) -> Planned | None:
@@ -105,11 +106,11 @@ def cache_plans() -> Plans:
 def find_similar_plans(
     ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], min_directions: int
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
-    """Yield name and orders of the plans that the orders of a pipeline may be near to.
+    """Yield the names and orders of the plans that are similar enough for a full comparison.
 
     Args:
         ran: Orders of a pipeline.
-        plans: Makes the plans.
+        plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
         min_directions: Minimum number of directions of the plans, 1 or 2.
     """
@@ -136,19 +137,22 @@ def find_similar_plans(
 
 
 def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
-    """Return whether measured and planned orders agree in having a W apart from the backward.
+    """Return whether measured orders split the backward into B and W just as the planned orders do.
+
+    If the plan has no W, a few W in the measured orders are tolerated.
 
     Args:
-        split: Number of weight gradients per backward of the measured orders.
+        split: Number of weight gradients per backward in the measured orders.
         planned: Planned order of each device.
     """
     return split > 0 if measure_split(planned) > 0 else split <= MAX_DISTANCE
 
 
 def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
-    """Return whether all orders may be near a plan, judged by a few of many orders.
+    """Return whether a sample of four orders is near enough to a plan to compare all orders.
 
-    A comparison takes the longer the more orders differ.
+    Comparing orders that differ much is slow. Up to eight orders, and orders of unknown devices,
+    are always compared.
     """
     if not ran.is_placed or len(ran.orders) <= 8:
         return True
@@ -158,12 +162,12 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 
 
 def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
-    """Return whether orders start almost like a plan.
+    """Return whether the first operations of orders are similar to those of a plan.
 
     Args:
         ran: Orders of a pipeline.
-        planned: Orders of a plan of ``length`` microbatches, whose first ``length`` operations are
-            those of a plan of more microbatches, too.
+        planned: Orders of a plan of ``length`` microbatches. Plans of more microbatches have the
+            same first ``length`` operations.
         length: Number of operations to compare.
     """
     if ran.is_placed:
@@ -181,7 +185,7 @@ def _count_differences(
     sample: Sequence[int],
     length: int | None = None,
 ) -> int:
-    """Return the number of operations of some orders that are not as planned.
+    """Return the number of operations in a sample of orders that are not as planned.
 
     Args:
         ran: Orders of a pipeline, whose devices are known.
@@ -194,9 +198,10 @@ def _count_differences(
 
 
 def _truncate_plan(microbatches: int, devices: int) -> int:
-    """Return a small number of microbatches, with which a plan is cheap and starts alike.
+    """Return a smaller number of microbatches whose plan starts with the same operations.
 
-    The difference is a multiple of two for each device, so that groups still divide it.
+    Numbers above 4p (p devices) are reduced by a multiple of 2p to less than 4p, so that the number
+    of microbatches stays divisible by the sizes of groups.
     """
     max_microbatches = 2 * devices
     return (

@@ -1,24 +1,24 @@
-"""Reasons why a run has no schedule, which saved reports are read by as well."""
+"""Reasons why a run has no schedule. Saved reports contain these texts, so they must not change."""
 
 from __future__ import annotations
 
-#: Why replicas of one stage, and a rank alone, ran no schedule.
+#: Reason for a single rank, or replicas of a single stage.
 SINGLE_STAGE = "one stage is no pipeline"
-#: Why one stage of a pipeline, whose other stages have no profile, has no known schedule.
+#: Reason for a single stage of a pipeline whose other stages have no profiles.
 OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
-#: Why a part of a pipeline has no schedule, though its order may look like that of a whole one.
+#: Reason for a pipeline without some stages, even if the others have the order of a schedule.
 STAGES_MISSING = "stages are missing, and the order of the others matches no one schedule"
-#: Why what may be a part has none; the name of the schedule that it would be follows.
+#: Reason for a pipeline that may lack stages. The name of the schedule that it looks like follows.
 STAGES_MAY_BE_MISSING = "stages may be missing; if none is (--parallel says so), it looks like"
-#: Why ranks have no schedule that may be replicas of one stage.
+#: Reason for ranks that may be replicas of one stage.
 PIPELINE_UNPROVEN = (
     "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
 )
-#: Why ranks have none whose forwards of one name begin iterations.
+#: Reason for ranks whose iterations could not be separated.
 ITERATIONS_UNMARKED = "nothing tells iterations apart"
-#: Why a run that never goes back ran none.
+#: Reason for a run without backwards.
 FORWARD_ONLY = "the run only goes forward"
-#: Why ranks that are not known to form a pipeline have no schedule.
+#: Reasons for ranks that are not known to form a pipeline.
 NO_PIPELINE = (SINGLE_STAGE, PIPELINE_UNPROVEN)
-#: Why ranks have no schedule, and their ratios are none of a pipeline.
+#: Reasons for ranks whose ratios are not those of a pipeline.
 NO_SCHEDULE = (*NO_PIPELINE, OTHER_STAGES_MISSING)

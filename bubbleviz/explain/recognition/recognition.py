@@ -1,7 +1,8 @@
-"""Recognition: which schedule ran, by the order in which ranks ran their operations.
+"""Recognise the schedule of a run from the order in which ranks ran their operations.
 
-Every pipeline of every iteration is recognised first. The run has the name of most of its averaged
-iterations. A few operations elsewhere do not change the name, and are listed as deviations.
+First the schedule of every pipeline in every iteration is recognised. The schedule of most averaged
+iterations is the schedule of the run. A few operations in other positions do not change the name;
+they are listed as deviations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of deviations that are listed; all are counted.
 MAX_LISTED = 1000
-#: Added to the reason if range names contain no microbatches.
+#: Text that is added to the reason if range names contain no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
 
@@ -42,10 +43,10 @@ class IterationOrder:
         iteration: Index of the iteration.
         name: The schedule of most of its pipelines, or None if their order matches no schedule.
         also: Other schedules with the same order.
-        exact: Whether every operation of every pipeline is where the schedule has it.
-        distance: Fraction of the operations that are elsewhere, or None if the order was recognised
-            by its structure or not at all.
-        names: Schedule of each pipeline, or empty if they are equal.
+        exact: Whether every operation of every pipeline is in its planned position.
+        distance: Mean fraction of the planned operations that are not as planned, or None if the
+            order was recognised by its structure or not at all.
+        names: Schedule of each pipeline, or empty if all pipelines have the same schedule.
     """
 
     iteration: int
@@ -62,15 +63,16 @@ class Recognition:
 
     Attributes:
         name: Name of the schedule, or None if no known schedule has this order.
-        also: Other schedules with the same order, and searches that could have found it.
-        exact: Whether all averaged iterations ran exactly this schedule.
-        distance: Mean fraction of their operations that are elsewhere, or None without a plan.
-        reason: The reason why there is no name, or how it was recognised; part of a sentence.
+        also: Other schedules with the same order, and searched schedules that could have it.
+        exact: Whether all deciding iterations ran exactly this schedule.
+        distance: Mean fraction of the planned operations that are not as planned, or None if the
+            order was not compared with a plan.
+        reason: Why there is no name, or how the schedule was recognised; part of a sentence.
         iterations: The order of every training iteration.
         judged: Indices of the iterations that decide the name: the averaged ones, if there are any.
-        deviations: The first deviations, by iteration and rank.
+        deviations: The first :data:`MAX_LISTED` deviations, sorted by iteration and rank.
         deviation_count: Number of all deviations.
-        inferred: Whether microbatches are counted by order, because names do not contain them.
+        inferred: Whether microbatches are numbered by order, because names do not contain them.
     """
 
     name: str | None
@@ -102,12 +104,12 @@ def recognise_schedule(
     ends_early: bool = False,
     order_refutes: bool = True,
 ) -> Recognition:
-    """Return the schedule that a run ran, without a name if stages are or may be missing.
+    """Recognise the schedule of a run. The result has no name if stages are or may be missing.
 
-    If a run kept a schedule exactly, from its first to its last stage, no stage is missing. There
-    are two exceptions: the last stages of GPipe may be missing, because all of its stages have the
-    same order, and stages before or between the others may be missing, because the rest can look
-    like another schedule.
+    A run that follows a schedule exactly from its first to its last stage has no missing stages.
+    There are two exceptions. The last stages of GPipe may be missing, because all of its stages
+    have the same order. And stages before or between the others may be missing, because the rest
+    can look like another schedule; pass ``order_refutes=False`` for this.
 
     Args:
         ranks: Ranks of the report.
@@ -153,7 +155,7 @@ def recognise_schedule(
 
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
-    """Return whether a single rank works, or only replicas of one stage."""
+    """Return whether only one rank, or only replicas of one stage, ran operations."""
     work = mask_phases(operations.phase, COUNTED)
     working = find_distinct_rows(operations.rank, mask=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
@@ -163,10 +165,10 @@ def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
 def compare_with_plan(
     ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration], plan: Plan
 ) -> Recognition:
-    """Return the differences of a run from a plan, whose name it gets if any iteration fits.
+    """Compare a run with a plan. Iterations with the sizes of the plan get its name.
 
     Raises:
-        MismatchError: The run has other stages, chunks or microbatches than the plan.
+        MismatchError: No iteration has as many stages, chunks and microbatches as the plan.
     """
     misfits: list[PipelineOrders] = []
 
@@ -195,13 +197,13 @@ def _recognise(
     iterations: Sequence[Iteration],
     judge: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
-    """Return the recognition of every training iteration, and of the run.
+    """Recognise the schedule of every training iteration and of the run.
 
     Args:
         ranks: Ranks of the report.
         operations: Operations of the report.
         iterations: Iterations of the report.
-        judge: Returns the verdict on the orders of a pipeline.
+        judge: Function that returns the schedule of a pipeline's orders.
     """
     training = [i.index for i in iterations if i.kind == TRAINING]
     parts, patterns = read_orders(operations, training) if training else ([], [])
@@ -239,9 +241,10 @@ def _recognise(
 def _summarise_run(
     iterations: Sequence[Iteration], recognised: tuple[IterationOrder, ...]
 ) -> Recognition:
-    """Return the recognition of the run from that of its iterations.
+    """Combine the schedules of the iterations into the schedule of the run.
 
-    Averaged iterations decide. If there are none, complete ones do, else all.
+    The most frequent name of the averaged iterations wins. If no iteration is averaged, all
+    complete iterations count, or all iterations if none is complete.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
@@ -263,7 +266,7 @@ def _summarise_run(
 
 
 def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
-    """Return the schedule that most pipelines of an iteration ran."""
+    """Combine the verdicts on the pipelines of an iteration; the most frequent name wins."""
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)
     is_same = [v for v in verdicts if v.name == name]

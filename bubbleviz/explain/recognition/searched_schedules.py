@@ -1,16 +1,17 @@
-"""Searched schedules: recognised by how their orders are built, not operation by operation.
+"""Recognise searched schedules by the structure of their orders instead of single operations.
 
-A scheduler that is given times and a memory limit returns another order for other times. Its orders
-keep a structure: W is split from the backward and delayed, devices have one chunk or two in a V,
-and each searched schedule states its peak, the maximum number of microbatches that a device holds
-from F to their backward. By source:
+A searched schedule is computed from measured times and a memory limit, so its order differs from
+run to run. But its structure is always the same: W is split from the backward and delayed, and a
+device has one chunk, or two chunks in a V. Each searched schedule also has a known peak: the
+maximum number of microbatches per device between their F and their backward, for p devices:
 
-- ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
-  2401.10241, section 4; a microbatch whose W remains counts M_W of M_B there, so that only those
-  before their backward are bounded in number).
-- ``zb-v``, ``v-half``, ``v-min``: two chunks in a V, of half a microbatch each; p, (p + 2) / 2 and
-  (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section
-  3; these are the peaks of the orders that its own scheduler builds).
+- ``zb-1p`` and ``zb-2p``: one chunk, peaks p and 2p (Qi et al., Zero Bubble Pipeline Parallelism,
+  arXiv 2401.10241, section 4). The memory limit there counts a microbatch between backward and W
+  with only a part M_W of M_B, so only the number of microbatches before their backward is bounded.
+- ``zb-v``, ``v-half`` and ``v-min``: two chunks in a V, each of which counts as half a microbatch,
+  peaks p, (p + 2) / 2 and (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory,
+  arXiv 2405.15362, section 3; these are the peaks of the orders that the authors' scheduler
+  builds).
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.schedules.known import schedules
 
-#: Preference among schedules with equal orders, as with one device or one microbatch. Other
-#: schedules come last.
+#: Preferred names, best first, among schedules with equal orders (as with one device or one
+#: microbatch). Other schedules come last.
 _PREFERENCE = (
     *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
     *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
 )
 _PRIORITY = {name: priority for priority, name in enumerate(_PREFERENCE)}
-#: Minimum fraction of backwards with a W of their own; some schedulers fuse the last ones.
+#: Minimum fraction of backwards with a separate W. Some schedulers fuse the last ones.
 _MIN_SPLIT = 0.9
 
 
@@ -46,12 +47,14 @@ def sort_by_preference(names: Iterable[str]) -> tuple[str, ...]:
 def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
     """Return the names of the searched schedules with the structure of a pipeline's orders.
 
-    There are several names if the numbers of devices and microbatches do not distinguish them.
+    These are the schedules with the lowest peak that is at least the measured one. Several
+    schedules can have the same peak if there are few devices or microbatches.
 
     Args:
-        ran: Orders of the pipeline.
-        eager: Whether every W may directly follow its own backward. A search finds such orders if
-            transfers take long, and so does every schedule whose backward is split in place.
+        ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.
+        eager: Whether to accept orders in which every W directly follows its own backward. A search
+            returns such an order if transfers take long, but a schedule without a search can have
+            it, too.
     """
     if not ran.is_placed or len(set(ran.places)) < ran.devices:
         return ()
@@ -72,13 +75,16 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
         search = rules[name].searched
         if search is not None:
             limits.append((min(search.peak(len(orders)), ran.microbatches), name))
-    # An order can stay below its limit by a chunk at least.
+    # An order can stay below the limit of its schedule.
     lowest = min((limit for limit, _ in limits if limit >= peak), default=None)
     return tuple(name for limit, name in limits if limit == lowest)
 
 
 def _is_split(order: Ints) -> bool:
-    """Return whether nearly every backward has a W, and forwards and backwards are in order."""
+    """Return whether nearly every backward has a W and the microbatches of each chunk are in order.
+
+    Only forwards and backwards have to be in order.
+    """
     kind, chunk = codes.get_kind(order), codes.get_chunk(order)
     for passes in (codes.FORWARD, codes.BACKWARD):
         for number in find_distinct(chunk).tolist():
@@ -89,15 +95,15 @@ def _is_split(order: Ints) -> bool:
 
 
 def _has_delayed_weights(order: Ints) -> bool:
-    """Return whether a W does not directly follow its own backward."""
+    """Return whether any W does not directly follow its own backward."""
     return bool((codes.get_kind(codes.drop_eager_weights(order)) == codes.WEIGHTS).any())
 
 
 def _is_v_shaped(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device runs both F of the first microbatch one after the other.
+    """Return whether the last device runs both F of the first microbatch directly in sequence.
 
     Args:
-        orders: Orders of the devices, which have two chunks in a V.
+        orders: Orders of the devices, with two chunks each.
     """
     first = min(int(codes.get_microbatch(order).min()) for order in orders)
     kind = np.full(2, codes.FORWARD)
@@ -107,19 +113,20 @@ def _is_v_shaped(orders: Sequence[Ints]) -> bool:
 
 
 def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device alternates F and B, and none warms up less than the next.
+    """Return whether warm-ups never increase from device to device, down to one F on the last.
 
-    GPipe with a split backward warms up with all forwards on every device.
+    The warm-up of a device is its number of operations before the first backward. The rule excludes
+    GPipe with a split backward, where every device runs all forwards first.
 
     Args:
-        orders: Orders of the devices, which have one chunk each.
+        orders: Orders of the devices, with one chunk each.
     """
     warm_ups = list(map(codes.find_first_backward, orders))
     return warm_ups[-1] == 1 and all(first >= second for first, second in pairwise(warm_ups))
 
 
 def _count_held(order: Ints) -> int:
-    """Return the maximum number of chunks whose F has run and whose backward has not."""
+    """Return the maximum number of (microbatch, chunk) pairs between their F and their backward."""
     kind = codes.get_kind(order)
     change = (kind == codes.FORWARD).astype(np.int64) - (kind == codes.BACKWARD)
     return int(np.cumsum(change).max())

@@ -1,4 +1,4 @@
-"""Verdicts: the schedule that the orders of a pipeline follow."""
+"""Decide which schedule the orders of a pipeline follow."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Verdict:
 
     Attributes:
         name: Name of the schedule, or None if no known schedule fits.
-        also: Other schedules with the same order, and searches that could have found it.
+        also: Other schedules with the same order, and searched schedules that could have it.
         distance: Fraction of the planned operations that are not as planned, or None if the order
-            was recognised by its structure.
-        differences: Difference of each order of the pipeline from that of its device; empty without
-            a plan.
+            was not compared with a plan.
+        differences: Difference of each order of the pipeline from the planned order of its device,
+            or empty if the order was not compared with a plan.
     """
 
     name: str | None = None
@@ -50,22 +50,23 @@ class Verdict:
 
     @cached_property
     def deviates(self) -> bool:
-        """Whether any order differs from that of its device in the plan."""
+        """Whether any order differs from the planned order of its device."""
         return any(difference.count for difference in self.differences)
 
 
 def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule that the orders of a pipeline follow.
 
-    If no rank ran some microbatches, orders are compared with the schedule without the missing
-    ones, whose operations count as missing, and with the schedule of as few microbatches::
+    If microbatches are missing on all ranks, the orders are compared with two plans: the plan of
+    all microbatches, from which the missing ones are removed (their operations then count as
+    missing), and the plan of the remaining number of microbatches. The nearer plan wins::
 
         planned    F0 F1 F2 F3 B0 F4 B1 ...
-        measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, nothing is early
+        measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, no operation is early
 
     Args:
         ran: Orders of the pipeline.
-        plans: Makes the plans of schedules.
+        plans: Function that returns the plan of a schedule for given sizes.
     """
     missing = ran.missing_microbatches
     if not len(missing):
@@ -98,10 +99,10 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
 
 
 def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
-    """Return a verdict that counts the operations of missing microbatches as missing.
+    """Add the operations of missing microbatches to the differences of a verdict.
 
     Args:
-        verdict: Verdict of a comparison with a plan without the missing microbatches.
+        verdict: Verdict from the comparison with a plan without the missing microbatches.
         ran: Orders of the pipeline.
     """
     missing = []
@@ -119,7 +120,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 
 
 def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
-    """Return the differences of a pipeline's orders from a plan, or None if its sizes differ."""
+    """Compare the orders of a pipeline with a plan, or return None if its sizes differ."""
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
     devices = {ran.devices, *(reading.devices for reading in _split_into_replicas(ran))}
     if plan.stages not in devices or plan.chunks * plan.replicas != ran.chunks:
@@ -135,7 +136,7 @@ def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
 
 
 def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
-    """Return planned orders whose microbatch numbers skip the missing ones."""
+    """Renumber the microbatches of planned orders so that they skip the missing numbers."""
     renumbered = []
     for order in orders:
         microbatch = codes.get_microbatch(order)
@@ -146,17 +147,17 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
 
 
 def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
-    """Return the schedule of orders: an exact match, else a near one, else one by structure."""
+    """Return the schedule with the nearest plan, or else a searched schedule of this structure."""
     if not ran.orders or not ran.microbatches:
         return Verdict()
-    # A searched schedule has another order for other times, so only its structure identifies it.
+    # The order of a searched schedule depends on times, so only its structure identifies it.
     rules = [r for r in schedules() if r.searched is None or r.searched.limit is None]
     families = [rules]
     if ran.chunks == 1:
-        # With one chunk, schedules of several chunks are the last resort.
+        # With one chunk, try schedules of several chunks last.
         one_chunk = [rule for rule in rules if rule.chunks == 1]
         families = [one_chunk, [rule for rule in rules if rule.chunks > 1]]
-    # If microbatches go in both directions, the inferred stage order is wrong.
+    # If microbatches enter at both ends of the pipeline, the inferred stages are wrong.
     readings = (
         ((ran, *_split_into_replicas(ran)), 1),
         (_merge_backwards(ran), 1),
@@ -172,10 +173,11 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
 
 
 def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
-    """Return a verdict of the nearest plan, or of a search that found the order.
+    """Return the verdict of the nearest plan, or of a searched schedule that fits better.
 
-    If at least half of the devices, and at least two, differ from the plan, the order was searched
-    and did not slip. Otherwise searches that could have found the same order are listed, too.
+    If at least half of the orders, and at least two, differ from the plan, and a searched schedule
+    has their structure, then the search created the differences on purpose. Otherwise searched
+    schedules with the same structure are added to ``also``.
     """
     n_differing = sum(difference.count > 0 for difference in nearest.differences)
     if n_differing >= max(2, len(nearest.differences) / 2):
@@ -193,11 +195,13 @@ def _find_nearest(
     rules: Sequence[Schedule],
     min_directions: int,
 ) -> Verdict:
-    """Return the verdict with the smallest distance of several readings of the same orders.
+    """Return the verdict with the smallest distance over all interpretations of the orders.
+
+    The verdict has no name if all plans are farther away than :data:`.MAX_DISTANCE`.
 
     Args:
-        readings: Orders of a pipeline, read in several ways.
-        plans: Makes the plans of schedules.
+        readings: Orders of a pipeline, interpreted in several ways.
+        plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
         min_directions: Minimum number of directions of the plans.
     """
@@ -213,7 +217,7 @@ def _find_nearest(
         }
         if not nearest:
             continue
-        # In the smallest runs, one operation elsewhere is more than the maximum distance.
+        # In the smallest runs, a single difference exceeds the maximum distance.
         n_off = sum(difference.count for difference in next(iter(nearest.values())))
         is_near = shortest <= MAX_DISTANCE or n_off <= 1
         if is_near and (best.distance is None or shortest < best.distance):
@@ -225,7 +229,10 @@ def _find_nearest(
 
 
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
-    """Return the orders with each W fused into its backward, if nearly all follow directly."""
+    """Fuse each W that directly follows its backward, or return () if many other W remain.
+
+    Also returns () if the orders had hardly any W.
+    """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))
     if measure_split(fused) > MAX_DISTANCE or measure_split(ran.orders) <= MAX_DISTANCE:
@@ -234,6 +241,9 @@ def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
 
 
 def _split_into_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
-    """Return the orders as several replicas of fewer devices, if devices are unknown."""
+    """Interpret the orders as several replicas of fewer devices, or return () if devices are known.
+
+    There is one interpretation for each divisor of the number of devices, the largest first.
+    """
     fewer = () if ran.is_placed else range(ran.devices // 2, 0, -1)
     return tuple(replace(ran, devices=n) for n in fewer if ran.devices % n == 0)
