@@ -95,7 +95,7 @@ _MEGATRON = (
     Case("interleaved 1F1B", MEGATRON, _TWO, "interleaved-1f1b"),
     Case("interleaved 1F1B, P2P overlapped", MEGATRON, _TWO, "interleaved-1f1b", options=_P2P),
     Case(
-        "interleaved 1F1B, its own NVTX ranges, too",
+        "interleaved 1F1B, with its own NVTX ranges",
         MEGATRON,
         _TWO,
         "interleaved-1f1b",
@@ -105,7 +105,7 @@ _MEGATRON = (
     Case("1F1B, uneven ends", MEGATRON, _UNEVEN, "1f1b"),
     Case("interleaved 1F1B, uneven ends", MEGATRON, _UNEVEN_TWO, "interleaved-1f1b"),
     Case(
-        "interleaved 1F1B, forward beside backward",
+        "interleaved 1F1B, forward and backward overlapped",
         MEGATRON,
         _LONG_TWO,
         "combined-1f1b",

@@ -63,8 +63,8 @@ RUNS = (
     Shown(
         "slow-rank",
         "A slow rank",
-        "One GPU of eight takes 1.3 times as long as its replica. Seven GPUs wait for it; those of "
-        "the other replica wait in the reduce-scatter of the gradients.",
+        "One GPU of eight takes 1.3 times as long as its replica. Seven GPUs wait for it; the GPUs "
+        "of the other replica wait in the reduce-scatter of the gradients.",
         f"{_PLANT} --replicas 2 --reduce-ns 400000 --slow-rank 5 --slow-rank-factor 1.3 {_USUAL}",
     ),
     Shown(
@@ -83,21 +83,21 @@ RUNS = (
     Shown(
         "slow-link",
         "A slow link",
-        "Transfers between stages 1 and 2 take 20 times as long as between the others.",
+        "Transfers between stages 1 and 2 take 20 times as long as between other stages.",
         f"{_PLANT} --slow-link 1 --slow-link-factor 20 --iterations 4 --jitter 0.02 "
         "--transfer-ns 60000",
     ),
     Shown(
         "late-host",
         "A late host",
-        "The process of stage 2 launches every forward 0.6 ms late, though its input is there.",
+        "The process of stage 2 launches every forward 0.6 ms after its input is ready.",
         f"{_PLANT} --late-stage 2 --late-ns 600000 {_USUAL}",
     ),
     Shown(
         "gpipe",
         "GPipe",
-        "All forwards, then all backwards: the textbook's bubble of (p-1)/(m+p-1), at the memory "
-        "of all microbatches.",
+        "All forwards, then all backwards: the textbook bubble of (p-1)/(m+p-1), with the "
+        "activations of all microbatches in memory.",
         f"{_PLANT} --schedule gpipe --iterations 3 --jitter 0.02",
     ),
     Shown(
@@ -117,8 +117,8 @@ RUNS = (
     Shown(
         "1024-ranks",
         "1,024 ranks",
-        "64 replicas of 16 stages on 128 hosts, as a table of operations. Outputs show how ranks "
-        "are spread, and which stand out.",
+        "64 replicas of 16 stages on 128 hosts, as a table of operations. Outputs show the "
+        "distribution over ranks, and the outliers.",
         "python -m scripts.benchmark.ranks 1024 --kinds told --folder",
         "1024-told/run",
     ),
@@ -214,7 +214,7 @@ scale]({run.name}-report.svg)]({run.name}-report.svg)</div>
 
 [Open the interactive page]({run.name}-report.html){{ .md-button }}
 
-The run is synthetic, so its fault is known exactly. In a clone, this command writes it:
+The run is synthetic, so its fault is known exactly. In a clone, this command generates it:
 
     {planted}
 """
@@ -230,7 +230,7 @@ def _format_index(entries: Sequence[Shown]) -> str:
     )
     return f"""# Gallery
 
-Nine synthetic runs, each with one thing to see. The build of this site writes them and runs
+Nine synthetic runs, each with one fault or schedule. The build of this site generates them and runs
 bubbleviz on them: every number, picture and page is the output of the command above it.
 
 <div class="gallery">
