@@ -57,7 +57,7 @@ def _make_unknown() -> Ints:
 
 @dataclass(frozen=True)
 class JoinedRecordings(RecordedTables):
-    """The tables of all recordings, and what alignment finds out about their ranks.
+    """The tables of all recordings, and the results of alignment for their ranks.
 
     Ranks are numbered in the order of the profiles. :func:`join` sets the attributes up to
     ``unmarked``. The other attributes are unknown until
@@ -307,7 +307,7 @@ def apply_clocks(
 
 
 def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Make one window of recordings that only go forward, chunk after chunk.
+    """Merge the iterations of a run that only goes forward, chunk after chunk, into one window.
 
     Serving frameworks mark each step of their scheduler, and a step is one chunk. The next chunk
     enters the pipeline while this one is still in it. A window from the first start to the last end

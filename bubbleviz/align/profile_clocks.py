@@ -32,11 +32,12 @@ GRAIN_NS = 5_000.0
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 #: Maximum gap in UTC between two captures of one run.
 _MAX_GAP_NS = 60_000_000_000
-#: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many; where
-#: ranks have no numbers of one run, in more.
+#: Maximum error of a clock that is not synchronized. At most one in ``_MAX_WRONG_DIVISOR`` profiles
+#: may have such a clock, or one in ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if the ranks of the run are
+#: not numbered.
 _MAX_WRONG_NS = 3_600_000_000_000
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
-#: Hosts that a limitation names; it counts all.
+#: Maximum number of hosts that a limitation names. It counts all of them.
 _MAX_NAMES = 4
 
 

@@ -88,7 +88,7 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 
 
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
-    """Yield limitations for ranks that take part in no ratio.
+    """Yield limitations for ranks that are excluded from all ratios.
 
     A rank without forwards and backwards that computed at least half as long as the median rank
     probably has operations whose names were not recorded, or are not recognized.

@@ -1,7 +1,7 @@
 """Receiving kernels: kernels of unknown names that count as compute but wait for their input.
 
 A receive begins in an operation whose input does not exist yet, and ends once it does. Compute that
-needs no input may begin so early, but it also ends early now and then::
+needs no input may also begin before the input exists, but some of it ends before it does::
 
     rank 0   F1 █████████ F2 █████████
     rank 1   F1 ▒▒▒▒▒▒▒▒▒▒████ F2 ▒▒▒▒▒████

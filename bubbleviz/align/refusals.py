@@ -181,7 +181,7 @@ def _find_complete_iterations(
 
 
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Return :func:`_find_complete_iterations` of a stretch of ranks."""
+    """Return the result of :func:`_find_complete_iterations` for a block of ranks."""
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration

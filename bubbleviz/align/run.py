@@ -90,7 +90,8 @@ class Run:
         active_ns: Length of the union of the compute kernels, shape (iterations, ranks).
         kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
             the work of an iteration on a rank, same shape.
-        gap_ns: Time for which none ran while work kept the rank busy (launch gaps), same shape.
+        gap_ns: Time without a running kernel or copy while work kept the rank busy (launch gaps),
+            same shape.
         collective_gap_ns: Time for which a collective ran without a compute kernel while an
             operation kept the rank busy, same shape.
         running: Running times of kernels and copies in and between iterations.
@@ -99,7 +100,7 @@ class Run:
             two ranks.
         collectives: Collectives of all ranks, with numbers for their meetings.
         overheads: Intervals in which the profiler delayed the process of a rank.
-        unrecorded: When a rank may have run work that was launched and not recorded.
+        unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
         hosts: Activities of launching threads before late launches.
         iteration_names: Names of the iterations.
         paired: Whether the matching of iterations between ranks is known.
@@ -108,14 +109,15 @@ class Run:
         pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
             one stage.
         ends_early: Whether stages may be missing after the last recorded stage.
-        order_refutes: Whether a schedule that the ranks kept exactly refutes that stages may be
-            missing.
+        order_refutes: Whether an exact match of the order with a known schedule would show that no
+            stages are missing.
         limitations: Properties that could not be determined.
         rank_of_local: For each profile, the index in the run of each of its ranks.
         pauses: Intervals in which nothing was recorded on a rank.
         layers: Work of layers on each virtual stage; empty without layer ranges.
         recorded_start_ns: Time at which the recording of each rank's profile began.
-        recorded: For each device, when its recording began and what it waited in.
+        recorded: For each device, the start of its recording and the kernels that it may have
+            waited in.
         profile_hosts: Name of the host of each profile. Machines that share a hostname have
             different names.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
@@ -481,7 +483,7 @@ def _sort_operations(
 
 
 def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
-    """Return the order of rows by several columns; fast if each value of the first is sorted.
+    """Return the order of rows by several columns; fast if the rows of each first value are sorted.
 
     Args:
         first: The first column. Equal values mostly form runs of rows.

@@ -29,7 +29,8 @@ _MIN_WAIT_NS = 20_000
 #: Maximum difference of two ends that count as equal: in ns, and as a share of the kernel.
 _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
 #: Minimum difference of the starts of two kernels, as a share of the longer one. A forward takes a
-#: half or a third of a backward that ends with it by chance, so their difference is smaller.
+#: half or a third of the time of a backward. If both end together by chance, the difference of
+#: their starts is smaller than this.
 _MIN_START_SHARE = 0.7
 #: Minimum share of a name's time on a rank in which it waits, and the maximum probability that a
 #: kernel ends with another one by chance.
@@ -95,7 +96,7 @@ def describe_waiting(
     Args:
         name: Name of the kernels.
         of_ranks: The kernels on each rank.
-        behaviour: Predicate that says what shows the waiting.
+        behaviour: Predicate of a sentence that describes the evidence for waiting.
         consequence: Clause on how the numbers are wrong.
     """
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6

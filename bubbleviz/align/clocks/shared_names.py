@@ -145,7 +145,7 @@ def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Preced
 def rename_hosts(
     parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
 ) -> Recordings:
-    """Return recordings whose hosts have the names of the machines that share their hostname.
+    """Return recordings with the hosts renamed to their machines if these share a hostname.
 
     Args:
         parts: One recording per clock of a profile.

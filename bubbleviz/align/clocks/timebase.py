@@ -237,7 +237,7 @@ def _solve_machines(
 
 
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
-    """Return the clocks that a table of operations states. Its times are on one clock already."""
+    """Return the clocks declared by a table of operations, whose times are already on one clock."""
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(recordings.machine_of_profile, recordings.told_clocks, strict=True):
         uncertainty_of[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0

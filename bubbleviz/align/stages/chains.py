@@ -82,7 +82,7 @@ def _continue_chains(
     tips, away = chains
     adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
     can_follow = fits(tips[adjacent], ranks) if len(adjacent) else np.zeros((0, len(ranks)), bool)
-    # Over a missing rank, what fits may belong to a chain that ended before.
+    # If some chains have gaps, a rank may continue one of those instead.
     row = _match_adjacent(can_follow, is_complete=is_complete, is_unbroken=len(gaps) == 0)
     if row is None:
         return None
@@ -116,7 +116,7 @@ def _match_adjacent(can_follow: Bools, *, is_complete: bool, is_unbroken: bool) 
 
 
 def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
-    """Return whether each rank can follow the tip of its own place, over ranks that are missing."""
+    """Return whether each rank can continue the chain with the same index, across missing ranks."""
     for distance in find_distinct(away).tolist():
         is_as_far = away == distance
         if not fits(tips[is_as_far], ranks[is_as_far]).diagonal().all():
@@ -150,7 +150,7 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
         rows, columns = np.nonzero(can_match & is_single_row & (choices == 1))
         of_column[columns] = rows
         return of_column
-    # Of columns that have a row each in one way alone, some one has a single choice left.
+    # If all columns can be matched in only one way, some column has exactly one choice.
     while len(single := np.flatnonzero(choices == 1)):
         row = int(can_match[:, single[0]].argmax())
         of_column[single[0]] = row

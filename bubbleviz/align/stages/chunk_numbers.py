@@ -23,15 +23,16 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Two chunks at least, and nearly all of them, show an order.
+#: Minimum number of chunks that show an order, and minimum fraction of them that fit it.
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: An operation may begin with work that needs no input, for at most its busy time divided by this.
+#: An operation may begin with work that needs no input, so it may start before its input arrives,
+#: earlier by at most its busy time divided by this number.
 EARLY_PART = 4
 
 
-#: Chunks in the pipeline when recording began.
+#: Maximum shift: the number of chunks in the pipeline when recording began.
 _MAX_SHIFT = 64
 
 
@@ -72,7 +73,7 @@ def align_chunk_numbers(
                 if _can_pass(upper.take(a), lower.take(b), is_replica)
             ]
         else:
-            # Clocks of two machines show nothing, and equal tokens neither.
+            # The clocks of two machines cannot be compared, and equal token counts fit any shift.
             has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:

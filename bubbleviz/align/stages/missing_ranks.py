@@ -10,11 +10,12 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import format_count, list_and_count, list_first
 
-#: Ranks that a limitation lists.
+#: Maximum number of ranks that a limitation lists.
 _MAX_LISTED = 8
 
 
 def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
+    """Return the limitation for missing ranks, given their number and how they are known."""
     reason = f"{reason}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, count),)
 
@@ -64,7 +65,7 @@ def find_missing_ranks(
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
     """Return a limitation for pipelines that lack a rank of a stage.
 
-    If pipelines are unknown, it is for stages with fewer replicas than most stages.
+    If the pipelines are unknown, the limitation is for stages with fewer replicas than most stages.
 
     Args:
         pipeline: Pipeline of each rank, or -1 if unknown.

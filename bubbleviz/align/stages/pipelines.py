@@ -23,15 +23,15 @@ from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import format_count, make_natural_key
 
-#: More ranks than any run has.
+#: Maximum number of ranks of a run.
 _MAX_RANKS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """How many ways a run is parallel, its ranks numbered ``tp + TP (dp + DP pp)``.
+    """Parallel sizes of a run whose ranks are numbered ``tp + TP (dp + DP pp)``.
 
-    A size below 1, and a run of more than a million ranks, are refused with a UsageError.
+    Sizes below 1, and runs of more than a million ranks, raise UsageError.
 
     Attributes:
         tp: Number of tensor-parallel ranks, including context-parallel ones.
@@ -44,7 +44,7 @@ class Parallel:
     dp: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no run has."""
+        """Raise UsageError for impossible sizes."""
         refuse_wrong_types(Parallel, vars(self))
         if min(self.tp, self.pp, self.dp) < 1 or self.ranks > _MAX_RANKS:
             raise UsageError(
@@ -141,7 +141,8 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
     ).reshape(-1, 2)
     stages = grouping.find_distinct(places[:, 0])
-    # Files may be named after the sizes of a run: two ranks would be one, or a stage would lack.
+    # The numbers in file names may be sizes of the run instead of stages and pipelines. Ranks then
+    # coincide, or a stage is missing.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)
     is_usable = is_distinct and (stages == np.arange(len(stages))).all()
     if is_usable and not any(rank.local.declared for rank in recordings.ranks):
@@ -158,7 +159,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
         numbers: Numbers of the ranks.
-        world: Number of ranks of the run, as far as known.
+        world: Number of ranks of the run, or 0 if unknown.
 
     Returns:
         Pipeline of each rank, or -1 if unknown.
@@ -173,7 +174,8 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     position = grouping.invert_permutation(np.argsort(numbers.number[working]))
     if not numbers.from_names:
         return pipeline
-    # If some ranks are missing, the others keep their places. The last ranks may be missing too.
+    # The numbers of the recorded ranks do not change if other ranks, such as the last ones, are
+    # missing.
     stage_count = int(stage.max()) + 1
     replicas = -(-world // stage_count)
     number = numbers.number[working]

@@ -51,7 +51,7 @@ def find_orders(operations: Operations) -> Orders:
 def _count_orders(
     operations: Operations, codes: Codes, numbers: Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
-    """Count the iterations in which each of some ranks ran each order.
+    """Count the iterations in which each rank of a block ran each order.
 
     Args:
         operations: Operations of these ranks.

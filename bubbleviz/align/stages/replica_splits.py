@@ -37,7 +37,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
-#: Maximum fraction of its work that a span may run before its input arrives.
+#: Maximum fraction of the work of a span that may run before its input arrives.
 _MAX_EARLY_FRACTION = 0.25
 
 
@@ -142,7 +142,7 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
         never = np.zeros_like(is_pair)
         for chunk in range(len(table.chunks)):
             never |= match_ranks(table, members, members, (chunk, chunk))[1]
-        # A pair of one pipeline follows in every chunk, one way or the other.
+        # Two ranks of one pipeline follow each other in every chunk, in one direction or the other.
         if (never & never.T)[is_pair].all():
             counts.add(len(members))
     return counts.pop() if len(counts) == 1 else 0
@@ -161,7 +161,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
-    # Sums are comparable only over the microbatches that all ranks have of every chunk.
+    # Sums are comparable only over microbatches that all ranks run in every chunk.
     common = table.has_microbatch[ranks].all(axis=(0, 1))
     if not common.any():
         return None
@@ -219,7 +219,7 @@ def _can_pair(fits: Bools) -> bool:
     Args:
         fits: Mask of the possible matches, a square matrix.
     """
-    # Mostly the diagonal is one, and importing scipy takes 0.1 s.
+    # The diagonal usually is a perfect matching, and importing scipy takes 0.1 s.
     if fits.diagonal().all():
         return True
     from scipy.sparse import csr_array

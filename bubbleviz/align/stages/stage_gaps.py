@@ -70,14 +70,14 @@ def find_stages_before_gaps(
     """Return the virtual stages after which microbatches are away long enough for another stage.
 
     The time between two stages is the time that a microbatch is away from the first stage, minus
-    recorded transfers and the time that it is on or away from the second stage. The microbatch with
-    the shortest time counts. Without a missing stage, this time is 0 if transfers are recorded and
-    no rank is late, or the duration of two transfers if they are not recorded. All replicas of a
-    stage count together.
+    recorded transfers, the work on the second stage, and the time away from the second stage. The
+    microbatch with the shortest time counts. Without a missing stage, this time is 0 if transfers
+    are recorded and no rank is late, or the duration of two transfers if they are not recorded. All
+    replicas of a stage count together.
 
-    If the second stage is a later chunk of ranks that hold an earlier stage, microbatches may wait
-    until these ranks have run other chunks. A gap is reported there only if these ranks run more
-    forwards meanwhile than there are stages.
+    If the second stage is a later chunk of ranks that also run an earlier stage, microbatches may
+    wait until these ranks have run other chunks. A gap is reported there only if these ranks run
+    more forwards meanwhile than there are stages.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations
@@ -287,7 +287,7 @@ def find_turns(operations: Operations) -> frozenset[int]:
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards of a chunk before the next chunk starts.
 
-    The usual maximum is one forward for each stage from the one chunk to the next.
+    The usual maximum is the number of virtual stages from one chunk to the next.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -317,7 +317,7 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
 
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
-    """Return all waits of the first 16 ranks that hold a stage; chunks are virtual stages."""
+    """Return all waits of the first ranks of a stage, with virtual stages as chunks."""
     is_of_stage = operations.virtual_stage == stage
     ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
@@ -326,7 +326,7 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
 
 
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
-    """Return whether most iterations run too many forwards, but not all, before the later work.
+    """Return whether most iterations run more forwards than usual, but not all, before later work.
 
     Args:
         forward: Waits of the microbatches of the forwards.

@@ -43,8 +43,8 @@ _MAX_LATE_FRACTION = 0.25
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
     """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
 
-    The total waits over the microbatches that all of them have are sorted and grouped. Ranks that
-    share a stage are not checked for equal orders of operations.
+    The total waits over the microbatches that every (rank, chunk) runs are sorted and grouped.
+    Ranks that share a stage are not checked for equal orders of operations.
 
     Args:
         operations: Operations of all ranks.
@@ -148,11 +148,11 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     """Return whether transfers or orders show that ranks are stages of a pipeline.
 
-    Waiting times alone give an order of stages, too. But data-parallel replicas also wait for each
-    other, and for different times if one of them is late or slow, so one replica may look like the
-    previous stage of another. All replicas run the same order. The ranks of a pipeline transfer, or
-    run different orders, or keep every one of several microbatches as long as the next stage has
-    it (:func:`can_nest`).
+    Waiting times alone also give an order of stages. But data-parallel replicas wait for each other
+    as well, and for different times if one of them is late or slow, so one replica may look like
+    the previous stage of another. All replicas run the same order. The ranks of a pipeline transfer
+    data, run different orders, or wait for each of several microbatches at least as long as the
+    next stage waits for it and works on it (:func:`can_nest`).
 
     Only ranges show a transfer. Kernels do not, because all-to-all consists of sends and receives.
 

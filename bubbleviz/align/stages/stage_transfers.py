@@ -13,10 +13,10 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 
 
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
-    """Return the virtual stage of each operation, also of transfers without a chunk.
+    """Return the virtual stage of each operation, including transfers without a chunk.
 
-    Such a transfer belongs to the only stage of its rank. Its stage stays unknown if the rank has
-    several stages, or may have several: without chunks in names, some forwards of the first rank
+    A transfer without a chunk belongs to the only stage of its rank. Its stage stays unknown if the
+    rank has, or may have, several stages: without chunks in names, some forwards of the first rank
     receive from the last one, and others do not.
 
     Args:
@@ -67,14 +67,14 @@ def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Int
 def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether ranks transfer with stages that no profile contains.
 
-    They do in each of these cases:
+    The result is True in each of these cases:
 
-    - All ranks hold one stage. A single rank may hold several stages, such as the first and the
+    - All ranks are on one stage. A single rank may have several stages, such as the first and the
       last one of a V.
     - The first stage receives activations, or the last stage gradients, even if it is unknown
       which ranks are first and last.
-    - A rank transfers with a stage that only this rank holds. It needs no transfer to itself, so
-      there are stages between the two.
+    - A rank transfers with a stage that no other rank has. A rank needs no transfer to itself, so
+      there must be stages in between.
 
     Args:
         recordings: The recordings with the stages of their ranks.
@@ -110,8 +110,8 @@ def _passes_an_end(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
         return True
     is_known = recordings.works & (virtual_stage >= 0)
     rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
-    # The only rank that holds each stage, or -1. The entries before the first stage and after the
-    # last one are -1, too.
+    # The only rank of each stage, or -1 if there are several. The entries before the first stage
+    # and after the last one are also -1.
     is_only_rank = np.bincount(stage, minlength=1)[stage] == 1
     only_rank = scatter(last + 3, stage[is_only_rank] + 1, rank[is_only_rank])
     return bool((only_rank[peer + 1] == operations.rank[rows]).any())

@@ -1,8 +1,8 @@
-"""Staging: which virtual stage each (rank, chunk) holds, and which iterations are the same.
+"""Staging: find the virtual stage of each (rank, chunk), and match the iterations of ranks.
 
-Both depend on each other: dependencies between stages show which iterations pair, and paired
-iterations show whether an order of stages can be right. The user's order decides, then names, then
-the waiting times on each rank's own clock.
+Each depends on the other: dependencies between stages show which iterations match, and matched
+iterations show whether an order of stages is possible. An order given by the user takes precedence,
+then names, then waiting times, which are measured on each rank's own clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: Maximum number of last ranks that may be missing unnoticed by numbers: the GPUs of a server.
+#: Maximum number of missing last ranks, which rank numbers do not show: the GPUs of a server.
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
@@ -125,7 +125,7 @@ class _Inputs:
 
     @property
     def world(self) -> int:
-        """The same number, or a larger one if more ranks were recorded or named."""
+        """Number of ranks of the run; at least the number of recorded or named ranks."""
         numbers = self.numbers
         max_named = int(numbers.number.max(initial=0)) + 1 if numbers.from_names else 0
         return max(self.world_size, max_named, len(numbers.number))
@@ -162,7 +162,7 @@ def find_stages(
         numbered in the model's order.
 
     Raises:
-        MismatchError: The ranks cannot be those of a run of these sizes.
+        MismatchError: The ranks do not match these sizes.
     """
     recordings = replace(recordings, arrivals=find_arrivals(recordings.operations))
     numbers = pipelines.get_rank_numbers(recordings.ranks).reordered(order)
@@ -216,7 +216,7 @@ def _has_gap(stage: Ints) -> bool:
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
     """Return the stages that waiting times give.
 
-    The ranks get no stages if nothing shows any.
+    If there is no evidence of stages, all stages stay unknown.
     """
     if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
@@ -238,10 +238,10 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Return stages with the numbers of the job, if the numbers of the ranks give these.
+    """Renumber the stages as in the whole job if the rank numbers determine this.
 
-    Profiles may contain only later stages. Frameworks number the ranks of one stage after those of
-    the stage before, so of ``n`` ranks in each stage rank ``i`` is of stage ``i // n``.
+    Profiles may contain only later stages. Frameworks number ranks stage by stage, so with ``n``
+    ranks per stage, rank ``i`` is on stage ``i // n``.
     """
     stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
@@ -263,7 +263,7 @@ def _number_stages_as_job(
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool) -> bool:
-    """Return whether anything shows that ranks without named stages are not only replicas.
+    """Return whether there is evidence that ranks without named stages are not only replicas.
 
     A single stage needs no evidence.
 
@@ -283,7 +283,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
     comparable = inputs.comparable
     if not is_known or comparable is None:
         return False
-    # Of a single microbatch an iteration nesting says little: one late replica looks the same.
+    # With a single microbatch, nesting is weak evidence, because a late replica looks the same.
     work = inputs.recordings.works & (operations.microbatch >= 0)
     if len(grouping.find_distinct(operations.microbatch[work])) < 2:
         return False
@@ -324,7 +324,7 @@ def _add_limitations(
     ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staged)
     if ends_early:
         notes = (*notes, _LATER_STAGES_MAY_BE_MISSING)
-    # The sizes of the run may give more stages than the profiles hold.
+    # The sizes of the run may imply more stages than the profiles contain.
     stages = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
     lacks_stages = parallel is not None and len(stages) < parallel.pp
     return replace(
@@ -432,7 +432,7 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:
         comparable = inputs.comparable
-        # Whoever wrote a table numbered its ranks as they liked.
+        # Rank numbers in tables are arbitrary.
         is_declared = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
         numbers = replace(inputs.numbers, from_names=inputs.numbers.from_names and not is_declared)
         if comparable is not None:
@@ -495,9 +495,9 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     """Return possible sizes of a run: places of ranks, and numbers of stages and replicas.
 
     All stages have equally many replicas, so the number of replicas divides the number of ranks.
-    The profiles may hold all ranks, or lack some of them. If the last ranks are missing, no number
-    tells how many ranks the run has. Unless the profiles say it, the run may therefore be larger by
-    up to the ranks of a server.
+    The profiles may contain all ranks or only some of them. If the last ranks are missing, rank
+    numbers do not show the size of the run. Unless the profiles record this size, the run may be
+    larger by up to ``_MAX_LAST_MISSING`` ranks.
     """
     number, world = inputs.numbers.number, inputs.world
     count = len(number)
@@ -510,7 +510,7 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
         (place, size // replicas, replicas)
         for place, size in sizes
         for replicas in range(2, size // 2 + 1)
-        # A whole missing stage would leave the number of stages open.
+        # If a whole stage were missing, the number of stages would be ambiguous.
         if size % replicas == 0 and size - world < replicas
     ]
 
@@ -528,7 +528,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
 
 
 def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks that work, but on an unknown stage."""
+    """Return a limitation for working ranks whose stage is unknown."""
     unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",

@@ -54,7 +54,8 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
     Args:
         waits: Waits, at least one, with iterations that are the same on all ranks.
         machine: Machine of each rank.
-        early_fraction: Fraction of its work that a span may run before its input arrives.
+        early_fraction: Maximum fraction of the work of a span that may run before its input
+            arrives.
     """
     keys = group_rows(waits.iteration, waits.microbatch, waits.sequence)
     chunks = find_distinct(waits.chunk)

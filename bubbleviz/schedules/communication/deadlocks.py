@@ -19,21 +19,22 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A rank, its event as in PyTorch's file, the rank that it waits for there (itself if its own order
-#: is at fault), and the awaited event.
+#: A wait: (rank, event, awaited rank, awaited event), with events written as in PyTorch's file. A
+#: rank waits for itself if only its own order is wrong.
 Wait = tuple[int, str, int, str]
 #: Maximum number of waits of a cycle in a sentence.
 _MAX_WAITS = 6
 
 
 def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
-    """Return the cycle of waits of a lowered plan on a transport, or nothing if there is none.
+    """Return the cycle of waits of a lowered plan on a transport, or [] if it does not deadlock.
 
-    Each wait is for a rank that is held up by the next wait.
+    The awaited rank of each wait is the rank of the next wait; the last wait is followed by the
+    first.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
-        transport: What transfers wait for.
+        transport: Transport, which determines what transfers wait for.
     """
     events = Precedence(lowered, transport)
     blocked = set(range(len(events.edges))) - set(events.order)
@@ -49,7 +50,7 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     waits = list(pairwise([*cycle, event]))
     between_ranks = [(a, b) for a, b in waits if events.device[a] != events.device[b]]
     if not between_ranks:
-        # An event of a device waits for a later one; events are numbered in order.
+        # An event of a device waits for a later event of it. Events are numbered in order.
         between_ranks = [max(waits, key=lambda wait: wait[1] - wait[0])]
     return [
         (events.device[a], events.text[a], events.device[b], events.text[b])
@@ -112,7 +113,7 @@ def check_messages(lowered: LoweredPlan) -> None:
         for operation in order
         if crosses(message := get_input(operation, plan), plan)
     }
-    #: By sender, receiver, and whether it is the sender's end.
+    #: Listed messages by (sender, receiver, whether the sender lists them).
     queues: dict[tuple[int, int, bool], list[Message]] = {}
     for device, line in enumerate(lowered.lines):
         for transfer in (transfer for step in line for transfer in step.transfers):

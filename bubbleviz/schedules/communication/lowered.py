@@ -120,12 +120,12 @@ def get_output(operation: PlannedOperation, plan: Plan) -> Message | None:
 
 
 def get_input(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message that an operation needs, or None if it needs no other stage."""
+    """Return the message that an operation needs, or None if it needs none from another stage."""
     return _get_message(operation, plan, stages_back=1)
 
 
 def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -> Message | None:
-    """Return the message of the pass of an operation, sent 0 or 1 virtual stages earlier.
+    """Return the message that an operation sends (0 stages back) or receives (1 stage back).
 
     The result is None for W, and for a message that would leave the pipeline.
     """
@@ -139,7 +139,7 @@ def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -
 
 
 def crosses(message: Message | None, plan: Plan) -> TypeGuard[Message]:
-    """Return whether there is a message, and it goes from one device to another."""
+    """Return whether a message exists and goes from one device to another."""
     return (
         message is not None
         and plan.placement[message.virtual_stage] != plan.placement[message.receiver]

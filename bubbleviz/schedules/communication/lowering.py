@@ -21,9 +21,9 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
     """Return the plan with its communication, as PyTorch's ``_PipelineScheduleRuntime`` lowers it.
 
     Ranks take turns, one operation at a time. A send follows its operation, and the receive is put
-    after the last step that the receiving rank has reached. So all sends and receives are in one
-    common order, and no transport deadlocks. Receives are started as early as that allows, and an
-    operation only waits for its own (``_add_send_recv`` of
+    after the last step that the receiving rank has reached. All sends and receives are therefore in
+    one common order, and no transport deadlocks. Receives start as early as this order allows, and
+    an operation waits only for its own receives (``_add_send_recv`` of
     ``torch.distributed.pipelining.schedules``).
 
     Raises:
@@ -56,7 +56,7 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
                         model.Step(transfers=(model.Transfer(message, sends=False),))
                     )
                     available[peer].add(message)
-        # The order was checked, but an error must not make this loop endless.
+        # The order was checked, but an error in this loop must not make it endless.
         if sum(map(len, remaining_steps)) == n_remaining:
             raise MismatchError(f"the order of {plan.name} deadlocks; change it")
     return model.LoweredPlan(plan, tuple(map(tuple, lines)))
@@ -69,7 +69,7 @@ def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[mode
     (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
     (``_add_reduce_grad``).
     """
-    # The stages that are computed next from each step on, soonest first.
+    # Stages that are computed from each step on, the next one first.
     next_stages: list[int] = []
     upcoming = []
     for step in reversed(steps):

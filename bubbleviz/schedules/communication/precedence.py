@@ -31,9 +31,9 @@ class Precedence:
     """The events of a lowered plan, and what each of them waits for.
 
     Args:
-        lowered: Both ends of each message are in it, once, and in one order for each pair of ranks.
-            Without any transfers, results arrive as soon as they are computed.
-        transport: What transfers wait for.
+        lowered: Lowered plan whose messages match (see :func:`.check_messages`). If it contains no
+            transfers, results arrive as soon as they are computed.
+        transport: Transport, which determines what transfers wait for.
         workload: Times of operations and messages, or None if nothing takes time.
 
     Attributes:
@@ -99,7 +99,7 @@ class Precedence:
         return len(self.edges) - 1
 
     def _wait(self, event: int, awaited: int, lag_ns: int = 0) -> None:
-        """Let an event wait for another one and a lag."""
+        """Add an edge: an event happens no earlier than ``lag_ns`` after ``awaited``."""
         lag = NONE
         if lag_ns:
             lag = len(self.lags_ns)
@@ -107,6 +107,7 @@ class Precedence:
         self.edges[event].append((awaited, lag))
 
     def _add_events(self) -> None:
+        """Add the events of all operations and transfers, without edges."""
         times = None if self._workload is None else get_phase_times(self._workload)
         for device, line in enumerate(self.lowered.lines):
             for step in line:
@@ -119,6 +120,7 @@ class Precedence:
                         self.message[events[transfer]] = transfer.message
 
     def _transfer_ns(self, message: Message) -> int:
+        """Return the transfer time of a message, or 0 without a workload."""
         if self._workload is None:
             return 0
         is_activation = message.phase is Phase.F
@@ -126,7 +128,7 @@ class Precedence:
         return edges[message.virtual_stage]
 
     def _join_pairs(self) -> None:
-        """Let both results of operations that run together arrive when both have ended."""
+        """Make the results of two overlapped operations available only when both have ended."""
         plan = self.lowered.plan
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
@@ -172,12 +174,12 @@ class Precedence:
         if message is not None:
             receive = Transfer(message, sends=False)
             remote = self._complete.get(receive, self._computed.get(message))
-        # Without transfers, a sentence on a deadlock first names the input from another rank.
+        # Without transfers, the description of a deadlock names the input from another rank first.
         inputs = (local, remote) if self._started else (remote, local)
         return [event for event in inputs if event is not None]
 
     def _match_ends(self) -> None:
-        """Let a transfer take its time, and wait for the other end where it has to.
+        """Add the durations of transfers, and the edges between the two ends of each message.
 
         A receive always waits for its send. A send waits for its receive on transports with
         rendezvous; otherwise the data is buffered, and a receive that starts late is complete at
@@ -195,10 +197,11 @@ class Precedence:
                 self._wait(self._complete[send], self._started[receive], transfer_ns)
 
     def _queue(self, line: tuple[Step, ...]) -> None:
-        """Let transfers wait for the ones ahead of them in their queue.
+        """Let each transfer of a device wait for the previous transfers of its queue.
 
-        On a stream, which takes both directions, a transfer begins only then, so its other end is
-        complete no earlier.
+        A queue contains the transfers with one peer in one direction, or on streams in both
+        directions. On a stream, a transfer starts only when the previous ones are complete, so its
+        other end cannot complete earlier either.
         """
         streams = self.transport.streams
         ahead: dict[tuple[int, bool], list[int]] = {}

@@ -42,9 +42,9 @@ Communication = tuple[model.LoweredPlan, int, int]
 def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
     """Return the fastest lowering found, its makespan, and that of PyTorch's lowering, in ns.
 
-    The search tries PyTorch's lowering, orders by time, and the best of these with messages moved
-    past others of their ranks. On the ``buffered`` transport messages do not delay each other, and
-    PyTorch's lowering is returned.
+    The search tries PyTorch's lowering and orders by time, and then moves messages of the best
+    order past other messages of the same ranks. On the ``buffered`` transport messages do not delay
+    each other, and PyTorch's lowering is returned.
 
     Raises:
         MismatchError: The order of the plan deadlocks.
@@ -60,7 +60,7 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
 
 
 class _Search:
-    """The best common order so far, and PyTorch's lowering, in which no messages can be moved."""
+    """The best common order so far, and PyTorch's lowering, whose messages are not moved."""
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
@@ -84,11 +84,11 @@ class _Search:
 
     @property
     def is_perfect(self) -> bool:
-        """Whether messages hardly delay each other."""
+        """Whether the makespan is nearly as short as if messages never delayed each other."""
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
-        """Return the events of a lowered plan with this common order."""
+        """Compute the times of events of the lowered plan with this common order."""
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
             if not isinstance(item, model.Message):
@@ -164,9 +164,12 @@ def _find_critical_messages(events: Precedence) -> list[model.Message]:
 
 
 def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
-    """Return the orders in which a message swaps places with its neighbours on its ranks."""
+    """Return the orders with a message moved past the previous or the next message of its ranks.
 
-    def ranks_of(item: model.Message) -> set[int]:
+    A message is not moved past a step that computes it or needs it.
+    """
+
+    def get_ranks(item: model.Message) -> set[int]:
         return {plan.placement[item.virtual_stage], plan.placement[item.receiver]}
 
     position, moves = sequence.index(message), []
@@ -175,7 +178,7 @@ def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list
         while 0 <= target < len(sequence):
             item = sequence[target]
             if isinstance(item, model.Message):
-                if ranks_of(message) & ranks_of(item):
+                if get_ranks(message) & get_ranks(item):
                     reordered = [other for other in sequence if other != message]
                     reordered.insert(target, message)
                     moves.append(reordered)

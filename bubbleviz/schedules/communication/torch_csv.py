@@ -7,8 +7,9 @@
 
 A cell is ``{stage}{operation}{microbatch}``: F, I (backward for the input), W and B (backward
 fused), and communication. ``torch.distributed.pipelining.schedules`` writes and reads it
-(``_dump_csv``, ``_load_csv``). In old files B is the backward for the input and BW the fused one: B
-is that for the input where the file has a BW, or the B's own W.
+(``_dump_csv``, ``_load_csv``). In old files, B is the backward for the input and BW the fused
+backward. A B is read as the backward for the input if the file contains any BW, or a W of the same
+stage and microbatch.
 
 Both forms are read (``compute_only`` and ``compute_comms``), and only the operations are written:
 PyTorch derives the communication when it loads them. In a file with communication, each transfer is
@@ -37,7 +38,7 @@ from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Tr
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
-#: What is no compute. Some have no microbatch.
+#: Cells that are no computation. Some have no microbatch.
 _NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
@@ -48,9 +49,10 @@ _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
 #: Backward phases that each microbatch needs on a stage, besides a forward: one of these sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
+#: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 _MAX_STAGES, _MAX_CELLS = 100_000, 20_000_000
-#: A larger file is no plan; one of 5 million operations has 50 MB.
+#: Maximum size of a file. A plan of 5 million operations has 50 MB.
 _MAX_BYTES = 1 << 28
 
 
@@ -97,7 +99,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     for row in rows:
         weights = {cell.key for cell in row if cell.phase is Phase.W}
         for cell in row:
-            # A B for the input alone says so.
+            # See the module docstring for the meaning of B in old files.
             for_input = cell.key in weights or (old and "BW" not in cell.text)
             cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
     placement = _find_placement(rows)
@@ -123,7 +125,7 @@ def write(plan: Plan) -> str:
     """Return the text of a plan, as ``_load_csv(file, format="compute_only")`` reads it.
 
     Raises:
-        UsageError: Microbatches enter at both ends; the format has one number for a microbatch.
+        UsageError: Microbatches enter the pipeline at both ends, which the format cannot represent.
     """
     if plan.replicas > 1:
         raise UsageError(
@@ -187,6 +189,11 @@ def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int,
 
 
 def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
+    """Parse an operation such as ``0F3``.
+
+    Raises:
+        InputError: The text is not an operation, or its stage is out of range.
+    """
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
@@ -223,9 +230,9 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
-    """Count the microbatches of all cells from 0; return how many there are.
+    """Renumber the microbatches of all cells from 0, in place, and return their number.
 
-    The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, its backwards 0 to
+    The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, but its backwards 0 to
     m-1.
     """
     for row in rows:
@@ -242,7 +249,7 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
 
 
 def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
-    """Refuse a stage that does not run F, then B, then W of each microbatch, once."""
+    """Raise InputError unless each stage runs F, then B, then W of each microbatch, once."""
     for number, row in enumerate(rows, 1):
         ran: dict[tuple[int, int], dict[int, _Cell]] = {}
         for cell in row:
@@ -316,9 +323,6 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
             yield model.Step(transfers=(transfer,))
 
 
-# Plans from files, refused where they would deadlock.
-
-
 def find_transport(name: str | None) -> Transport:
     """Find a transport by name; None selects the transport of GPUs.
 
@@ -353,7 +357,7 @@ def read_checked(path: str, transport: Transport = STREAMS) -> model.LoweredPlan
 
     Raises:
         InputError: The file cannot be read, or contains no plan.
-        MismatchError: The plan deadlocks. The message names the cycle.
+        MismatchError: The plan deadlocks. The message describes the cycle.
     """
     lowered = read_file(path)
     try:

@@ -115,7 +115,7 @@ class ScheduleLayout:
         return 1 - self.best.makespan_ns / self.baseline_ns
 
     def list_holders(self) -> tuple[tuple[int, int], ...]:
-        """List the device and the virtual stage within a pipeline of all stages, with replicas."""
+        """List (device, virtual stage within its pipeline) for the stages of all replicas."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
         return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
@@ -272,7 +272,7 @@ def _find_for_plan(
 def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
-    """Return the layouts to compare with, and whether it is the current layout of the run."""
+    """Return the layouts to compare with, and whether these are the current layout of the run."""
     current = question.current_layout
     if current is not None and current.placement == placement:
         return (current,), True

@@ -92,7 +92,7 @@ FEATURES = 7
 
 @dataclass(frozen=True)
 class Layout:
-    """Contiguous layers on virtual stages.
+    """A division of the layers into contiguous parts, one for each virtual stage.
 
     Attributes:
         placement: Device of each virtual stage of one pipeline.

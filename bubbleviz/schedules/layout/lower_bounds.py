@@ -1,13 +1,13 @@
-"""Lower bounds of layouts of which only the first stages are known.
+"""Lower bounds of partial layouts, in which only the first stages are known.
 
 A path through a plan, like the memory of a device at one moment, is a sum over the virtual stages
 with factors for each of them::
 
     value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  transfers
 
-For such a sum the cheapest way to place the layers from ``i`` on the stages from ``s`` on is found
-by dynamic programming, whatever comes before. So the sum over the first stages of a layout plus
-this minimum bounds all ways to complete the layout.
+For such a sum, dynamic programming finds the cheapest way to place the layers from ``i`` on the
+stages from ``s`` on, independently of the earlier stages. The sum over the first stages of a layout
+plus this minimum is a lower bound for all ways to complete the layout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bubbleviz.schedules.layout.recurrence import Path
 
 
 class Sums:
-    """Sums over the stages of layouts, and their lower bounds for layouts that are not complete.
+    """Sums over the stages of layouts, and their lower bounds for partial layouts.
 
     Args:
         layers: Layers of the model, L.
@@ -35,8 +35,8 @@ class Sums:
             (K, S, L + 1).
         into: Value of the transfers into each stage by its first layer, for each sum; shape (K, S,
             L + 1).
-        rest: Least value of a stage and all later ones by the first layer of the stage, for each
-            sum; shape (K, S + 1, L + 1).
+        rest: Minimum value of each stage and all later ones, by the first layer of the stage, for
+            each sum; shape (K, S + 1, L + 1).
     """
 
     def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
@@ -77,15 +77,15 @@ class Sums:
         self.rest = np.concatenate((self.rest, self._compute_rest(up_to, into)))
 
     def select(self, rows: Ints | Bools) -> None:
-        """Keep some of the sums only."""
+        """Keep only the selected sums."""
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
 
     def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
-        """Return the least values of each stage and all later ones, see :attr:`rest`."""
+        """Return the minimum values of each stage and all later ones, see :attr:`rest`."""
         rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
         rest[:, self.stages, self.count] = 0.0
         for stage in reversed(range(self.stages)):
-            # The stage ends before the best of all layers after its first one.
+            # Choose the best end of the stage among all layers after its first one.
             with_end = up_to[:, stage] + rest[:, stage + 1]
             best = np.minimum.accumulate(with_end[:, ::-1], axis=1)[:, ::-1]
             first = into[:, stage, :-1] - up_to[:, stage, :-1]
@@ -131,8 +131,8 @@ def find_bottleneck_layout(
         sums: Sums, of which the first ones belong to these paths.
 
     Returns:
-        rest: Least value of the longest path of a stage and all later ones by the first layer of
-            the stage, shape (S + 1, L + 1).
+        rest: Minimum length of the longest path of each stage and all later ones, by the first
+            layer of the stage, shape (S + 1, L + 1).
         bounds: Bounds of the best layout.
 
         The result is None if the paths depend on more than the layers of a device.

@@ -10,7 +10,7 @@
                whose bound reaches the best makespan so far are dropped, complete ones are timed
 
 The makespan of a fixed order is the longest of its paths, so the result is the best of all layouts.
-A search that gets too large is broken off, and its result comes with the bound that was reached.
+A search that becomes too large is stopped, and its result contains the lower bound reached so far.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ NEVER = int(np.iinfo(np.int64).max)
 
 
 def _list_moves(stages: int) -> Ints:
-    """Return changes of the bounds: runs of boundaries by one layer, single ones also by two."""
+    """Return changes of the bounds, shape (n, S + 1).
+
+    Each run of boundaries moves by one layer in either direction, each single boundary also by
+    two.
+    """
     moves = []
     for low in range(1, stages):
         for high in range(low, stages):
@@ -66,7 +70,7 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
 
 #: Number of values that a step of the search computes together.
 _MAX_VALUES = 1 << 22
-#: Maximum number of sums, which are those of devices and the latest ones.
+#: Maximum number of sums that are kept: the sums of devices and the latest ones.
 _MAX_SUMS = 64
 #: Maximum number of partial layouts, and maximum number of operations that are timed.
 MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
@@ -96,7 +100,7 @@ class Partition:
         return self.least_ns >= self.makespan_ns
 
 
-#: Why no layout was found.
+#: Reasons why no layout was found.
 NONE_FITS = "no layout fits the memory"
 BROKEN_OFF = "the search found no layout that fits the memory"
 
@@ -174,8 +178,8 @@ class _Search:
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
         devices = recurrence.find_device_paths(layers)
         self.sums.add(devices)
-        # The longest of several sums is at least their mean. The least value of the mean shows how
-        # far all devices can be busy at the same time.
+        # The longest of several sums is at least their mean. The minimum of the mean bounds how far
+        # all devices can be busy at the same time.
         mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
         self.sums.add_values(*mean)
         self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
@@ -195,7 +199,7 @@ class _Search:
         return makespans
 
     def improve(self, bounds: Ints) -> Ints:
-        """Move single boundaries, and runs of them, while that helps; return the last layout.
+        """Improve a layout by moving single boundaries and runs of them; return the local optimum.
 
         Args:
             bounds: Bounds of a layout. If it does not fit, its memory is reduced first.
@@ -220,7 +224,7 @@ class _Search:
         fits = excess == 0
         makespans = np.full(len(bounds), NEVER)
         makespans[fits] = self.times(bounds[fits])
-        # The makespans of layouts that do not fit do not matter.
+        # Layouts that do not fit keep the makespan ``NEVER``.
         return excess, makespans
 
     def run(self, watch: Watch, max_nodes: int) -> None:
@@ -278,14 +282,14 @@ class _Search:
         size = BLOCK  # complete ones are timed
         if grown.shape[1] <= self.stages:
             size = max(1, _MAX_VALUES // ((_MAX_SUMS + len(self.memory)) * self.count))
-        # The search goes on with the last part.
+        # The search continues with the last part.
         cuts = range(len(grown) % size, len(grown), size) if len(grown) else range(0)
         parts = np.split(np.arange(len(grown)), list(cuts))
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
 
     @staticmethod
     def _bounds(sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int) -> Floats:
-        """Return the sums of partial layouts with one more stage and the best rest; (n, K)."""
+        """Return lower bounds of partial layouts extended by one stage, shape (n, K)."""
         first = partial_layouts[:, -1]
         value = (
             sums.values(partial_layouts).T

@@ -141,9 +141,9 @@ class Recurrence:
     def list_memory_rows(self) -> list[tuple[int, Path]]:
         """Return the memory of each device at its fullest moments: (device, factors of features).
 
-        The order of a device determines what it holds at each moment, whatever the times, so its
-        peak is the largest of a few sums. A moment is left out if another one holds at least as
-        much of everything.
+        The order of a device determines its memory at each moment, independently of times, so its
+        peak is the maximum of a few sums. A moment is left out if another one has at least as much
+        of every feature.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
