@@ -79,7 +79,7 @@ class ChunkCost:
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
 
-    def even_chunks(self, first: int) -> tuple[int, ...]:
+    def split_prompt(self, first: int) -> tuple[int, ...]:
         """Divide the longest prompt into chunks that take as long as its first chunk.
 
         The length x of each chunk solves the following equation, rounded down to a multiple of 64
@@ -92,14 +92,14 @@ class ChunkCost:
             first: Number of tokens of the first chunk.
         """
         bend_ns = self.token_squared_ns or 1.0
-        left, prefix, sizes = self.prompt_tokens, 0, []
-        whole_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
-        while left > 0:
-            half = (self.token_ns or 0.0) / 2 / bend_ns + prefix
-            fitting = (half**2 + whole_ns / bend_ns) ** 0.5 - half
+        n_left, prefix, sizes = self.prompt_tokens, 0, []
+        target_ns = float(self.time_ns(np.array(float(first)))) - self.fixed_ns
+        while n_left > 0:
+            half_slope = (self.token_ns or 0.0) / 2 / bend_ns + prefix
+            equal_cost_tokens = (half_slope**2 + target_ns / bend_ns) ** 0.5 - half_slope
             # The tolerance keeps rounding errors of the square root from losing 64 tokens.
-            sizes.append(min(max(int(fitting + 1e-3) // _GRAIN * _GRAIN, _GRAIN), left))
-            left, prefix = left - sizes[-1], prefix + sizes[-1]
+            sizes.append(min(max(int(equal_cost_tokens + 1e-3) // _GRAIN * _GRAIN, _GRAIN), n_left))
+            n_left, prefix = n_left - sizes[-1], prefix + sizes[-1]
         return tuple(sizes)
 
 
@@ -113,51 +113,53 @@ def measure_chunk_costs(
         stage: Stage of each rank, or -1 if unknown.
         averaged: Mask of the averaged iterations.
     """
-    rows = costed(operations, averaged)
-    virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
-    groups, costs = grouping.group_rows(virtual_stage, of_rank), []
-    for number, first in enumerate(groups.first.tolist()):
-        stage_rows = rows[groups.of_row == number]
+    rows = find_costed_rows(operations, averaged)
+    virtual_stage, stage_of_row = operations.virtual_stage[rows], stage[operations.rank[rows]]
+    groups, costs = grouping.group_rows(virtual_stage, stage_of_row), []
+    for group, first in enumerate(groups.first.tolist()):
+        stage_rows = rows[groups.of_row == group]
         tokens, time_ns = (
             operations.tokens[stage_rows],
             operations.busy_ns[stage_rows].astype(np.float64),
         )
         prefix = _list_prefixes(operations, stage_rows, tokens)
-        factors, left_ns, is_shown = _fit(tokens, prefix, time_ns)
+        factors, residual_ns, uses_prefix = _fit_cost(tokens, prefix, time_ns)
         spread = float(((time_ns - time_ns.mean()) ** 2).sum())
-        free = len(stage_rows) - len(factors)
-        lengths = len(factors) > 1
+        dof = len(stage_rows) - len(factors)
+        has_lengths = len(factors) > 1
         costs.append(
             ChunkCost(
-                stage=int(of_rank[first]),
+                stage=int(stage_of_row[first]),
                 virtual_stage=int(virtual_stage[first]),
                 n=len(stage_rows),
                 least_tokens=int(tokens.min()),
                 most_tokens=int(tokens.max()),
                 fixed_ns=factors[0],
-                token_ns=factors[1] if lengths else None,
-                token_squared_ns=(*factors, 0.0)[2] if lengths else None,
-                residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
-                explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
-                prompt_tokens=int((prefix + tokens).max()) if is_shown else 0,
+                token_ns=factors[1] if has_lengths else None,
+                token_squared_ns=(*factors, 0.0)[2] if has_lengths else None,
+                residual_ns=float(np.sqrt((residual_ns**2).sum() / dof)) if dof > 0 else None,
+                explained=1 - float((residual_ns**2).sum()) / spread
+                if has_lengths and spread
+                else None,
+                prompt_tokens=int((prefix + tokens).max()) if uses_prefix else 0,
             )
         )
     return tuple(costs)
 
 
-def costed(operations: Operations, averaged: Bools) -> Ints:
+def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
     """Return the rows of the complete forwards of averaged iterations whose tokens are known.
 
     Args:
         operations: Operations of all ranks.
         averaged: Mask of the averaged iterations.
     """
-    known = operations.tokens >= 0
-    if not known.any():
-        return np.flatnonzero(known)
-    known &= (operations.phase == Phase.F) & (operations.has_span == 1)
-    known &= (operations.cut == 0) & (operations.iteration >= 0)
-    return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
+    is_costed = operations.tokens >= 0
+    if not is_costed.any():
+        return np.flatnonzero(is_costed)
+    is_costed &= (operations.phase == Phase.F) & (operations.has_span == 1)
+    is_costed &= (operations.cut == 0) & (operations.iteration >= 0)
+    return np.flatnonzero(is_costed & np.append(averaged, False)[operations.iteration])
 
 
 def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
@@ -182,30 +184,35 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     return prefix
 
 
-def _fit(tokens: Ints, prefix: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats, bool]:
+def _fit_cost(
+    tokens: Ints, prefix: Ints, time_ns: Floats
+) -> tuple[tuple[float, ...], Floats, bool]:
     """Fit a constant, a line or a curve: the simplest function that explains the times.
 
     Returns:
         factors: One factor for a constant, two for a line, three for a curve (a, b, c).
-        left_ns: Residual of each chunk.
+        residual_ns: Residual of each chunk.
         uses_prefix: Whether the curve uses the prefixes.
     """
-    lengths = len(grouping.find_distinct(tokens))
-    if lengths < 2:
+    n_lengths = len(grouping.find_distinct(tokens))
+    if n_lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
-    none = np.zeros_like(tokens)
-    line, left_ns, _ = _fit_plane(tokens, None, time_ns)
-    solution, minimum = (line, left_ns, False), np.inf
-    for read, fewest in ((none, _MIN_LENGTHS), (prefix, 2)):
-        if lengths < fewest or len(tokens) <= _MIN_LENGTHS:
+    no_prefix = np.zeros_like(tokens)
+    line, residual_ns, _ = _fit_plane(tokens, None, time_ns)
+    solution, max_residual = (line, residual_ns, False), np.inf
+    for read_prefix, min_lengths in ((no_prefix, _MIN_LENGTHS), (prefix, 2)):
+        if n_lengths < min_lengths or len(tokens) <= _MIN_LENGTHS:
             continue
-        curve, curve_left_ns, error = _fit_plane(tokens, read, time_ns)
-        square_ns = curve[2] * float((tokens * (tokens + 2.0 * read)).max())
+        curve, curve_residual_ns, error = _fit_plane(tokens, read_prefix, time_ns)
+        square_ns = curve[2] * float((tokens * (tokens + 2.0 * read_prefix)).max())
         is_significant = curve[2] > _MIN_ERRORS * error
         is_large = square_ns > _MIN_SHARE * float(time_ns.max())
-        left = float((curve_left_ns**2).sum())
-        if is_significant and is_large and left < minimum:
-            solution, minimum = (curve, curve_left_ns, bool(read.any())), left * _MAX_RESIDUAL
+        squared_residual = float((curve_residual_ns**2).sum())
+        if is_significant and is_large and squared_residual < max_residual:
+            solution, max_residual = (
+                (curve, curve_residual_ns, bool(read_prefix.any())),
+                squared_residual * _MAX_RESIDUAL,
+            )
     return solution
 
 
@@ -225,21 +232,24 @@ def _fit_plane(
         error: Standard error of the last factor, or infinity if its term depends on the others.
     """
     # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
-    end_index = float(tokens.min()), float(tokens.max())
-    middle, half = (end_index[0] + end_index[1]) / 2, (end_index[1] - end_index[0]) / 2
-    columns, scale = [np.ones(len(tokens)), (tokens - middle) / half], 1.0
+    length_range = float(tokens.min()), float(tokens.max())
+    middle, half_range = (
+        (length_range[0] + length_range[1]) / 2,
+        (length_range[1] - length_range[0]) / 2,
+    )
+    columns, scale = [np.ones(len(tokens)), (tokens - middle) / half_range], 1.0
     if prefix is not None:
-        bent = (tokens - middle) ** 2 + 2.0 * tokens * prefix
-        scale = float(np.abs(bent).max())
-        columns.append(bent / scale)
+        square_term = (tokens - middle) ** 2 + 2.0 * tokens * prefix
+        scale = float(np.abs(square_term).max())
+        columns.append(square_term / scale)
     terms = np.stack(columns, axis=1)
     factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
-    left_ns, free = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
+    left_ns, dof = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
     # Norm of the component of the last term that is orthogonal to the other terms.
-    added = abs(float(np.linalg.qr(terms)[1][-1, -1]))
-    residual_ns = np.sqrt(float((left_ns**2).sum()) / free)
-    error = residual_ns / added if added > _MIN_INDEPENDENT else np.inf
-    slope, bend = factors[1] / half, factors[2] / scale if prefix is not None else 0.0
+    independent_norm = abs(float(np.linalg.qr(terms)[1][-1, -1]))
+    residual_ns = np.sqrt(float((left_ns**2).sum()) / dof)
+    error = residual_ns / independent_norm if independent_norm > _MIN_INDEPENDENT else np.inf
+    slope, bend = factors[1] / half_range, factors[2] / scale if prefix is not None else 0.0
     # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centring.
     solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
     return tuple(float(f) for f in solution[: len(columns)]), left_ns, float(error) / scale

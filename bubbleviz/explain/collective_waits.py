@@ -45,7 +45,7 @@ class CollectiveWaits(Table):
         last_rank: Rank that entered last, or -1 if unknown or the rank itself.
         last_operation: Row of the last operation that the last rank started before it entered, or
             -1 if there is none.
-        known: Mask of the collectives whose members are known.
+        has_members: Mask of the collectives whose members are known.
         kinds: NCCL's names of the kinds of collectives, or "" for a kind without a name.
     """
 
@@ -57,7 +57,7 @@ class CollectiveWaits(Table):
     end_ns: Ints
     last_rank: Ints
     last_operation: Ints
-    known: Bools
+    has_members: Bools
     kinds: tuple[str, ...] = field(metadata={"shared": True})
 
 
@@ -87,23 +87,25 @@ def measure_collective_waits(
     length_ns = end_ns - start_ns
     shortest = find_first_rows(meeting, length_ns)
     # Meeting numbers may have gaps.
-    of_meeting = np.searchsorted(meeting[shortest], meeting)
-    shortest_ns = length_ns[shortest][of_meeting]
-    previous = _find_running(operations, rank, start_ns)
+    meeting_index = np.searchsorted(meeting[shortest], meeting)
+    shortest_ns = length_ns[shortest][meeting_index]
+    previous_operation = _find_last_started(operations, rank, start_ns)
     # Members that enter together were all blocked by another collective. They waited for the member
     # that computed until then.
-    idle_ns = start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous]
-    earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
-    entered = find_first_rows(meeting, earlier, idle_ns, rank)[of_meeting]
-    other, operation = rank[entered] != rank, previous[entered]
-    # A shorter time cannot be distinguished from the launch latency of the last member.
-    move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
-    of_row = members.of_row
-    moving_ns[rows] = np.clip(
-        (end_ns - move_ns)[of_row], collectives.start_ns[rows], collectives.end_ns[rows]
+    idle_ns = (
+        start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
     )
-    last_rank[rows] = np.where(other, rank[entered], NONE)[of_row]
-    last_operation[rows] = np.where(other, operation, NONE)[of_row]
+    is_earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
+    last_member = find_first_rows(meeting, is_earlier, idle_ns, rank)[meeting_index]
+    waits_for_other, operation = rank[last_member] != rank, previous_operation[last_member]
+    # A shorter time cannot be distinguished from the launch latency of the last member.
+    move_ns = np.where(waits_for_other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
+    member_of_row = members.of_row
+    moving_ns[rows] = np.clip(
+        (end_ns - move_ns)[member_of_row], collectives.start_ns[rows], collectives.end_ns[rows]
+    )
+    last_rank[rows] = np.where(waits_for_other, rank[last_member], NONE)[member_of_row]
+    last_operation[rows] = np.where(waits_for_other, operation, NONE)[member_of_row]
     return CollectiveWaits(
         rank=collectives.rank,
         iteration=collectives.iteration,
@@ -113,12 +115,12 @@ def measure_collective_waits(
         end_ns=collectives.end_ns,
         last_rank=last_rank,
         last_operation=last_operation,
-        known=collectives.meeting >= 0,
+        has_members=collectives.meeting >= 0,
         kinds=collectives.kinds,
     )
 
 
-def _find_running(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
+def _find_last_started(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the last compute operation that each rank started before a time, or -1 if none."""
     if not len(rank):
         return rank

@@ -123,7 +123,7 @@ def measure_communication(
             may have moved data, shape (iterations, ranks).
     """
     operations, running, extents = stretch.operations, stretch.running, stretch.extents
-    window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
+    window, shape = stretch.windows[stretch.listed_ratio], stretch.extents.present.shape
     has_window = window.is_known[:, None] & extents.present
     low_ns = np.where(has_window, window.start_ns, extents.first_ns)
     high_ns = np.maximum(np.where(has_window, window.end_ns, extents.last_ns), low_ns)
@@ -131,7 +131,9 @@ def measure_communication(
     received = receives.take(iteration >= 0)
     receive_cells = iteration[iteration >= 0], operations.rank[received.operation]
     np.minimum.at(low_ns, receive_cells, received.start_ns)
-    met = stretch.collectives.take((stretch.collectives.iteration >= 0) & stretch.collectives.known)
+    met = stretch.collectives.take(
+        (stretch.collectives.iteration >= 0) & stretch.collectives.has_members
+    )
     collective_cells = met.iteration, met.rank
     start_ns, moving_ns, end_ns = (
         np.clip(time_ns, low_ns[collective_cells], high_ns[collective_cells])

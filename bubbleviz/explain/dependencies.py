@@ -111,13 +111,13 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
 
     # Two pairs per half, in the order of the rows that take something.
     producers = np.sort(np.stack((first_producer, second_producer), axis=1), axis=1)
-    after, before = np.repeat(row, 2), producers.reshape(-1)
-    pairs = np.flatnonzero((before != NONE) & (before != after))
-    after, before = after[pairs], before[pairs]
+    consumer, producer = np.repeat(row, 2), producers.reshape(-1)
+    pairs = np.flatnonzero((producer != NONE) & (producer != consumer))
+    consumer, producer = consumer[pairs], producer[pairs]
     if (row[1:] <= row[:-1]).any():
-        order = sort_rows(after, before)
-        after, before = after[order], before[order]
-    return Dependencies(after, before)
+        order = sort_rows(consumer, producer)
+        consumer, producer = consumer[order], producer[order]
+    return Dependencies(consumer, producer)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -148,7 +148,7 @@ class Explanation:
 def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
     """Explain the stretches of a run again, and return the rows of all ranks."""
     parts = map(explain_stretch, stretches.split_into_stretches(run, counts))
-    return join_rows([part.kept for part in parts], run.operations)
+    return join_rows([part.kept_rows for part in parts], run.operations)
 
 
 def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> ExplainedRows:
@@ -182,7 +182,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         "" if typical_iteration is None else _find_unordered_reason(run, typical_iteration, parts)
     )
 
-    rows = join_rows([part.kept for part in parts], operations)
+    rows = join_rows([part.kept_rows for part in parts], operations)
     has_all_rows = selection is None or len(parts) == 1
     # A partial of module-level functions can be pickled, as reports are.
     explained = partial(

@@ -141,10 +141,10 @@ class BusyTimes(Table):
             unrecorded=make_constant(0, count),
         )
 
-    def _get_rows(self, rank: Ints, place: Ints) -> Ints:
+    def _get_rows(self, rank: Ints, position: Ints) -> Ints:
         """Return the row of the work at each position, or -1 if another rank ran it."""
         owner, row = np.append(self.rank, NONE), np.append(self.row, NONE)
-        return np.where(owner[place] == rank, row[place], NONE).astype(np.int64)
+        return np.where(owner[position] == rank, row[position], NONE).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Wait:
         """Build a wait. A scalar cause, activity or operation applies to all intervals."""
         count = len(until_ns)
         return Wait(
-            until_ns, *(_fill_column(own, count) for own in (cause, activity, peer_operation))
+            until_ns, *(_fill_column(value, count) for value in (cause, activity, peer_operation))
         )
 
 
@@ -282,11 +282,11 @@ def mark_inside(
     )
 
 
-def _replace_marked(column: Ints, is_exchanged: Bools, value: int) -> Ints:
+def _replace_marked(column: Ints, is_marked: Bools, value: int) -> Ints:
     """Return a column with the marked rows set to a value."""
     if is_constant(column) and column[0] == value:
         return column
-    return np.where(is_exchanged, value, column)
+    return np.where(is_marked, value, column)
 
 
 def merge_pieces(idle: IdleT, *columns: str) -> IdleT:

@@ -43,7 +43,7 @@ class Slowness:
         individual_score: Kernel time of the rank's fastest iteration, divided by the kernel time of
             its last iteration.
         replay: Function that returns the slowdown S of ranks, keyed by rank index; see
-            :func:`rank_slowdowns`.
+            :func:`compute_rank_slowdowns`.
     """
 
     relative_score: Floats
@@ -117,7 +117,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
     return compute_multiples(at_best_ns, measured_ns)
 
 
-def rank_slowdowns(
+def compute_rank_slowdowns(
     ranks: Ints,
     stage: Ints,
     replica: Ints,
@@ -173,8 +173,8 @@ def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
     medians = np.full(len(values), np.nan)
     for number in range(int(group.max(initial=NONE)) + 1):
         members = group == number
-        of_group = values[members]
-        medians[members] = compute_median(of_group[~np.isnan(of_group)])
+        group_values = values[members]
+        medians[members] = compute_median(group_values[~np.isnan(group_values)])
     return medians
 
 

@@ -37,7 +37,7 @@ from bubbleviz.model.phases import CHAINED, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Approximate maximum number of operations in a stretch.
-MOST = 150_000
+MAX_OPERATIONS = 150_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,13 +62,13 @@ class Stretch:
         collective_gap_ns: Same as in :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
         extents: First start and last end of the work of each iteration and rank.
         windows: The measurement window of each ratio, keyed by ratio name.
-        kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
+        is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
         averaged: Mask of the iterations of the run that are averaged.
         ended_ns: Time when each iteration had ended on all ranks of the run, or the earliest
             possible time if unknown.
         begun_ns: Time when the first rank began the next iteration, or the latest possible time if
             unknown.
-        listed: Name of the ratio whose bubbles are listed.
+        listed_ratio: Name of the ratio whose bubbles are listed.
         forward: Whether the run has forwards only (inference).
         stages_known: Whether no operation contradicts the virtual stages.
         passing: Whether at least two ranks of the run have forwards or backwards.
@@ -91,11 +91,11 @@ class Stretch:
     collective_gap_ns: Ints
     extents: Extents
     windows: Mapping[str, Windows]
-    kept: Bools
+    is_kept: Bools
     averaged: Bools
     ended_ns: Ints
     begun_ns: Ints
-    listed: str
+    listed_ratio: str
     forward: bool
     stages_known: bool
     passing: bool
@@ -114,26 +114,30 @@ def split_into_stretches(
             the run is a single stretch, all ranks are kept.
     """
     phase = run.operations.phase
-    taking = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
-    has_several_ranks = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
+    compute_rows = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
+    has_several_ranks = (
+        run.operations.rank[compute_rows[:1]] != run.operations.rank[compute_rows[-1:]]
+    )
     ended_ns, begun_ns = _find_ends_and_starts(counts)
     # List the bubbles of the headline ratio, or else of the first ratio with a window.
-    names = (counts.headline, *(ratio.name for ratio in list_ratios()))
+    ratio_names = (counts.headline, *(ratio.name for ratio in list_ratios()))
     names_with_windows = (
-        n for n in names if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
+        n
+        for n in ratio_names
+        if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
     )
     shared: dict[str, Any] = {
         "averaged": np.array([i.averaged for i in counts.iterations], bool),
         "ended_ns": ended_ns,
         "begun_ns": begun_ns,
-        "listed": next(names_with_windows, counts.headline),
+        "listed_ratio": next(names_with_windows, counts.headline),
         "forward": run_kind(phase) == INFERENCE,
         "stages_known": not has_contradicted_stages(run),
         "passing": bool(has_several_ranks.any()),
         "ends_early": run.ends_early,
     }
     collectives = measure_collective_waits(run.collectives, run.operations)
-    bounds = rank_slices.split_pipelines(run, MOST)
+    bounds = rank_slices.split_pipelines(run, MAX_OPERATIONS)
     if is_kept is None or len(bounds) <= 2:
         is_kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):
@@ -170,7 +174,7 @@ def split_into_stretches(
             collective_gap_ns=run.collective_gap_ns[:, columns],
             extents=counts.extents.of_ranks(columns),
             windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
-            kept=is_kept[columns],
+            is_kept=is_kept[columns],
             **shared,
         )
 
@@ -186,11 +190,11 @@ def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     For iterations whose clocks cannot be compared, these are ``NEVER`` and the largest integer. The
     last iteration has no next one and also gets the largest integer.
     """
-    extents, always = counts.extents, np.iinfo(np.int64).max
+    extents, latest = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:
         return np.zeros(len(extents.first_ns), np.int64), np.zeros(len(extents.first_ns), np.int64)
     end_ns = np.where(extents.present, extents.step_last_ns, NEVER).max(axis=1)
-    begin_ns = np.where(extents.present, extents.first_ns, always).min(axis=1)
+    begin_ns = np.where(extents.present, extents.first_ns, latest).min(axis=1)
     end_ns = np.where(counts.one_clock, end_ns, NEVER)
-    begin_ns = np.where(counts.one_clock, begin_ns, always)
-    return end_ns, np.append(begin_ns[1:], always)
+    begin_ns = np.where(counts.one_clock, begin_ns, latest)
+    return end_ns, np.append(begin_ns[1:], latest)

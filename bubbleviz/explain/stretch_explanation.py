@@ -34,7 +34,7 @@ class StretchExplanation:
         samples: Samples for phase times; see :func:`.collect_phase_samples`.
         received: Number of receives of each iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
-        kept: Rows of the ranks that are kept, with the indices of the run.
+        kept_rows: Rows of the ranks that are kept, with the indices of the run.
     """
 
     idle_ns: Mapping[str, Ints]
@@ -42,7 +42,7 @@ class StretchExplanation:
     samples: tuple[Samples, Samples, Samples]
     received: Ints
     crossing: Bools
-    kept: ExplainedRows
+    kept_rows: ExplainedRows
 
 
 def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
@@ -71,19 +71,19 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     crossing = np.zeros(iterations + 1, bool)
     crossing[operations.iteration[inputs.producer != NONE]] = True
     rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
-    if not stretch.kept.all():
-        rows = rows.select_ranks(stretch.kept, operations.rank)
+    if not stretch.is_kept.all():
+        rows = rows.select_ranks(stretch.is_kept, operations.rank)
     return StretchExplanation(
         idle_ns=causes.idle_ns,
         communication=communication_times.measure_communication(
-            stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
+            stretch, receives, causes.idle_ns[stretch.listed_ratio][:, :, Cause.COLLECTIVE]
         ),
         samples=phase_times.collect_phase_samples(
             operations, receives, inputs, receive_arrivals, stretch.first_row
         ),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
-        kept=rows.renumber(
+        kept_rows=rows.renumber(
             make_row_converter(stretch.first_row, len(operations), stretch.elsewhere),
             operations.take(slice(0)),
             stretch.first_rank,

@@ -46,24 +46,25 @@ class WhatIf:
         measured: Times of the run, or None if they could not be determined.
         rows: The order that ran as measured, the same order without delays (if known), then
             schedules, the best first.
-        same: Simulation of the recognised schedule or the given plan, or None if there is none.
+        same_schedule: Simulation of the recognised schedule or the given plan, or None if there is
+            neither.
         reason: Reason why there are no rows, or "" if there are rows.
         window: Ratio whose window is compared. ``schedule`` is the makespan. ``stage``, the longest
             window of a rank, is used if consecutive iterations overlap: the simulation of one
             iteration then gives only this lower bound of the period.
-        ideal: The order of ``same``, or of 1F1B if it is unknown, simulated with equal stages and
-            free transfers, or None if neither can be simulated.
+        ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
+            stages and free transfers, or None if neither can be simulated.
         fastest_other: The fastest schedule that fits in memory and is not the one that ran, or None
             if there is none or other schedules were not simulated.
         best: Simulation of the fastest other schedule, or None if it does not save time.
         limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
-        reordered: If microbatches have unequal lengths, their order in which ``same`` is shortest
-            and the fraction of its makespan that this order saves, else None.
+        reordered: If microbatches have unequal lengths, their order in which ``same_schedule`` is
+            shortest and the fraction of its makespan that this order saves, else None.
     """
 
     measured: MeasuredTimes | None
     rows: tuple[Choice, ...]
-    same: Ideal | None
+    same_schedule: Ideal | None
     reason: str = ""
     window: str = "schedule"
     ideal: Ideal | None = None
@@ -89,8 +90,8 @@ class WhatIf:
         It comes from a simulation at mean times, like the makespans of other schedules. Only if the
         order cannot be simulated, it comes from a replay at the measured times.
         """
-        if self.same is not None:
-            return self.same.makespan_ms
+        if self.same_schedule is not None:
+            return self.same_schedule.makespan_ms
         return None if self.without_delays is None else self.without_delays.makespan_ms
 
     @property
@@ -124,26 +125,28 @@ def ask_what_if(
     """
     limit_bytes = None if memory is None else memory.limit
 
-    def unknown(reason: str) -> WhatIf:
-        why = explanation.no_path_reason or reason
-        return WhatIf(None, (), None, why, limit_bytes=limit_bytes)
+    def make_unknown(reason: str) -> WhatIf:
+        main_reason = explanation.no_path_reason or reason
+        return WhatIf(None, (), None, main_reason, limit_bytes=limit_bytes)
 
-    shown = choose_typical(counts.iterations, counts.headline)
-    if shown is None or not explanation.changes:
-        return unknown("no iteration has all of its ranks on one clock and few enough operations")
+    typical = choose_typical(counts.iterations, counts.headline)
+    if typical is None or not explanation.changes:
+        return make_unknown(
+            "no iteration has all of its ranks on one clock and few enough operations"
+        )
     if recognised is not None and recognised.reason in (*NO_SCHEDULE, FORWARD_ONLY):
-        return unknown(recognised.reason)
+        return make_unknown(recognised.reason)
     times = explanation.phase_times
     try:
-        measured = collect_times(times.kinds, times.transfer_ns, shown.microbatches)
+        measured = collect_times(times.kinds, times.transfer_ns, typical.microbatches)
     except BubblevizError as error:
-        return unknown(str(error))
+        return make_unknown(str(error))
     if _has_uneven_microbatches(explanation):
         # The relative lengths of microbatches do not depend on the schedule.
-        lengths = get_lengths(operations, shown.index, shown.microbatches or 0)
+        lengths = get_lengths(operations, typical.index, typical.microbatches or 0)
         measured = replace(measured, times=replace(measured.times, lengths=lengths))
-    peak = max(_measure_peaks(ranks, operations, shown), default=0.0)
-    rows = _list_measured_choices(measured, shown, explanation, peak)
+    peak = max(_measure_peaks(ranks, operations, typical), default=0.0)
+    rows = _list_measured_choices(measured, typical, explanation, peak)
     name = None if recognised is None else recognised.name
     by_makespan = explanation.period_ns is None
     return _compare_with_run(
@@ -182,20 +185,20 @@ def _compare_with_run(
         rule for rule in schedules() if with_all_schedules or (plan is None and rule.name == name)
     ]
     compared = compare_schedules(measured, rules, rows[0], by_makespan=by_makespan)
-    same = None
+    same_schedule = None
     if plan is None:
-        same = next((ideal for choice, ideal in compared if choice.schedule == name), None)
+        same_schedule = next((ideal for choice, ideal in compared if choice.schedule == name), None)
     else:
         with suppress(BubblevizError):  # The plan has other sizes than the run.
-            same = simulate_plan(plan, measured.times)
+            same_schedule = simulate_plan(plan, measured.times)
     reordered = None
     if (
         with_all_schedules
         and measured.times.lengths
-        and same is not None
-        and same.plan.replicas == 1
+        and same_schedule is not None
+        and same_schedule.plan.replicas == 1
     ):
-        reordered = order_microbatches(same.plan, measured.times)
+        reordered = order_microbatches(same_schedule.plan, measured.times)
     if memory is not None:
         rows = tuple(add_memory(row, memory) for row in rows)
         compared = [(add_memory(choice, memory), simulated) for choice, simulated in compared]
@@ -207,9 +210,11 @@ def _compare_with_run(
     return WhatIf(
         measured,
         (*rows, *choices),
-        same,
+        same_schedule,
         window="schedule" if by_makespan else "stage",
-        ideal=simulate_equal_stages(None if same is None else same.plan, measured),
+        ideal=simulate_equal_stages(
+            None if same_schedule is None else same_schedule.plan, measured
+        ),
         fastest_other=fastest,
         best=best,
         limit_bytes=None if memory is None else memory.limit,
@@ -234,29 +239,29 @@ def _has_uneven_microbatches(explanation: Explanation) -> bool:
 
 
 def _list_measured_choices(
-    measured: MeasuredTimes, shown: Iteration, explanation: Explanation, peak: float
+    measured: MeasuredTimes, typical: Iteration, explanation: Explanation, peak: float
 ) -> tuple[Choice, ...]:
     """Return the order that ran as measured and, unless iterations overlap, without delays.
 
     Args:
         measured: Times and sizes of the run.
-        shown: The typical iteration.
+        typical: The typical iteration.
         explanation: Explanation of the run, with changes.
         peak: Maximum number of microbatches whose activations a rank held at once.
     """
     changes = {change.name: change for change in explanation.changes}
-    whole, without = changes[MEASURED], changes[NO_DELAY]
-    stage, overlaps = shown.ratios["stage"], explanation.period_ns is not None
+    measured_change, undelayed_change = changes[MEASURED], changes[NO_DELAY]
+    stage, overlaps = typical.ratios["stage"], explanation.period_ns is not None
     as_measured = Choice(
         MEASURED,
         measured.stages,
         measured.microbatches,
         measured.chunks,
-        makespan_ns=whole.makespan_ns,
+        makespan_ns=measured_change.makespan_ns,
         cost_ns=stage.window_ns,
-        bubble_ratio=stage.value if overlaps else whole.bubble_ratio,
+        bubble_ratio=stage.value if overlaps else measured_change.bubble_ratio,
         peak_activations=peak,
-        speedup=0.0 if whole.makespan_ns else None,
+        speedup=0.0 if measured_change.makespan_ns else None,
         fits=True,
     )
     if overlaps:
@@ -265,10 +270,12 @@ def _list_measured_choices(
     without_delays = replace(
         as_measured,
         schedule=NO_DELAY,
-        makespan_ns=without.makespan_ns,
+        makespan_ns=undelayed_change.makespan_ns,
         cost_ns=None,
-        bubble_ratio=without.bubble_ratio,
-        speedup=1 - without.makespan_ns / whole.makespan_ns if whole.makespan_ns else None,
+        bubble_ratio=undelayed_change.bubble_ratio,
+        speedup=1 - undelayed_change.makespan_ns / measured_change.makespan_ns
+        if measured_change.makespan_ns
+        else None,
     )
     return as_measured, without_delays
 

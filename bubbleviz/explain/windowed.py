@@ -33,24 +33,27 @@ IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTi
 
 
 def _select_rows(
-    explained: Callable[[], ExplainedRows], number: Ints, row: Ints, operations: Operations
+    explained: Callable[[], ExplainedRows],
+    new_iteration: Ints,
+    new_row: Ints,
+    operations: Operations,
 ) -> ExplainedRows:
     """Return the bubbles and receives inside a window, with their rows renumbered.
 
     Args:
         explained: Function that returns the rows of the run.
-        number: New index of each iteration, or -1 if it is outside the window. An additional last
-            entry of -1 maps the index -1 to itself.
-        row: New row of each operation, with the same conventions.
+        new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
+            last entry of -1 maps the index -1 to itself.
+        new_row: New row of each operation, with the same conventions.
         operations: Operations inside the window.
     """
     all_rows = explained()
-    receives = all_rows.receives.take(row[all_rows.receives.operation] >= 0)
-    bubbles = all_rows.bubbles.take(number[all_rows.bubbles.iteration] >= 0)
+    receives = all_rows.receives.take(new_row[all_rows.receives.operation] >= 0)
+    bubbles = all_rows.bubbles.take(new_iteration[all_rows.bubbles.iteration] >= 0)
     # References to operations outside the window become -1.
-    bubbles = renumber(bubbles, row.__getitem__)
-    bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
-    receives = renumber(receives, row.__getitem__)
+    bubbles = renumber(bubbles, new_row.__getitem__)
+    bubbles = replace(bubbles, iteration=new_iteration[bubbles.iteration], operations=operations)
+    receives = renumber(receives, new_row.__getitem__)
     return replace(all_rows, bubbles=bubbles, receives=receives)
 
 
@@ -70,21 +73,22 @@ def select_window(
     if window is None or counts.is_in_window.all():
         return run, counts, explanation
     is_inside = counts.is_in_window
-    iterations, kept = (
+    iterations, is_kept = (
         np.flatnonzero(is_inside),
         np.append(is_inside, False)[run.operations.iteration],
     )
     # New number of each iteration and operation, or -1 if outside. The last entry maps -1 to -1.
-    number, row = (
-        np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (is_inside, kept)
+    new_iteration, new_row = (
+        np.append(np.where(is_selected, np.cumsum(is_selected) - 1, NONE), NONE)
+        for is_selected in (is_inside, is_kept)
     )
-    cut = _cut_run(run, counts, iterations, number, row)
-    rows = partial(_select_rows, explanation.explained, number, row, cut.operations)
+    cut_run = _cut_run(run, counts, iterations, new_iteration, new_row)
+    rows = partial(_select_rows, explanation.explained, new_iteration, new_row, cut_run.operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
-    stragglers = ((int(row[operation]), many) for operation, many in times.stragglers)
+    stragglers = ((int(new_row[operation]), many) for operation, many in times.stragglers)
     return (
-        replace(cut, limitations=(_find_left_out(window, counts), *run.limitations)),
+        replace(cut_run, limitations=(_describe_left_out(window, counts), *run.limitations)),
         replace(
             counts,
             iterations=tuple(
@@ -107,12 +111,12 @@ def select_window(
             path=path
             and replace(
                 path,
-                iteration=int(number[path.iteration]),
-                operations=row[path.operations],
-                replayed=row[path.replayed],
+                iteration=int(new_iteration[path.iteration]),
+                operations=new_row[path.operations],
+                replayed=new_row[path.replayed],
             ),
-            slowdown_source=source and replace(source, numbers=number[:-1]),
-            replayed_source=replayed and replace(replayed, numbers=number[:-1]),
+            slowdown_source=source and replace(source, numbers=new_iteration[:-1]),
+            replayed_source=replayed and replace(replayed, numbers=new_iteration[:-1]),
         ),
     )
 
@@ -125,12 +129,12 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
     return replace(columns, **selected)
 
 
-def _find_left_out(window: Window, counts: Counts) -> Limitation:
+def _describe_left_out(window: Window, counts: Counts) -> Limitation:
     """Return the limitation that names the iterations outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
-    cut = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
-    partly = f" ({cut} of them lie partly in it)" if cut else ""
+    n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
+    partly = f" ({n_overlapping} of them lie partly in it)" if n_overlapping else ""
     reason = (
         f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
         "coverage, are of the whole capture"
@@ -138,15 +142,16 @@ def _find_left_out(window: Window, counts: Counts) -> Limitation:
     return Limitation(OUTSIDE, reason, int((~counts.is_in_window).sum()))
 
 
-def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints) -> Run:
+def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, new_row: Ints) -> Run:
     """Return a run that has only some of its iterations.
 
     Args:
         run: The whole run.
         counts: The ratios of the run.
-        iterations: Indices of the iterations that are kept.
-        number: New index of each iteration, or -1 if it is left out. The last entry, for -1, is -1.
-        row: New row of each operation, with the same conventions.
+        iterations: Indices of the iterations inside the window.
+        new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
+            last entry of -1 maps the index -1 to itself.
+        new_row: New row of each operation, with the same conventions.
     """
     # Interval times are clipped to the hull of all ratios' windows.
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
@@ -161,31 +166,31 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints
         else (0, 0)
     )
 
-    def clipped(times: RankIntervals) -> RankIntervals:
+    def clip_to_extent(times: RankIntervals) -> RankIntervals:
         start_ns, end_ns = np.clip(times.start_ns, *extent_ns), np.clip(times.end_ns, *extent_ns)
-        some = end_ns > start_ns
-        return RankIntervals(times.rank[some], start_ns[some], end_ns[some])
+        has_length = end_ns > start_ns
+        return RankIntervals(times.rank[has_length], start_ns[has_length], end_ns[has_length])
 
-    operations = run.operations.take(row[:-1] >= 0)
-    busy = run.busy.take(row[run.busy.operation] >= 0)
-    hosts = run.hosts.take((run.hosts.operation == NONE) | (row[run.hosts.operation] >= 0))
-    met = run.collectives.take(number[run.collectives.iteration] >= 0)
+    operations = run.operations.take(new_row[:-1] >= 0)
+    busy = run.busy.take(new_row[run.busy.operation] >= 0)
+    hosts = run.hosts.take((run.hosts.operation == NONE) | (new_row[run.hosts.operation] >= 0))
+    collectives = run.collectives.take(new_iteration[run.collectives.iteration] >= 0)
     return replace(
         run,
-        operations=operations.replace_columns(iteration=number[operations.iteration]),
-        busy=replace(busy, operation=row[busy.operation]),
+        operations=operations.replace_columns(iteration=new_iteration[operations.iteration]),
+        busy=replace(busy, operation=new_row[busy.operation]),
         active_ns=run.active_ns[iterations],
         kernel_ns=run.kernel_ns[iterations],
         gap_ns=run.gap_ns[iterations],
         collective_gap_ns=run.collective_gap_ns[iterations],
-        unattributed=clipped(run.unattributed),
-        exposed=clipped(run.exposed),
-        collectives=met.replace_columns(
-            iteration=number[met.iteration], operation=row[met.operation]
+        unattributed=clip_to_extent(run.unattributed),
+        exposed=clip_to_extent(run.exposed),
+        collectives=collectives.replace_columns(
+            iteration=new_iteration[collectives.iteration], operation=new_row[collectives.operation]
         ),
-        overheads=clipped(run.overheads),
-        unrecorded=clipped(run.unrecorded),
-        pauses=clipped(run.pauses),
-        hosts=replace(hosts, operation=row[hosts.operation]),
+        overheads=clip_to_extent(run.overheads),
+        unrecorded=clip_to_extent(run.unrecorded),
+        pauses=clip_to_extent(run.pauses),
+        hosts=replace(hosts, operation=new_row[hosts.operation]),
         iteration_names=tuple(run.iteration_names[k] for k in iterations.tolist()),
     )

@@ -60,7 +60,7 @@ def find_even_chunks(
 
     # The first chunk is between a quarter of those that ran and four times as long.
     firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
-    even = min(map(slowest.even_chunks, sorted(firsts)), key=prompt_time_ns)
+    even = min(map(slowest.split_prompt, sorted(firsts)), key=prompt_time_ns)
     is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)
     return (
         (slowest.virtual_stage, even, prompt_time_ns(equal_chunks), prompt_time_ns(even))

@@ -85,7 +85,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
 
     assert (first.token_squared_ns, second.token_ns) == pytest.approx((0.1, 1000), rel=0.03)
     assert first.time_ns(np.array([640.0]), 7168).tolist() == pytest.approx([1_478_707], rel=0.01)
-    sizes, read = second.even_chunks(1024), 0
+    sizes, read = second.split_prompt(1024), 0
     assert sum(sizes) == first.prompt_tokens == 7 * 1024 + 640
     assert sizes[0] == 1024 > sizes[1]
     for size in sizes[:-1]:

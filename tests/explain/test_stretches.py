@@ -55,7 +55,7 @@ def shown(report: Report) -> tuple[str, str]:
 def in_stretches(path: Path, max_bytes: int, *, replayed: int | None = None) -> Report:
     """Return the report on a run that is explained in stretches of limited size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretch, "MOST", max_bytes)
+        patch.setattr(stretch, "MAX_OPERATIONS", max_bytes)
         patch.setattr(rank_slices, "TARGET_OPERATIONS", max_bytes)
         if replayed is not None:
             patch.setattr(replayed_ranks, "MAX_REPLAYED_OPERATIONS", replayed)

@@ -55,7 +55,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
     what_if = report.what_if
 
     assert what_if is not None
-    assert (what_if.measured, what_if.rows, what_if.same) == (None, (), None)
+    assert (what_if.measured, what_if.rows, what_if.same_schedule) == (None, (), None)
     assert list_texts(theory(report, View()))[:2] == [
         "As measured",
         "Without a schedule in theory above it: one stage is no pipeline.",
@@ -66,7 +66,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting) -> None:
     _, what_if = planted(planting)
     assert what_if.measured is not None
-    assert what_if.same is not None
+    assert what_if.same_schedule is not None
     times, split = what_if.measured.times, planting is not FUSED
 
     assert (what_if.measured.stages, what_if.measured.microbatches) == (4, planting.microbatches)
@@ -86,7 +86,7 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
     assert row_of_run.bubble_ratio == pytest.approx(rows["measured"].bubble_ratio, abs=2e-3)
     assert row_of_run.peak_activations == rows["measured"].peak_activations
     assert row_of_run.fits
-    assert what_if.same.plan.name == planting.schedule
+    assert what_if.same_schedule.plan.name == planting.schedule
 
 
 def test_a_long_microbatch_is_as_long_in_any_order() -> None:
@@ -194,7 +194,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     assert panel_titles[1].endswith("at the measured times: the best in as much memory")
 
     # An ideal 1F1B stands for an unknown schedule.
-    unknown = replace(what_if, same=None, best=None)
+    unknown = replace(what_if, same_schedule=None, best=None)
     panel_titles = titles(theory(replace(report, theory=unknown), View()))
     assert len(panel_titles) == 2
     assert panel_titles[0].endswith("ideal: equal stages, free transfers")

@@ -70,7 +70,7 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
     assert report.what_if is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=100e6 * (1 - saved), fits=True))
-    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1], same=None)
+    what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1], same_schedule=None)
     all_advice = write_all_advice(replace(report, what_if=what_if))
 
     assert ("schedule" in {advice.kind for advice in all_advice}) is advised
@@ -85,9 +85,9 @@ def test_the_schedule_that_ran_is_not_advised() -> None:
     assert report.what_if is not None
     replayed = (Choice(name, 4, 8, 1, makespan_ns=100e6) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("1f1b", 4, 8, 1, makespan_ns=90e6, fits=True))
-    for simulated in (report.what_if.same, None):
+    for simulated in (report.what_if.same_schedule, None):
         fastest = find_fastest_other(rows[2:], "1f1b")
-        what_if = replace(report.what_if, rows=rows, fastest_other=fastest, same=simulated)
+        what_if = replace(report.what_if, rows=rows, fastest_other=fastest, same_schedule=simulated)
 
         assert advice_on_schedule(replace(report, what_if=what_if)) is None
 
@@ -95,8 +95,8 @@ def test_the_schedule_that_ran_is_not_advised() -> None:
 def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> None:
     report = analyze_planting(Planting(), what_if=True)
     assert report.what_if is not None
-    assert report.what_if.same is not None
-    same_ns = 1e6 * report.what_if.same.makespan_ms
+    assert report.what_if.same_schedule is not None
+    same_ns = 1e6 * report.what_if.same_schedule.makespan_ms
     # The replay is longer, since operation times vary.
     replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))

@@ -99,7 +99,7 @@ def measure_causes(
         idle, tokens = explain_forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     n_iterations, n_ranks = stretch.extents.present.shape
     shape = n_iterations, n_ranks, len(Cause)
-    bubbles = Bubbles.empty(stretch.listed, stretch.operations, stretch.collectives.kinds)
+    bubbles = Bubbles.empty(stretch.listed_ratio, stretch.operations, stretch.collectives.kinds)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
     for ratio in list_ratios():
         if ratio.name not in stretch.windows:
@@ -108,8 +108,8 @@ def measure_causes(
         cell = regions.iteration * n_ranks + regions.rank
         times_ns = _sum_by_cause(idle, regions, cell, n_iterations * n_ranks)
         idle_ns[ratio.name] = times_ns.reshape(shape)
-        if ratio.name == stretch.listed:
-            kept_regions = regions.take(np.flatnonzero(stretch.kept[regions.rank]))
+        if ratio.name == stretch.listed_ratio:
+            kept_regions = regions.take(np.flatnonzero(stretch.is_kept[regions.rank]))
             bubbles = merge_bubbles(_list_bubbles(stretch, idle, kept_regions), inputs.producer)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
@@ -135,7 +135,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
             peer_operation=np.where(keeps_peer, pieces.peer_operation, NONE),
         ),
         regions.iteration[region],
-        ratio=stretch.listed,
+        ratio=stretch.listed_ratio,
         operations=stretch.operations,
         kinds=stretch.collectives.kinds,
     )

@@ -75,13 +75,13 @@ class _Chunks:
 
     Attributes:
         rows: Rows of its forwards on all stages, in the order of their starts.
-        ended: Rows of its forwards on the last stage, in the order of their ends.
-        length_ns: Time of each chunk of ``ended`` from its start on the first stage, or 0 if
+        by_end: Rows of its forwards on the last stage, in the order of their ends.
+        length_ns: Time of each chunk of ``by_end`` from its start on the first stage, or 0 if
             unknown.
     """
 
     rows: Ints
-    ended: Ints
+    by_end: Ints
     length_ns: Ints
 
 
@@ -140,7 +140,7 @@ def _explain_first_stage(
     limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
 
     token, has_token = _find_tokens(operations, chunks, low_ns, limit_ns)
-    token_ns = np.where(has_token, operations.end_ns[chunks.ended[token]], low_ns)
+    token_ns = np.where(has_token, operations.end_ns[chunks.by_end[token]], low_ns)
     is_empty = has_token & (_find_latest_ends(operations, chunks, high_ns) <= token_ns)
     has_no_request = is_empty & (limit_ns - token_ns > np.maximum(chunks.length_ns[token], 1))
     pieces = split_idle(waits, token_ns, limit_ns)
@@ -152,7 +152,7 @@ def _explain_first_stage(
     has_waited = has_token & ~has_no_request & (token_ns > low_ns)
     return (
         _sort_by_start(idle.take(~is_wait), replace(pieces, cause=cause)),
-        Dependencies(next_operation[has_waited], chunks.ended[token[has_waited]]),
+        Dependencies(next_operation[has_waited], chunks.by_end[token[has_waited]]),
     )
 
 
@@ -170,10 +170,10 @@ def _find_tokens(
         limit_ns: Time by which the token must have come.
 
     Returns:
-        token: Index in ``chunks.ended``; arbitrary without a token.
+        token: Index in ``chunks.by_end``; arbitrary without a token.
         has_token: Mask of the intervals in which a token came.
     """
-    end_ns = operations.end_ns[chunks.ended]
+    end_ns = operations.end_ns[chunks.by_end]
     token = np.searchsorted(end_ns, limit_ns, side="right") - 1
     return token, (token >= 0) & (end_ns[token] >= low_ns)
 

@@ -72,10 +72,14 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     gaps = _find_gaps(line, computing, windows, stretch.unattributed)
     idle = split_at_waits(gaps, list(_list_waits(operations, inputs, arrivals, gaps, line)))
     idle = _mark_unknown_inputs(idle, inputs, arrivals)
-    idle = _split_in_collectives(idle, _place(line, stretch.exposed), _on_line(line, collectives))
-    idle = mark_inside(idle, _place(line, stretch.unrecorded), cause=Cause.UNKNOWN, unrecorded=1)
+    idle = _split_in_collectives(
+        idle, _map_to_line(line, stretch.exposed), _shift_to_line(line, collectives)
+    )
+    idle = mark_inside(
+        idle, _map_to_line(line, stretch.unrecorded), cause=Cause.UNKNOWN, unrecorded=1
+    )
     # The profiler's overhead takes precedence.
-    idle = mark_inside(idle, _place(line, stretch.overheads), cause=Cause.PROFILER)
+    idle = mark_inside(idle, _map_to_line(line, stretch.overheads), cause=Cause.PROFILER)
     shift_ns = line.shift_ns[idle.rank]
     idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
     return idle.compact()
@@ -109,12 +113,12 @@ def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveW
     return Packing.of(low_ns, high_ns)
 
 
-def _place(line: Packing, table: RankIntervals) -> Intervals:
+def _map_to_line(line: Packing, table: RankIntervals) -> Intervals:
     """Return the intervals of a table with times on the line."""
     return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
 
 
-def _on_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
+def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
     """Return collectives with times on the line."""
     rank = collectives.rank
     return replace(
@@ -139,8 +143,8 @@ def _find_gaps(
     start_ns = line.place(computing.rank, computing.start_ns)
     end_ns = line.place(computing.rank, computing.end_ns)
     busy = replace(computing, start_ns=start_ns, end_ns=end_ns).sort_by_start()
-    on_line = intervals.union(*_place(line, windows))
-    gaps = busy.find_gaps(on_line, also_busy=_place(line, unattributed))
+    line_windows = intervals.union(*_map_to_line(line, windows))
+    gaps = busy.find_gaps(line_windows, also_busy=_map_to_line(line, unattributed))
     return busy.describe_gaps(line.find_groups(gaps[0]), gaps)
 
 
@@ -158,7 +162,7 @@ def _list_waits(
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 
-    def wait(time_ns: Ints, cause: Cause, peer_operation: Ints | int = NONE) -> Wait:
+    def make_wait(time_ns: Ints, cause: Cause, peer_operation: Ints | int = NONE) -> Wait:
         is_never = is_constant(time_ns) and time_ns[0] == NEVER
         until_ns = time_ns if is_never else np.where(time_ns == NEVER, NEVER, time_ns + shift_ns)
         return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
@@ -168,15 +172,19 @@ def _list_waits(
     ready_ns = _get_time_of_next(inputs.ready_ns, next_operation)
     if not is_constant(received_ns):
         ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
-    yield wait(ready_ns, Cause.DEPENDENCY)
+    yield make_wait(ready_ns, Cause.DEPENDENCY)
     if not is_constant(arrivals.receive):
         receive_launched_ns = _find_receive_launches(operations, arrivals)
-        yield wait(_get_time_of_next(receive_launched_ns, next_operation, missing=NONE), Cause.HOST)
+        yield make_wait(
+            _get_time_of_next(receive_launched_ns, next_operation, missing=NONE), Cause.HOST
+        )
         front = np.append(find_transfers_ahead(operations, inputs, arrivals), NONE)[next_operation]
         front_ended_ns = np.append(operations.end_ns, NEVER)[front]
-        yield wait(np.minimum(front_ended_ns, received_ns), Cause.QUEUED, front)
-    yield wait(received_ns, Cause.COMMUNICATION)
-    yield wait(_get_time_of_next(operations.launched_ns, next_operation, missing=NONE), Cause.HOST)
+        yield make_wait(np.minimum(front_ended_ns, received_ns), Cause.QUEUED, front)
+    yield make_wait(received_ns, Cause.COMMUNICATION)
+    yield make_wait(
+        _get_time_of_next(operations.launched_ns, next_operation, missing=NONE), Cause.HOST
+    )
     rest = np.where(ready_ns == NEVER, Cause.OTHER, Cause.COMMUNICATION)
     yield Wait.of(make_constant(NEVER, len(next_operation)), cause=rest)
 

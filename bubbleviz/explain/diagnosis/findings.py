@@ -346,7 +346,7 @@ def _choose_length_measure(
             the replayed lengths.
     """
     if period_ns is None or not len(measured.rows):
-        return lambda replay, *times: replay.lengths_ns(*times, placed=True), None
+        return lambda replay, *times: replay.lengths_ns(*times, in_replay_order=True), None
     whole_ns, spans_ns = _measure_lengths_and_spans(
         work, measured, own_ns[:, None], delay_ns[:, None]
     )
@@ -376,7 +376,7 @@ def _measure_lengths_and_spans(
     Returns:
         Both in ns, shape (iterations, scenarios).
     """
-    ends_ns = replay.compute_ends(own_ns, delay_ns, placed=True)
+    ends_ns = replay.compute_ends(own_ns, delay_ns, in_replay_order=True)
     computing = np.flatnonzero(has_role(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
     rows = replay.rows[computing]
     order = sort_rows(work.iteration[rows], work.rank[rows])
@@ -703,10 +703,10 @@ def _measure_late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> 
     first = np.flatnonzero(start_ns == begin_ns[parts.of_row])
     if run_kind(operations.phase) == INFERENCE or (launched_ns[first] == NONE).all():
         return late_ns
-    after, before = scenarios.order.after, scenarios.order.before
-    is_moved = scenarios.work.communicates[before] & (after < len(rows))
-    transfer_ns = scenarios.own_ns[before[is_moved]]
-    moved_ns = np.maximum(group_latest(after[is_moved], len(rows), transfer_ns, 0), 0)
+    follower, predecessor = scenarios.order.after, scenarios.order.before
+    is_moved = scenarios.work.communicates[predecessor] & (follower < len(rows))
+    transfer_ns = scenarios.own_ns[predecessor[is_moved]]
+    moved_ns = np.maximum(group_latest(follower[is_moved], len(rows), transfer_ns, 0), 0)
     could_start_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first]
     delay_ns = could_start_ns - _find_needed_times(run, rows[first])
     is_late = (launched_ns[first] != NONE) & (delay_ns > _MIN_LATE_NS)

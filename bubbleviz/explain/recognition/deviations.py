@@ -54,12 +54,12 @@ def find_deviations(
     """
     order = ran.of_rank(cell, operations)
     rank = int(ran.rank[cell])
-    for code, places in zip(difference.moved, difference.places.tolist(), strict=True):
-        what = "late" if places > 0 else "early"
-        yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), what, abs(places))
-    for what in ("missing", "extra", "repeated"):
-        for code in getattr(difference, what):
-            yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), what, 0)
+    for code, places in zip(difference.displaced, difference.places.tolist(), strict=True):
+        kind = "late" if places > 0 else "early"
+        yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), kind, abs(places))
+    for kind in ("missing", "extra", "repeated"):
+        for code in getattr(difference, kind):
+            yield Deviation(rank, ran.iteration, *_number_as_reported(code, order), kind, 0)
 
 
 def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:

@@ -99,15 +99,15 @@ def expand_cleared_weights(code: Ints) -> Ints:
     computes.
     """
     pieces, start = [], 0
-    done = code[get_kind(code) == WEIGHTS]
+    computed_weights = code[get_kind(code) == WEIGHTS]
     for clear in np.flatnonzero(get_kind(code) == CLEARED).tolist():
         preceding_codes = code[:clear]
         backwards = preceding_codes[get_kind(preceding_codes) == BACKWARD]
-        of_chunk = backwards[get_chunk(backwards) == get_chunk(code[clear])]
-        weights = of_chunk + (WEIGHTS - BACKWARD << _KIND)
-        remaining = weights[~np.isin(weights, done)]
+        chunk_backwards = backwards[get_chunk(backwards) == get_chunk(code[clear])]
+        weights = chunk_backwards + (WEIGHTS - BACKWARD << _KIND)
+        remaining = weights[~np.isin(weights, computed_weights)]
         pieces += [code[start:clear], remaining + (1 << _UNORDERED)]
-        done = np.concatenate((done, remaining))
+        computed_weights = np.concatenate((computed_weights, remaining))
         start = clear + 1
     return unite_backwards(np.concatenate([*pieces, code[start:]]))
 

@@ -25,15 +25,15 @@ class OrderDifference:
     """The difference between a measured and a planned order, as codes of operations.
 
     Attributes:
-        moved: Operations out of place, in measured order.
-        places: How late each operation of ``moved`` is, as a number of operations in place;
+        displaced: Operations out of place, in measured order.
+        places: How late each operation of ``displaced`` is, as a number of operations in place;
             negative if it is early.
         missing: Planned operations that were not measured.
         extra: Measured operations that are not planned.
         repeated: Second and later occurrences of operations that were measured several times.
     """
 
-    moved: Ints
+    displaced: Ints
     places: Ints
     missing: Ints
     extra: Ints
@@ -42,7 +42,7 @@ class OrderDifference:
     @property
     def count(self) -> int:
         """Number of operations that are not as planned."""
-        columns = (self.moved, self.missing, self.extra, self.repeated)
+        columns = (self.displaced, self.missing, self.extra, self.repeated)
         return sum(len(column) for column in columns)
 
 
@@ -60,24 +60,24 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     if np.array_equal(measured, planned):
         return OrderDifference(*[np.empty(0, np.int64)] * 5)
     first_rows = np.sort(np.unique(measured, return_index=True)[1])
-    once = measured[first_rows]
+    distinct_codes = measured[first_rows]
     by_code = np.argsort(planned)
-    in_sorted_plan = grouping.find_positions(planned[by_code], once)
+    in_sorted_plan = grouping.find_positions(planned[by_code], distinct_codes)
     is_planned = in_sorted_plan != NONE
-    common, planned_row = once[is_planned], by_code[in_sorted_plan[is_planned]]
+    common, planned_row = distinct_codes[is_planned], by_code[in_sorted_plan[is_planned]]
     has_run = np.zeros(len(planned), bool)
     has_run[planned_row] = True
     # Position of each operation in the plan, not counting operations that did not run.
     position = (np.cumsum(has_run) - 1)[planned_row]
     in_place = _find_in_place(position)
-    moved_codes = np.flatnonzero(~in_place)
-    n_before_measured = np.cumsum(in_place)[moved_codes]
-    n_before_planned = np.searchsorted(np.sort(position[in_place]), position[moved_codes])
+    displaced_rows = np.flatnonzero(~in_place)
+    n_before_measured = np.cumsum(in_place)[displaced_rows]
+    n_before_planned = np.searchsorted(np.sort(position[in_place]), position[displaced_rows])
     return OrderDifference(
-        moved=common[moved_codes],
+        displaced=common[displaced_rows],
         places=n_before_measured - n_before_planned,
         missing=planned[~has_run],
-        extra=once[~is_planned],
+        extra=distinct_codes[~is_planned],
         repeated=np.delete(measured, first_rows),
     )
 

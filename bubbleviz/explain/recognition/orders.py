@@ -141,19 +141,19 @@ def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders
     """Set the patterns of iterations, and return the iterations and the list of distinct orders."""
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []
-    numbered = []
+    numbered_parts = []
     for part in parts:
-        of_ranks = []
-        content, size = part.code.tobytes(), part.code.itemsize
+        rank_patterns = []
+        code_bytes, size = part.code.tobytes(), part.code.itemsize
         bounds = pairwise([*part.first.tolist(), len(part.code)])
         for (start, stop), is_unknown in zip(bounds, part.unknown.tolist(), strict=True):
-            key = content[start * size : stop * size]
+            key = code_bytes[start * size : stop * size]
             if not is_unknown and key not in index_of:
                 index_of[key] = len(patterns)
                 patterns.append(expand_cleared_weights(part.code[start:stop]))
-            of_ranks.append(NONE if is_unknown else index_of[key])
-        numbered.append(replace(part, pattern=tuple(of_ranks)))
-    return numbered, patterns
+            rank_patterns.append(NONE if is_unknown else index_of[key])
+        numbered_parts.append(replace(part, pattern=tuple(rank_patterns)))
+    return numbered_parts, patterns
 
 
 def _read_iteration(

@@ -142,11 +142,15 @@ def _count_devices(
     stages: dict[int, list[int]] = {}
     for rank in grouping.find_distinct(*(part.rank for part in parts)).tolist():
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
-    device_of_stage = {number: max(of) + 1 for number, of in stages.items() if min(of) >= 0}
-    usual = _find_most_frequent(list(device_of_stage.values()))
+    device_of_stage = {
+        number: max(stage_list) + 1 for number, stage_list in stages.items() if min(stage_list) >= 0
+    }
+    usual_devices = _find_most_frequent(list(device_of_stage.values()))
     return {
-        number: max(device_of_stage[number], usual) if number in device_of_stage else len(of)
-        for number, of in stages.items()
+        number: max(device_of_stage[number], usual_devices)
+        if number in device_of_stage
+        else len(stage_list)
+        for number, stage_list in stages.items()
     }
 
 

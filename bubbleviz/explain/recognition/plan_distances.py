@@ -78,11 +78,13 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
         if equal:
             matched.append(order)
             continue
-        free = [key for key, count in n_free.items() if count > 0] or list(by_key)
+        free_keys = [key for key, count in n_free.items() if count > 0] or list(by_key)
         # Similar orders have their first backward at about the same position.
-        turn = codes.find_first_backward(order)
-        free.sort(key=lambda key: abs(first_backward[key] - turn))
-        distances = {key: compare_orders(order, by_key[key]).count for key in free[:_MAX_COMPARED]}
+        first_backward_position = codes.find_first_backward(order)
+        free_keys.sort(key=lambda key: abs(first_backward[key] - first_backward_position))
+        distances = {
+            key: compare_orders(order, by_key[key]).count for key in free_keys[:_MAX_COMPARED]
+        }
         nearest = min(distances, key=lambda key: distances[key])
         n_free[nearest] -= replicas
         matched.append(by_key[nearest])

@@ -172,13 +172,13 @@ def compare_with_plan(
     """
     misfits: list[PipelineOrders] = []
 
-    def judge(ran: PipelineOrders) -> Verdict:
-        of_plan = classify_by_plan(ran, plan)
-        if of_plan is None:
+    def classify(ran: PipelineOrders) -> Verdict:
+        verdict = classify_by_plan(ran, plan)
+        if verdict is None:
             misfits.append(ran)
-        return of_plan or Verdict()
+        return verdict or Verdict()
 
-    result = _recognise(ranks, operations, iterations, judge)
+    result = _recognise(ranks, operations, iterations, classify)
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
@@ -195,7 +195,7 @@ def _recognise(
     ranks: Sequence[Rank],
     operations: Operations,
     iterations: Sequence[Iteration],
-    judge: Callable[[PipelineOrders], Verdict],
+    classify: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
     """Recognise the schedule of every training iteration and of the run.
 
@@ -203,7 +203,7 @@ def _recognise(
         ranks: Ranks of the report.
         operations: Operations of the report.
         iterations: Iterations of the report.
-        judge: Function that returns the schedule of a pipeline's orders.
+        classify: Function that returns the schedule of a pipeline's orders.
     """
     training = [i.index for i in iterations if i.kind == TRAINING]
     parts, patterns = read_orders(operations, training) if training else ([], [])
@@ -218,19 +218,19 @@ def _recognise(
     for part, pipelines in group_pipelines(ranks, parts, patterns):
         for pipeline in pipelines:
             if pipeline.key not in verdicts:
-                verdicts[pipeline.key] = judge(pipeline.orders)
-            found = verdicts[pipeline.key]
-            if not found.deviates:
+                verdicts[pipeline.key] = classify(pipeline.orders)
+            verdict = verdicts[pipeline.key]
+            if not verdict.deviates:
                 continue
             for cell, order in zip(pipeline.cells, pipeline.order_of_cell, strict=True):
-                difference = found.differences[order]
+                difference = verdict.differences[order]
                 room = MAX_LISTED - len(deviations)
                 if difference.count and room > 0:
                     listed_deviations = find_deviations(operations, part, cell, difference)
                     deviations += islice(listed_deviations, room)
                 count += difference.count
-        of_pipelines = [verdicts[pipeline.key] for pipeline in pipelines]
-        recognised.append(_summarise_iteration(part.iteration, of_pipelines))
+        pipeline_verdicts = [verdicts[pipeline.key] for pipeline in pipelines]
+        recognised.append(_summarise_iteration(part.iteration, pipeline_verdicts))
     return replace(
         _summarise_run(iterations, tuple(recognised)),
         deviations=tuple(deviations),
@@ -248,16 +248,16 @@ def _summarise_run(
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
-    for chosen_verdict in (averaged, complete, {i.iteration for i in recognised}):
-        judged = [i for i in recognised if i.iteration in chosen_verdict]
+    for deciding in (averaged, complete, {i.iteration for i in recognised}):
+        judged = [i for i in recognised if i.iteration in deciding]
         if judged:
             break
     name = _find_most_frequent([i.name for i in judged])
-    schedule_name = [i for i in judged if i.name == name]
-    distances = [i.distance for i in schedule_name if i.distance is not None]
+    agreeing = [i for i in judged if i.name == name]
+    distances = [i.distance for i in agreeing if i.distance is not None]
     return Recognition(
         name=name,
-        also=schedule_name[0].also if name is not None else (),
+        also=agreeing[0].also if name is not None else (),
         exact=name is not None and all(i.exact and i.name == name for i in judged),
         distance=sum(distances) / len(distances) if distances and name is not None else None,
         iterations=recognised,
@@ -269,12 +269,12 @@ def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> Iterati
     """Combine the verdicts on the pipelines of an iteration; the most frequent name wins."""
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)
-    is_same = [v for v in verdicts if v.name == name]
-    distances = [v.distance for v in is_same if v.distance is not None]
+    agreeing = [v for v in verdicts if v.name == name]
+    distances = [v.distance for v in agreeing if v.distance is not None]
     return IterationOrder(
         iteration,
         name,
-        is_same[0].also,
+        agreeing[0].also,
         exact=name is not None and all(v.name == name and v.distance == 0 for v in verdicts),
         distance=sum(distances) / len(distances) if distances else None,
         names=tuple(names) if len(set(names)) > 1 else (),

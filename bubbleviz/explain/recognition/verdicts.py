@@ -72,7 +72,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     if not len(missing):
         return _find_schedule(ran, plans)
 
-    def plan_without_missing(
+    def plan_all_but_missing(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
         n_missing = ran.chunks // chunks * len(missing)
@@ -83,18 +83,18 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
         ran_orders = (order[~np.isin(codes.get_microbatch(order), missing)] for order in orders)
         return tuple(ran_orders), directions
 
-    def plan_of_rest(
+    def plan_remaining(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
         plan = plans(rule, devices, microbatches, chunks)
         return plan and (_skip_missing(plan[0], missing), plan[1])
 
-    with_missing = _find_schedule(ran, plan_without_missing)
-    of_rest = _find_schedule(ran, plan_of_rest)
+    with_missing = _find_schedule(ran, plan_all_but_missing)
+    without_missing = _find_schedule(ran, plan_remaining)
     if with_missing.distance is None:
-        return of_rest
-    if of_rest.distance is not None and of_rest.distance < with_missing.distance:
-        return of_rest
+        return without_missing
+    if without_missing.distance is not None and without_missing.distance < with_missing.distance:
+        return without_missing
     return _add_missing(with_missing, ran)
 
 
@@ -130,8 +130,8 @@ def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
         if microbatches != ran.microbatches:
             return None
         planned = _skip_missing(planned, missing)
-    placed = ran if plan.replicas == 1 else ran.without_places
-    distance, differences = measure_distance(placed, planned)
+    compared_orders = ran if plan.replicas == 1 else ran.without_places
+    distance, differences = measure_distance(compared_orders, planned)
     return Verdict(plan.name, (), distance, differences)
 
 
@@ -185,8 +185,10 @@ def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
         if searched:
             return Verdict(searched[0], searched[1:])
     names = (nearest.name, *nearest.also)
-    more = (name for name in find_searched_schedules(ran, eager=True) if name not in names)
-    return replace(nearest, also=(*nearest.also, *more))
+    other_searches = (
+        name for name in find_searched_schedules(ran, eager=True) if name not in names
+    )
+    return replace(nearest, also=(*nearest.also, *other_searches))
 
 
 def _find_nearest(

@@ -50,7 +50,7 @@ class Replay:
         """Rows of the work table that wait for themselves through others."""
         return self.timing.unordered
 
-    def compute_ends(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
+    def compute_ends(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
         """Return when each row ends, in ns from the start of its iteration.
 
         Args:
@@ -58,16 +58,16 @@ class Replay:
                 scenarios).
             delay_ns: Time between the end of all that a row follows and its start; shape (rows,) or
                 (rows, scenarios).
-            placed: Whether both are in the order of :attr:`rows` instead of the work table.
+            in_replay_order: Whether both are sorted like :attr:`rows`, not like the work table.
 
         Returns:
             End of each row in the order of :attr:`rows`, shape (rows, scenarios).
         """
-        if not placed:
+        if not in_replay_order:
             own_ns, delay_ns = own_ns[self.rows], delay_ns[self.rows]
         return self.timing.compute_ends(own_ns, delay_ns)
 
-    def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
+    def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
 
         An iteration ends with its last optimizer. On ranks without an optimizer all work counts.
@@ -75,7 +75,9 @@ class Replay:
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
-        return self.find_iteration_ends(self.compute_ends(own_ns, delay_ns, placed=placed))
+        return self.find_iteration_ends(
+            self.compute_ends(own_ns, delay_ns, in_replay_order=in_replay_order)
+        )
 
     def find_iteration_ends(self, ends_ns: Ints) -> Ints:
         """Return when iterations end.

@@ -33,8 +33,8 @@ def compute_slack(
         own_ns: Duration of each row without waiting.
         delay_ns: Time from the end of the last predecessor of each row to its start.
     """
-    placed_ends_ns = replay.compute_ends(own_ns[:, None], delay_ns)[:, 0]
-    ends_ns = scatter(len(work), replay.rows, placed_ends_ns)
+    ends_of_replayed_ns = replay.compute_ends(own_ns[:, None], delay_ns)[:, 0]
+    ends_ns = scatter(len(work), replay.rows, ends_of_replayed_ns)
     closing = replay.rows[replay.closing]
     iteration_end_ns = np.maximum.reduceat(ends_ns[closing], replay.first_closing)
     # Rows that end after their iteration have no slack. Times are negated to replay in reverse.

@@ -31,7 +31,7 @@ from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import build_work_of_run
 from bubbleviz.explain.slowdown.work import Role, Work
-from bubbleviz.explain.slowness import rank_slowdowns
+from bubbleviz.explain.slowness import compute_rank_slowdowns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     find_distinct,
@@ -134,7 +134,7 @@ class Scenarios:
         )
         means = [np.zeros(0)]
         for times_ns in _list_times(group, len(values), own_ns, ideal_ns):
-            lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
+            lengths_ns = self.replay.lengths_ns(times_ns, early_ns, in_replay_order=True)
             means.append(lengths_ns.mean(axis=0))
         return np.concatenate(means)
 
@@ -148,7 +148,7 @@ class Scenarios:
             One fraction per set. All are None if there is no slowdown.
         """
         slowdown_ns = self.original - self.ideal
-        times_ns = [np.where(own, self.ideal_ns, self.own_ns) for own in sets]
+        times_ns = [np.where(is_in_set, self.ideal_ns, self.own_ns) for is_in_set in sets]
         means = self.replay.lengths_ns(np.stack(times_ns, axis=1), self.early_ns).mean(axis=0)
         return [float((self.original - ns) / slowdown_ns) if slowdown_ns else None for ns in means]
 
@@ -195,10 +195,10 @@ class Scenarios:
         # Rows that depend on a single group are replayed with their known ends and no predecessors.
         part, has_known_end = work.take(rows), ~mixed[rows]
         part = replace(part, meeting=np.where(has_known_end, NONE, part.meeting))
-        after, before, end_positions = (
+        follower, predecessor, end_positions = (
             np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
         )
-        replay = build_replay(part, Dependencies(after, before))
+        replay = build_replay(part, Dependencies(follower, predecessor))
         end_positions, first_of_iteration = (
             invert_permutation(replay.rows)[end_positions],
             find_first_rows(work.iteration[closing]),
@@ -306,7 +306,7 @@ class Slowdowns:
         by_phase: S of each phase, direction of transfers, and kind of collective.
         by_stage: S of each stage.
         by_replica: S of each replica of the pipeline.
-        by_rank: S of each rank; see :func:`.rank_slowdowns`. Outputs read it as a column of
+        by_rank: S of each rank; see :func:`.compute_rank_slowdowns`. Outputs read it as a column of
             :class:`.Slowness`.
         by_microbatch: S of each microbatch.
         by_link: S of the transfers from one stage to another.
@@ -345,7 +345,7 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     links = work.link
     pairs = group_rows(*links)
     link_stages = [column[pairs.first].tolist() for column in links]
-    by = _measure_groups(
+    slowdowns_by = _measure_groups(
         scenarios,
         {
             "phase": np.array([phases.index(name) for name in names], np.int64)[work.kind],
@@ -356,8 +356,8 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
         },
     )
     workers = work.take(group_rows(work.rank).first)
-    by_rank = rank_slowdowns(
-        workers.rank, workers.stage, workers.replica, by["stage"], by["replica"]
+    by_rank = compute_rank_slowdowns(
+        workers.rank, workers.stage, workers.replica, slowdowns_by["stage"], slowdowns_by["replica"]
     )
     is_slowest = np.isin(work.rank, _find_slowest(by_rank))
     is_last_stage = work.stage == work.stage.max()
@@ -366,12 +366,14 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     ratios = own_ns / np.maximum(ideal_ns, 1)
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,
-        by_phase={phases[number]: s for number, s in by["phase"].items()},
-        by_stage=by["stage"],
-        by_replica=by["replica"],
+        by_phase={phases[number]: s for number, s in slowdowns_by["phase"].items()},
+        by_stage=slowdowns_by["stage"],
+        by_replica=slowdowns_by["replica"],
         by_rank=by_rank,
-        by_microbatch=by["microbatch"],
-        by_link={(link_stages[0][n], link_stages[1][n]): s for n, s in by["link"].items()},
+        by_microbatch=slowdowns_by["microbatch"],
+        by_link={
+            (link_stages[0][n], link_stages[1][n]): s for n, s in slowdowns_by["link"].items()
+        },
         by_iteration=dict(zip(iterations.tolist(), ratios.tolist(), strict=True)),
         worker_share=worker_share,
         last_stage_share=last_stage_share,
@@ -413,13 +415,13 @@ def _measure_groups(
         scenarios: The replayed work.
         labels: Label of each row's group, or -1 if it is in no group, keyed by kind of group.
     """
-    by = {}
+    slowdowns_by = {}
     for name, label in labels.items():
         values = find_distinct(label[label != NONE])
         # Replicas wait for each other only in collectives.
-        put_back = (
+        measure = (
             scenarios.measure_independent_groups if name == "replica" else scenarios.measure_groups
         )
-        means = put_back(label, values) / scenarios.ideal
-        by[name] = dict(zip(values.tolist(), means.tolist(), strict=True))
-    return by
+        means = measure(label, values) / scenarios.ideal
+        slowdowns_by[name] = dict(zip(values.tolist(), means.tolist(), strict=True))
+    return slowdowns_by

@@ -70,8 +70,8 @@ def order_work(
         _match_last_finished(work, collectives, collectives),
         _find_followers(work, computes, collectives),
     ]
-    after, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    return Dependencies(after, before)
+    follower, predecessor = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    return Dependencies(follower, predecessor)
 
 
 def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependencies) -> Pairs:
@@ -82,10 +82,10 @@ def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependenci
         row_of: Row of the work of each operation, or -1.
         tokens: Operations that waited for a token, and the operations that produced it.
     """
-    after, before = row_of[tokens.after], row_of[tokens.before]
-    is_included = (after >= 0) & (before >= 0)
+    waiting, producer = row_of[tokens.after], row_of[tokens.before]
+    is_included = (waiting >= 0) & (producer >= 0)
     is_included &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
-    return after[is_included], before[is_included]
+    return waiting[is_included], producer[is_included]
 
 
 def _order_transfers(
@@ -107,14 +107,14 @@ def _order_transfers(
     send_start_ns[transfers] = sent_ns
     is_communication, is_receive = work.communicates, has_role(work.role, RECEIVES)
     pairs = []
-    for row, before in order_messages(work, transfers, compute, computes):
-        overlaps = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
+    for row, predecessor in order_messages(work, transfers, compute, computes):
+        overlaps = work.end_ns[predecessor] > work.start_ns[row] + CLOCK_NS
         is_ahead = overlaps & is_communication[row]
-        after_compute = ~is_communication[before] & is_receive[row]
-        is_early = after_compute & (send_start_ns[row] + CLOCK_NS < work.end_ns[before])
+        after_compute = ~is_communication[predecessor] & is_receive[row]
+        is_early = after_compute & (send_start_ns[row] + CLOCK_NS < work.end_ns[predecessor])
         if 2 * is_ahead[is_early].sum() > is_early.sum():
             is_ahead |= after_compute
-        pairs.append((row[~is_ahead], before[~is_ahead]))
+        pairs.append((row[~is_ahead], predecessor[~is_ahead]))
     return pairs
 
 

@@ -149,7 +149,7 @@ def theory(report: Report, view: View) -> str:
     the stages have no times, only the measurement is drawn.
     """
     what_if = report.theory
-    same = None if what_if is None else what_if.same
+    same = None if what_if is None else what_if.same_schedule
     if what_if is None or (same is None and what_if.ideal is None):
         reason = "" if what_if is None else what_if.reason
         reason = reason or "no schedule recognised"
@@ -179,7 +179,7 @@ def _as_report(ideal: Ideal, headline: str) -> Report:
 
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
     """Yield the simulations to draw above the measurement, with their titles."""
-    same, ideal, best = what_if.same, what_if.ideal, what_if.best
+    same, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
     # If stages are equal and transfers free, the ideal looks like the simulation.
     if ideal is not None and not _is_alike(ideal, same):
         yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.explain.chunk_costs import costed
+from bubbleviz.explain.chunk_costs import find_costed_rows
 from bubbleviz.model.columns import Ints
 from bubbleviz.report.rank_means import MANY_RANKS, is_many_ranks
 from bubbleviz.report.report import Report
@@ -73,7 +73,7 @@ def _sample_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
     """Return the measured chunks of the stages whose costs are fitted, thinned if very many."""
     operations = report.operations
     is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
-    rows = costed(operations, is_averaged)
+    rows = find_costed_rows(operations, is_averaged)
     stages = [cost.virtual_stage for cost in report.explanation.chunk_costs[:_MAX_STAGES]]
     times = []
     for stage in stages:
