@@ -54,9 +54,9 @@ def inspect(
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # Every convention costs a look at every name: those that no name in a sample follows are
-        # cut to their names of iterations, unless it names no work. What drafts may name is read
-        # together with the rest, once.
+        # Each convention is matched against every name, which takes time. If sampled names follow
+        # some conventions, the others only contribute their names of iterations. Names that the
+        # drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
             phases = [score.convention for score in scores if score.work + score.other]

@@ -140,7 +140,7 @@ def find_devices(
 
 
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
-    """Return some activities of a rank in order of their start."""
+    """Return the given rows of the activities of a rank as busy times, sorted by start."""
     return BusyTimes(
         make_constant(rank, len(rows)),
         narrow(rows, len(activities)),
@@ -173,7 +173,7 @@ def measure_times(
         Disjoint intervals by kind of time. The keys are the fields of :class:`.report.RankIdle`
         without ``_ns``.
     """
-    # Copies have no name: the last place stands for them.
+    # Copies have no name, so their index -1 selects the last element.
     communication = np.append(match_any(activities.names, kinds.communication), False)
     point_to_point = np.append(match_any(activities.names, kinds.point_to_point), False)
     rows = np.flatnonzero(activities.rank == device.rank)

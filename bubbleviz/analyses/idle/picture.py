@@ -172,12 +172,12 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
             page.path_behind("".join(band_boxes), **look)
 
 
-def _draw_axis(page: Page, left: float, right: float, top: float, whole_ns: int) -> None:
+def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int) -> None:
     """Draw the time axis below the strips, with grid lines up to ``top``."""
-    marks, unit = ticks(whole_ns, 10)
+    marks, unit = ticks(total_ns, 10)
     lines = []
     for time_ns, text in marks:
-        x = left + (right - left) * time_ns / max(whole_ns, 1)
+        x = left + (right - left) * time_ns / max(total_ns, 1)
         lines.append(f"M{px(x)} {px(top)}V{px(page.y - 4)}")
         page.text(text, x, page.y + 8, 9.5, ink="quiet", text_anchor="middle")
     grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}

@@ -74,12 +74,12 @@ def _add_short_gaps(
     by_name = {total.activity: total for total in totals}
     if short_ns:
         name = host_activities.SHORT
-        listed = by_name.get(name, report.ActivityIdle(name, 0, 0, 0, None))
+        recorded_total = by_name.get(name, report.ActivityIdle(name, 0, 0, 0, None))
         by_name[name] = report.ActivityIdle(
             activity=name,
-            idle_ns=listed.idle_ns + short_ns,
-            gaps=listed.gaps + len(device.after_short),
-            longest_ns=max(listed.longest_ns, device.longest_short_ns),
+            idle_ns=recorded_total.idle_ns + short_ns,
+            gaps=recorded_total.gaps + len(device.after_short),
+            longest_ns=max(recorded_total.longest_ns, device.longest_short_ns),
             example=None,
         )
     return tuple(sorted(by_name.values(), key=report.ActivityIdle.order))

@@ -45,6 +45,7 @@ def format_json(report: LayoutReport) -> str:
 
 
 def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
+    """Return one JSON object per layer, with its times and memory."""
     columns = {
         "name": layers.names,
         "kind": tuple(kind.value for kind in layers.kinds),
@@ -60,6 +61,7 @@ def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
 
 
 def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
+    """Return the JSON object of a schedule with the layout before and its best layout."""
     best = row.best
     return {
         "schedule": row.schedule,
@@ -84,6 +86,7 @@ def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str
 
 
 def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
+    """Return the JSON object of a layout: its stages, and its notation in two frameworks."""
     layers = report.question.layers
     work = report.question.workload(layout)
     return {
@@ -115,6 +118,7 @@ def format_csv(report: LayoutReport) -> str:
 
 
 def _find_stage_of_layers(layout: model.Layout) -> list[int]:
+    """Return the virtual stage of each layer."""
     return [number for number, stage in enumerate(layout.stages) for _ in stage]
 
 
@@ -124,6 +128,11 @@ def _draw_svg(report: LayoutReport) -> str:
 
 
 def _draw_memory_plot(report: LayoutReport) -> str:
+    """Draw the bubble ratio of each schedule against its memory, as SVG.
+
+    Raises:
+        UsageError: The memory of the layers is unknown.
+    """
     if not report.measured.memory:
         raise UsageError(f"a plot of memory: {UNKNOWN_MEMORY}")
     points = tuple(

@@ -34,11 +34,11 @@ _WORDS = {
 }
 #: In px: height of a bar, gap between the two bars of a device, gap between devices, and widths of
 #: the columns to the left and right of the bars.
-_BAR, _BETWEEN, _GAP, _LEFT, _RIGHT = 15.0, 2.0, 9.0, 112.0, 74.0
+_BAR, _PAIR_GAP, _DEVICE_GAP, _LEFT, _RIGHT = 15.0, 2.0, 9.0, 112.0, 74.0
 #: Gap between the chunks of a device, in px.
-_CHUNK = 3.0
+_CHUNK_GAP = 3.0
 #: Maximum number of devices drawn.
-_MOST = 64
+_MAX_DEVICES = 64
 
 
 def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reasons: str) -> str:
@@ -72,7 +72,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
         text = f"{row.schedule}: {before_text}; nothing moves"
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
-    devices = min(question.stages, _MOST)
+    devices = min(question.stages, _MAX_DEVICES)
     virtual_stages = [
         [stage for at, stage in row.list_holders() if at == device] for device in range(devices)
     ]
@@ -82,7 +82,7 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
         for stages in virtual_stages
     )
     chunks = len(row.list_holders()) // question.stages
-    width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
+    width = page.right - _RIGHT - page.left - _LEFT - _CHUNK_GAP * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
     for device, stages in enumerate(virtual_stages):
@@ -95,14 +95,14 @@ def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
                 page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
             work = duration(_sum_work_ns(layers, layout, stages))
             page.text(work, page.right, base, 9.5, text_anchor="end")
-            page.y += _BAR + _BETWEEN
-        page.y += _GAP
-    whole_ns = sum(
+            page.y += _BAR + _PAIR_GAP
+        page.y += _DEVICE_GAP
+    total_ns = sum(
         _sum_work_ns(layers, row.best.layout, [stage]) for _, stage in row.list_holders()
     )
-    mean = page.left + _LEFT + whole_ns / question.stages * scale + _CHUNK * (chunks - 1)
+    mean = page.left + _LEFT + total_ns / question.stages * scale + _CHUNK_GAP * (chunks - 1)
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
-    path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
+    path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _DEVICE_GAP + 1)}"
     page.path(path, stroke_dasharray="3 2", **mark)
     _draw_axis(page, longest_ns, scale)
 
@@ -134,10 +134,11 @@ def _draw_bar(
         word = str(len(numbers))
         if text_width(word, 9) < x - chunk_x - 4:
             page.text(word, chunk_x + 4, page.y + _BAR - 4, 9)
-        x += _CHUNK
+        x += _CHUNK_GAP
 
 
 def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) -> int:
+    """Return the time of F, B and W of one microbatch on the given virtual stages."""
     return sum(
         int(each[at])
         for stage in virtual_stages
@@ -159,6 +160,7 @@ def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:
+    """Draw the legend of the kinds of layers that occur."""
     x = page.left
     page.y += 8
     for kind, colour in _COLOURS.items():

@@ -235,12 +235,20 @@ def _find_range_operations(
 
 
 def _make_bare_note(
-    profile: Profile, kernels: Kernels, is_bare: Bools, where: str, reason: str
+    profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return the limitation that counts the NCCL kernels that are known only by their names."""
+    """Return the limitation that counts the NCCL kernels that are known only by their names.
+
+    Args:
+        profile: The profile.
+        kernels: Communication kernels.
+        is_bare: Mask of the kernels without an operation.
+        condition: Phrase after "kernels of NCCL" that says which kernels are counted.
+        reason: Why no more is known, and how to record it.
+    """
     is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     return Limitation(
-        f"kernels of NCCL {where}",
+        f"kernels of NCCL {condition}",
         f"{profile.source.path}: only their names are known; {reason}",
         int((is_bare & is_nccl).sum()),
     )

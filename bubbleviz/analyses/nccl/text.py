@@ -98,7 +98,7 @@ def _list_hang_lines(
         describe_ranks: Function that describes ranks in words.
     """
 
-    def operation(fault: hangs.Fault) -> str:
+    def format_operation(fault: hangs.Fault) -> str:
         communicator = blocks.truncate_name(format_communicator(fault.communicator))
         return f"{blocks.truncate_name(fault.name)} {fault.sequence} of {communicator}"
 
@@ -118,13 +118,15 @@ def _list_hang_lines(
         yield "Unfinished: ", f"{text} network (NCCL_DEBUG=INFO)"
     for fault in faults:
         if calls := [f"{describe_ranks(ranks)}: {call}" for call, ranks in fault.calls[:_FILES]]:
-            yield "Mismatch: ", f"{operation(fault)} differs: {'; '.join(calls)}"
+            yield "Mismatch: ", f"{format_operation(fault)} differs: {'; '.join(calls)}"
     for fault in waits:
         lacks = ((fault.missing, "missing"), (fault.undumped, "without a dump"))
         texts = (f"{describe_ranks(ranks)} {how}" for ranks, how in lacks if ranks)
         yield (
             "  - ",
-            "; ".join((f"{operation(fault)}: {describe_ranks(fault.entered)} waiting", *texts)),
+            "; ".join(
+                (f"{format_operation(fault)}: {describe_ranks(fault.entered)} waiting", *texts)
+            ),
         )
 
 
@@ -202,18 +204,18 @@ def _format_sums(sums: Total) -> dict[str, str]:
     A cell ends in ``(k)`` if its value is known for k of the operations only.
     """
 
-    def partial(text: str, n_known: int) -> str:
+    def format_with_count(text: str, n_known: int) -> str:
         return text if n_known in {0, sums.operations} else f"{text} ({n_known:,})"
 
     return {
         "count": f"{sums.operations:,}",
-        "MB": partial(
+        "MB": format_with_count(
             _format_rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
         ),
-        "ms": partial(blocks.format_ms(sums.duration_ns), sums.timed_operations),
-        "busy": partial(blocks.format_ms(sums.busy_ns), sums.timed_operations),
-        "waiting": partial(blocks.format_ms(sums.waiting_ns), sums.waiting_operations),
-        "moving": partial(blocks.format_ms(sums.moving_ns), sums.moving_operations),
+        "ms": format_with_count(blocks.format_ms(sums.duration_ns), sums.timed_operations),
+        "busy": format_with_count(blocks.format_ms(sums.busy_ns), sums.timed_operations),
+        "waiting": format_with_count(blocks.format_ms(sums.waiting_ns), sums.waiting_operations),
+        "moving": format_with_count(blocks.format_ms(sums.moving_ns), sums.moving_operations),
     }
 
 

@@ -164,7 +164,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
         if not any(name in names for names in has_name.values()):
             known_modules = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
             raise UsageError(
-                f"--module {name[:60]!r}: no such module ran; the profiles hold {known_modules}"
+                f"--module {name[:60]!r}: no such module ran; the profiles contain {known_modules}"
             )
     rows = [at for at, label in enumerate(samples.modules) if has_name[label] & set(requested)]
     return np.isin(samples.module, rows)

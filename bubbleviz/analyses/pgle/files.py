@@ -76,7 +76,7 @@ def read_costs(path: str) -> Mapping[str, float]:
         message = FORMATS.get(Path(path).suffix[1:].lower(), FORMATS["pbtxt"])[1](content)
     except (DecodeError, ParseError, ValueError) as error:
         raise InputError(
-            f"{path}: holds no instruction costs ({str(error)[:200]}); write one with bubbleviz "
+            f"{path}: contains no instruction costs ({str(error)[:200]}); write one with bubbleviz "
             "pgle, as .pbtxt (text) or .pb (binary)"
         ) from error
     costs = {}

@@ -87,7 +87,7 @@ def _describe_device(costs: Costs, word: str) -> str:
 
 
 def list_cost_sections(costs: Costs) -> Iterator[Block]:
-    """Yield the output for costs."""
+    """Yield a summary of costs, a table of modules, and a table of the costliest instructions."""
     yield Sentence(summarize_costs(costs))
     modules = [
         {
@@ -114,11 +114,12 @@ def list_cost_sections(costs: Costs) -> Iterator[Block]:
 
 
 def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
-    """Yield the output for a comparison of estimates with a profile."""
+    """Yield a table of estimated and measured costs, then the total error and unmatched names."""
 
     def make_row(
         name: str, estimated_us: float, measured_us: float, executions: int
     ) -> dict[str, str]:
+        """Return a row that compares an estimate with a measured cost."""
         return {
             "instruction": name,
             "estimated us": f"{estimated_us:,.3f}",

@@ -159,7 +159,7 @@ def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
     )
 
 
-def _as_memory_plot(planned: PlannedRun) -> str:
+def _render_memory_plot(planned: PlannedRun) -> str:
     return draw_memory_plot(build_memory_plot(planned))
 
 
@@ -167,7 +167,7 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),
-    "memory-plot": lambda planned, _: _as_memory_plot(planned),
+    "memory-plot": lambda planned, _: _render_memory_plot(planned),
     "svg": as_svg,
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),
     "png": lambda planned, view: as_png(as_svg(planned, view)),

@@ -48,6 +48,7 @@ def sections(planned: PlannedRun) -> Iterator[Block]:
 
 
 def _compare_saving(saving: float) -> str:
+    """Return a phrase such as ``3.1 % shorter than``, given the fraction that is saved."""
     if abs(saving) < _MIN_SAVING:
         return "as long as"
     return f"{format_percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
@@ -59,6 +60,7 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
     executed_ns = 0 if executed is None else best.length_ns(executed)
 
     def make_row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
+        """Return the row of an order, compared with the order that ran."""
         length_ns = best.length_ns(outcome)
         saved = 1 - length_ns / executed_ns if executed_ns else None
         peak = memory_sizes.format_memory(max(outcome.peak_memory), in_bytes=planned.in_bytes)

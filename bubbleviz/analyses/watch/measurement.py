@@ -200,9 +200,17 @@ class Watcher:
         if len(recorded_rank.numbers) > _MAX_KEPT:
             recorded_rank.drop_before(recorded_rank.numbers[-_MAX_KEPT])
 
-    def _restart(self, old_ns: int, header: Header) -> None:
-        """Forget the ranks of the previous run, whose starts are closer to the old one."""
-        middle_ns = old_ns + (header.began_utc_ns - old_ns) // 2
+    def _restart(self, previous_start_ns: int, header: Header) -> None:
+        """Drop the ranks of the previous run.
+
+        A rank belongs to the previous run if its start is closer to the previous start than to
+        the new one.
+
+        Args:
+            previous_start_ns: Start of a rank of the previous run, as UTC.
+            header: Header of the first recording of the new run.
+        """
+        middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
         # The other ranks of the new run follow one by one; only the first is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
@@ -213,9 +221,9 @@ class Watcher:
         self._silent.clear()
         self._measured = NONE
 
-    def _check_clock(self, rank: RecordedRank, new: int) -> None:
+    def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
         """Report steps of UTC relative to the monotonic clock in the newest iterations."""
-        clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-new - 1 :].tolist()
+        clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-n_new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):
             if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
                 host = rank.host or f"rank {rank.header.rank}"

@@ -68,6 +68,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
 
     @contextmanager
     def report_write_errors() -> Iterator[None]:
+        """Convert errors of the file system to an :class:`OutputError`."""
         try:
             yield
         except OSError as error:
@@ -80,6 +81,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
         file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
 
     def take(observation: Observation) -> None:
+        """Append one line per new iteration."""
         documents = (
             {
                 "iteration": iteration.number,
@@ -124,6 +126,7 @@ def _open_scalars(directory: str) -> Iterator[Take]:
     with open_scalar_writer(directory) as write:
 
         def take(observation: Observation) -> None:
+            """Write the metrics of the new iterations."""
             for iteration in observation.iterations:
                 values = {
                     "/".join((f"bubbleviz/{name}", *labels[:1])): value
@@ -207,8 +210,8 @@ class Metrics:
             yield metric
 
 
-def _list_gauges(iteration: WatchedIteration, silent: int) -> Iterator[_Gauge]:
-    """Yield the metrics of an iteration; ``silent`` is the number of silent ranks."""
+def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]:
+    """Yield the metrics of an iteration; ``n_silent`` is the number of silent ranks."""
     for name, text, value in (
         ("", "Number of the newest iteration.", iteration.number),
         ("_duration_seconds", "First start to last end on any rank.", iteration.length_ns / 1e9),
@@ -235,7 +238,7 @@ def _list_gauges(iteration: WatchedIteration, silent: int) -> Iterator[_Gauge]:
     text = "What the bubble is made of, as shares of the headline's window."
     parts = [((part.name,), part.share) for part in iteration.parts]
     yield "bubble_part_ratio", text, ("cause",), parts
-    ranks = {"measured": iteration.ranks, "silent": silent, "expected": iteration.world_size}
+    ranks = {"measured": iteration.ranks, "silent": n_silent, "expected": iteration.world_size}
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
     yield "ranks", "Ranks of the run, by state.", ("state",), states
     text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."

@@ -33,7 +33,7 @@ class RecordedRank:
         self.stretch: recorded.Stretch | None = None
 
     def add(self, stretch: recorded.Stretch) -> None:
-        """Append iterations; iterations without a number get the next one."""
+        """Append iterations. If a number does not increase, the previous number + 1 is used."""
         numbers = []
         for number in stretch.iterations.number.tolist():
             # An evaluation may count from 0 again, but numbers must increase.
@@ -54,10 +54,11 @@ class RecordedRank:
         return [int(number) for number in self.iterations.number]
 
     def drop_before(self, number: int) -> None:
-        """Forget the iterations before a number."""
+        """Drop the iterations with smaller numbers."""
         self.stretch = self._select(self.iterations.number >= number)
 
     def _select(self, is_selected: Bools) -> recorded.Stretch:
+        """Return the selected iterations with their operations, renumbered."""
         assert self.stretch is not None
         row_of_iteration, operations = np.cumsum(is_selected) - 1, self.stretch.operations
         operations = operations.take(is_selected[operations.iteration])

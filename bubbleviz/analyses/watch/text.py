@@ -58,6 +58,7 @@ def _format_ranks(iteration: WatchedIteration) -> str:
 
 
 def _format_slow(slow: RankPace) -> str:
+    """Describe a slow rank: where it is, how much slower, and since which iteration."""
     stage = "" if slow.stage is None else f"stage {slow.stage}"
     location = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)

@@ -117,18 +117,18 @@ class Cells:
         """Names of the columns."""
         return frozenset((*self.numbers, *self.texts, *self.interval_columns))
 
-    def refuse(self, bad: Bools, reason: str | Callable[[int], str]) -> None:
+    def refuse(self, is_invalid: Bools, reason: str | Callable[[int], str]) -> None:
         """Raise an error for the first invalid row, if there is one.
 
         Args:
-            bad: Mask of the invalid rows.
+            is_invalid: Mask of the invalid rows.
             reason: What is wrong, or a function that returns it for the index of the row.
 
         Raises:
             ProfileError: A row is invalid.
         """
-        if bad.any():
-            row = int(bad.argmax())
+        if is_invalid.any():
+            row = int(is_invalid.argmax())
             raise self.refusal(row, reason if isinstance(reason, str) else reason(row))
 
     def refusal(self, row: int, reason: str) -> ProfileError:
@@ -216,13 +216,13 @@ class Cells:
         end_ns = self._sum_times(*((start_name, end_name) if is_duration else (end_name,)))
         filled = start.filled & end.filled
 
-        def reason(row: int) -> str:
+        def describe_row(row: int) -> str:
             times = f"{end_name} is {end.values[row]}"
             if not is_duration:
                 times += f", before {start_name}, which is {start.values[row]}"
             return f"{times}; an operation cannot end before it starts"
 
-        self.refuse(filled & (end_ns < start_ns), reason)
+        self.refuse(filled & (end_ns < start_ns), describe_row)
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
 
     def _sum_times(self, *names: str) -> Ints:
@@ -244,22 +244,22 @@ class Cells:
         finest = min(units_ns)
         if is_whole:
             (values,) = (column.values for column in columns)
-            far = (values > MAX_TIME_NS // finest) | (values < -(MAX_TIME_NS // finest))
+            is_far = (values > MAX_TIME_NS // finest) | (values < -(MAX_TIME_NS // finest))
             total_ns: Numbers = values * finest
         else:
             pairs = zip(columns, units_ns, strict=True)
             parts = [column.values * float(unit_ns // finest) for column, unit_ns in pairs]
             total_ns = np.rint(np.nan_to_num(sum(parts[1:], parts[0])) * float(finest))
-            far = np.abs(total_ns) >= MAX_TIME_NS
+            is_far = np.abs(total_ns) >= MAX_TIME_NS
         for column in columns:
-            far = far & column.filled
+            is_far = is_far & column.filled
 
-        def reason(row: int) -> str:
+        def describe_row(row: int) -> str:
             pairs = zip(names, columns, strict=True)
             times = " and ".join(f"{name} is {column.values[row]}" for name, column in pairs)
             return f"{times}, centuries away; check the unit in the column's name"
 
-        self.refuse(np.asarray(far, bool), reason)
+        self.refuse(np.asarray(is_far, bool), describe_row)
         return np.asarray(total_ns, np.int64)
 
     def intervals(self, name: str) -> BusyIntervals:
@@ -323,6 +323,7 @@ class Cells:
 
 
 def _is_collective(entry: object) -> bool:
+    """Return whether a JSON value lists the texts and numbers of one collective."""
     return (
         isinstance(entry, list)
         and len(entry) == _N_TEXTS + _N_NUMBERS

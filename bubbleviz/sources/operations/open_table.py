@@ -128,9 +128,9 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
         clock=DeclaredClock("tables"),
     )
 
-    def cells() -> Cells:
+    def read_cells() -> Cells:
         if kind == "traced":
             return read_traced(path, watch)
         return read_delimited(path, watch) if kind == "csv" else read_columns(path, watch, kind)
 
-    yield OpenTable(path, lambda: make_operation_table(cells(), source))
+    yield OpenTable(path, lambda: make_operation_table(read_cells(), source))

@@ -169,7 +169,7 @@ def _read_rank_numbers(
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
     """Return the text of each rank in a column, or None if it is unknown.
 
-    The arguments and errors are those of :func:`_read_rank_numbers`.
+    See :func:`_read_rank_numbers` for the arguments and errors.
     """
     column = cells.text(name)
     of_rank = _select_value_per_rank(

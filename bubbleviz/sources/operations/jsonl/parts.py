@@ -131,7 +131,7 @@ class Stretch:
 
 
 def join_stretches(stretches: list[Stretch]) -> Stretch:
-    """Concatenate stretches, of which there is at least one."""
+    """Concatenate one or more stretches."""
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
     iterations = join_tables([stretch.iterations for stretch in stretches])
@@ -397,11 +397,11 @@ def parse_file_name(path: str) -> tuple[str, int] | None:
 def sort_files(files: Iterable[str]) -> list[str]:
     """Sort files by rank and number."""
 
-    def key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
+    def make_sort_key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = parse_file_name(file) or (file, 0)
         return make_natural_key(stem), number
 
-    return sorted(files, key=key)
+    return sorted(files, key=make_sort_key)
 
 
 class FollowedFolder:

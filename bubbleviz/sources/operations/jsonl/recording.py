@@ -80,7 +80,7 @@ def make_table(session: RecordedSession) -> OperationTable:
         host=header.host or session.path,
         host_known=bool(header.host),
         format="recording",
-        # Times are those of the host's monotonic clock.
+        # Times are on the host's monotonic clock.
         session_utc_ns=validate_utc(header.clock.utc_ns - header.clock.monotonic_ns),
         session_clock_ns=0,
         device="rank",
@@ -344,14 +344,14 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
     """Open a recording with all of its files. They are read on first use."""
 
     @cache
-    def session() -> RecordedSession:
+    def read_once() -> RecordedSession:
         return read_session(path, watch)
 
     yield OpenTable(
         path,
-        lambda: make_table(session()),
+        lambda: make_table(read_once()),
         _EXPECTED_COLUMNS,
-        lambda: tuple(_list_facts(session())),
+        lambda: tuple(_list_facts(read_once())),
     )
 
 

@@ -203,7 +203,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 
 def has_neighbours(session: RecordedSession) -> bool:
-    """Return whether files of other sessions have the numbers next to those of a recording."""
+    """Return whether files of other sessions have the numbers before or after a recording."""
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbours = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
     return any(
