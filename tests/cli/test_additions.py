@@ -17,13 +17,15 @@ from tests.support.xla_runs import FORMS, Run
 FUSED = "void acme::exchange_rows<float, 8>(float*, int)"
 
 
-def additions(folder: Path, text: str = "communication = ['acme::exchange', '^mover']") -> str:
+def write_additions(
+    folder: Path, text: str = "communication = ['acme::exchange', '^mover']"
+) -> str:
     file = folder / "ours.toml"
     file.write_text(text)
     return str(file)
 
 
-def run_of_one_stage(folder: Path) -> str:
+def write_one_stage(folder: Path) -> str:
     """Write a forward, and a backward that exchanges for 80 ns and computes for 10 ns."""
     kernels = [K(0, 10, 1), K(10, 90, 2, FUSED), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
@@ -33,7 +35,7 @@ def run_of_one_stage(folder: Path) -> str:
 def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLine) -> None:
     kernels = [K(100, 400, 1, ALLREDUCE), K(500, 900, 2, FUSED), K(900, 950, 3)]
     file = write_profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
-    ours = additions(tmp_path)
+    ours = write_additions(tmp_path)
 
     plain = cli.json("nccl", str(file), "--json", "-")
     added = cli.json("nccl", str(file), "--json", "-", "--convention", ours)
@@ -49,7 +51,7 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
 
 
 def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
-    message = cli.refused("nccl", run_of_one_stage(tmp_path), code=1)
+    message = cli.refused("nccl", write_one_stage(tmp_path), code=1)
     assert "under communication in a TOML file, and give it with --convention" in message
 
 
@@ -68,7 +70,7 @@ def test_pgle_takes_additions_for_kernels_and_instructions(
     file = run.written(tmp_path)
 
     plain = measure_costs(file)
-    added = measure_costs(file, convention=additions(tmp_path))
+    added = measure_costs(file, convention=write_additions(tmp_path))
 
     assert {cost.name: cost.collective for cost in plain.instructions} == {
         "fusion.1": False,
@@ -80,7 +82,7 @@ def test_pgle_takes_additions_for_kernels_and_instructions(
     }
 
 
-def run_with_transfers(folder: Path, name: str) -> str:
+def write_run_with_transfers(folder: Path, name: str) -> str:
     """Write three steps of a TPU, each with a transfer that is longer than the instructions."""
     stats: dict[str, int | str] = {"hlo_module": "jit_step", "program_id": 7}
     steps = range(0, 3000, 1000)
@@ -109,9 +111,9 @@ def run_with_transfers(folder: Path, name: str) -> str:
 def test_transfers_of_xla_take_additions_as_built_in_names(
     tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
-    built_in = run_with_transfers(tmp_path / "known", "all-gather.4")
-    added = run_with_transfers(tmp_path / "added", "mover.444444")
-    options = ["--convention", additions(tmp_path)]
+    built_in = write_run_with_transfers(tmp_path / "known", "all-gather.4")
+    added = write_run_with_transfers(tmp_path / "added", "mover.444444")
+    options = ["--convention", write_additions(tmp_path)]
     options += ["--convention", "jax-xla"] if command == "analyze" else []
     outputs = []
     for file, name in ((built_in, "all-gather.4"), (added, "mover.444444")):
@@ -132,8 +134,8 @@ def test_transfers_of_xla_take_additions_as_built_in_names(
 def test_a_file_of_additions_that_is_wrong_is_refused(
     tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
-    ours = additions(tmp_path, "communication = ['(']")
+    ours = write_additions(tmp_path, "communication = ['(']")
 
-    runs = [run_of_one_stage(tmp_path)] * (2 if command == "compare" else 1)
+    runs = [write_one_stage(tmp_path)] * (2 if command == "compare" else 1)
 
     assert "ours.toml: communication" in cli.refused(command, *runs, "--convention", ours)

@@ -59,14 +59,14 @@ def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     )
 
 
-def legible(file: Path) -> str:
+def read_texts(file: Path) -> str:
     """Return the text of a file, including the text of compressed parts."""
     text = file.read_text()
     packed = re.search(r'id="document">([^<]+)<', text)
     return zlib.decompress(base64.b64decode(packed[1])).decode() if packed else text
 
 
-def pids_and_uuids(profile: Path) -> set[object]:
+def list_pids_and_uuids(profile: Path) -> set[object]:
     report = bubbleviz.analyze(profile)
     identifiers: set[object] = {
         identifier for rank in report.ranks for identifier in (rank.pid, rank.uuid)
@@ -81,9 +81,9 @@ def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
 
     assert main(["analyze", str(profile), "--anonymous", f"--{output}", str(file)]) == 0
 
-    content = legible(file)
+    content = read_texts(file)
     assert not SECRET.search(content)
-    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", content)}
+    assert not {*map(str, list_pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", content)}
     assert str(tmp_path) not in content
 
 
@@ -150,7 +150,7 @@ def test_no_process_or_device_in_what_inspect_prints(profile: Path, cli: Command
     printed = cli.printed("inspect", "--anonymous", "-v", str(profile))
 
     assert "device1" in printed
-    assert not {*map(str, pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", printed)}
+    assert not {*map(str, list_pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", printed)}
 
 
 def test_terms_that_folders_are_named_as_stay(cli: CommandLine) -> None:
@@ -212,7 +212,7 @@ def test_command_lines() -> None:
 _SPECIAL = {"chunk-costs", "memory-plot"}
 
 
-def outputs_of(folder: Path) -> dict[str, Path]:
+def make_output_paths(folder: Path) -> dict[str, Path]:
     """Return a file for every format of ``analyze``, in a folder whose name is private."""
     output_folder = folder / f"{TOKEN}-out"
     output_folder.mkdir(exist_ok=True)
@@ -231,7 +231,7 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
     """Analyse the file by itself and as part of its folder; outputs record the command line."""
-    files = outputs_of(planted.parent)
+    files = make_output_paths(planted.parent)
     words = [word for file in files.values() for word in ("-o", file)]
 
     for path in (planted, planted.parent):
@@ -244,7 +244,7 @@ def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
 
 
 def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLine) -> None:
-    files = outputs_of(tmp_path)
+    files = make_output_paths(tmp_path)
     words = [word for file in files.values() for word in ("-o", file)]
 
     assert cli("analyze", write_nsys_export(tmp_path), *words)[0] == 0

@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import run_program
 
 
-def completed(words: list[str], shell: str = "bash") -> list[str]:
+def complete(words: list[str], shell: str = "bash") -> list[str]:
     """Return the completions offered for the last word."""
     variables = {
         "_BUBBLEVIZ_COMPLETE": f"complete_{shell}",
@@ -45,17 +45,17 @@ def completed(words: list[str], shell: str = "bash") -> list[str]:
     ids=" ".join,
 )
 def test_bash_is_offered(words: list[str], offered: list[str]) -> None:
-    assert completed(["bubbleviz", *words]) == offered
+    assert complete(["bubbleviz", *words]) == offered
 
 
 @pytest.mark.parametrize("shell", ["fish", "zsh"])
 def test_other_shells_are_offered_options(shell: str) -> None:
-    assert any("--what-if" in line for line in completed(["bubbleviz", "analyze", "--what"], shell))
+    assert any("--what-if" in line for line in complete(["bubbleviz", "analyze", "--what"], shell))
 
 
 def test_a_file_is_no_completion_of_a_command(tmp_path: Path) -> None:
     """The shell completes paths by itself if the program offers no completion."""
-    assert completed(["bubbleviz", str(tmp_path)]) == []
+    assert complete(["bubbleviz", str(tmp_path)]) == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

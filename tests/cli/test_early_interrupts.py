@@ -26,7 +26,7 @@ sys.exit(main())
 """
 
 
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_interrupted(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that is interrupted when it first looks for a module."""
     return run_program(["-c", PROGRAM.format(module=module), *arguments])
 
@@ -51,7 +51,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
 
-    done = run(module, "analyze", str(FIXTURES / "1f1b"), "--json", str(report))
+    done = run_interrupted(module, "analyze", str(FIXTURES / "1f1b"), "--json", str(report))
 
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.startswith("bubbleviz: interrupted")
@@ -61,7 +61,7 @@ def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Pa
 
 
 def test_a_command_that_loads_another_module_is_not_interrupted() -> None:
-    done = run("bubbleviz.cli.serving", "guide", "ratios")
+    done = run_interrupted("bubbleviz.cli.serving", "guide", "ratios")
 
     assert (done.returncode, done.stderr) == (0, "")
 

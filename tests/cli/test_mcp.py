@@ -26,7 +26,7 @@ MOST = 12_000
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the SDK's own streams
 
 
-def answers(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = False) -> list[Any]:
+def call_tools(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = False) -> list[Any]:
     """Return the answers of the server: parsed JSON, or the text of a refusal."""
 
     async def asked() -> list[Any]:
@@ -61,7 +61,7 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     calls = [(tool, path) for tool in ("inspect", "analyze", "why", "plan", "timeline")]
     calls += [("compare", {"before": "1f1b", "after": "zb-h2"})]
     calls += [("simulate", {"schedule": "zb-h1", **path})]
-    results = answers(FIXTURES, *calls, follow=True)
+    results = call_tools(FIXTURES, *calls, follow=True)
 
     assert len(results) == 2 * len(calls)
     assert all(isinstance(answer, dict) for answer in results)
@@ -83,14 +83,14 @@ def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(FIXTURES / "1f1b", tmp_path / name)
     (tmp_path / "none").mkdir()
-    for answer in answers(tmp_path, ("inspect", {}), ("inspect", {"path": "."})):
+    for answer in call_tools(tmp_path, ("inspect", {}), ("inspect", {"path": "."})):
         assert answer["folders"] == [
             {"folder": f"⟦{tmp_path / name}⟧", "profiles": 1} for name in ("one", "two")
         ]
 
 
 def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None:
-    missing_path, wrong_type, missing_runs = answers(
+    missing_path, wrong_type, missing_runs = call_tools(
         FIXTURES,
         ("analyze", {}),
         ("why", {"path": "1f1b", "rank": "first"}),
@@ -112,7 +112,7 @@ def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None
 def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
     simulate_job(Job(rank={6: 1.5})).written(tmp_path / "operations.csv")
     path = {"path": "operations.csv"}
-    run, waits, lone, absent = answers(
+    run, waits, lone, absent = call_tools(
         tmp_path,
         ("analyze", path),
         ("why", path),
@@ -151,7 +151,7 @@ def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
     ]
     calls += [(tool, {"path": report.name}) for tool in ("analyze", "plan")]
     calls += [("compare", {"before": report.name, "after": report.name})]
-    results = answers(tmp_path, *calls)
+    results = call_tools(tmp_path, *calls)
 
     assert ORDER in json.dumps(results)
     assert results[-1]["next"]["tool"] == "analyze"  # why needs operations
@@ -173,7 +173,7 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
     outside_paths = ["../secret", str(secret), "link", "link/node0.sqlite", "linked", "/etc/passwd"]
     outside_paths += ["linked/node0.sqlite", "circle", "pipe", "*.sqlite", "nowhere"]
     outside_paths += ["a\0b", "x" * 5_000, ".."]
-    results = answers(served_folder, *(("analyze", {"path": path}) for path in outside_paths))
+    results = call_tools(served_folder, *(("analyze", {"path": path}) for path in outside_paths))
 
     assert "the link node0.sqlite leads out of" in results[outside_paths.index("linked")]
     for refusal in results:
@@ -192,7 +192,7 @@ def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_p
     (tmp_path / "good.sqlite").write_bytes(content)
     bad = [file.name for file in sorted(tmp_path.iterdir()) if file.stem != "good"]
     calls = [(tool, {"path": name}) for name in bad for tool in ("inspect", "analyze", "plan")]
-    *refusals, good = answers(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))
+    *refusals, good = call_tools(tmp_path, *calls, ("analyze", {"path": "good.sqlite"}))
 
     assert good["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
     for answer in refusals:

@@ -28,12 +28,12 @@ FILES = (
 )
 
 
-def followed(path: str, cli: CommandLine) -> list[str]:
+def run_commands_of_refusal(path: str, cli: CommandLine) -> list[str]:
     """Return the commands named by the refusal of a file, after running each of them on it."""
-    return run_named(cli.refused("analyze", path, code=1), path, cli)
+    return run_named_commands(cli.refused("analyze", path, code=1), path, cli)
 
 
-def run_named(text: str, path: str, cli: CommandLine) -> list[str]:
+def run_named_commands(text: str, path: str, cli: CommandLine) -> list[str]:
     """Return the commands named by a text, after running each of them on the file."""
     sentence = " ".join(text.split())
     matches = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
@@ -54,7 +54,9 @@ def test_a_refusal_names_what_runs(
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(kernels)]
     calls = [C(10 + 5 * n, 15 + 5 * n, n) for n in range(max(kernels, 1))]
 
-    assert followed(str(write_profile(tmp_path, work, calls, [R(0, 90, name)])), cli) == [command]
+    assert run_commands_of_refusal(
+        str(write_profile(tmp_path, work, calls, [R(0, 90, name)])), cli
+    ) == [command]
 
 
 def test_the_next_step_comes_first(tmp_path: Path, cli: CommandLine) -> None:
@@ -78,13 +80,13 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
     for file in FILES:
         with subtests.test(file=file):
             path = str(get_real_file(file))
-            commands = followed(path, cli)
+            commands = run_commands_of_refusal(path, cli)
             assert commands
             # The output of these commands must not lead to a dead end either.
             for command in {*commands, "inspect"}:
                 code, out, err = cli(command, path)
                 if code == 0:
-                    run_named(out + err, path, cli)
+                    run_named_commands(out + err, path, cli)
 
 
 @pytest.mark.real_files

@@ -40,7 +40,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "_MAX_WAIT_S", 0.2)
 
 
-def refused(command: str, path: str, cli: CommandLine) -> str:
+def run_refused(command: str, path: str, cli: CommandLine) -> str:
     """Run a command on a path in this process, and return its one-line error message."""
     _, _, complaint = outcome = cli(*(word.format(path) for word in COMMANDS[command]))
 
@@ -55,7 +55,7 @@ def refused(command: str, path: str, cli: CommandLine) -> str:
 def test_a_device_that_never_ends(command: str, cli: CommandLine) -> None:
     link = "/dev/zero"
 
-    assert link in refused(command, link, cli) or command in {"plan", "analyzed plan"}
+    assert link in run_refused(command, link, cli) or command in {"plan", "analyzed plan"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -66,13 +66,13 @@ def test_a_pipe_without_a_writer(
     pipe = tmp_path / f"pipe{suffix}"
     os.mkfifo(pipe)
 
-    assert str(pipe) in refused(command, str(pipe), cli)
+    assert str(pipe) in run_refused(command, str(pipe), cli)
 
 
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
 @pytest.mark.parametrize("command", [*COMMANDS][4:])
 def test_a_kernel_log(command: str, cli: CommandLine) -> None:
-    assert "/proc/kmsg" in refused(command, "/proc/kmsg", cli)
+    assert "/proc/kmsg" in run_refused(command, "/proc/kmsg", cli)
 
 
 @pytest.mark.timeout(120)
@@ -97,7 +97,7 @@ def test_a_directory_and_an_empty_file(command: str, tmp_path: Path, cli: Comman
     empty = tmp_path / "empty.csv"
     empty.touch()
 
-    refused(command, str(empty), cli)
+    run_refused(command, str(empty), cli)
 
 
 def test_an_output_pipe_without_a_reader(tmp_path: Path) -> None:

@@ -28,24 +28,24 @@ STEMS = (
 )
 
 
-def unnamed(path: Path) -> None:
+def write_unrecognized_profile(path: Path) -> None:
     """Write a profile with a range that no convention recognizes."""
     kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
     profile = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
     profile.rename(path)
 
 
-def without_ranges(path: Path) -> None:
+def write_profile_without_work(path: Path) -> None:
     """Write a profile with range names that describe no work."""
-    unnamed(path)
+    write_unrecognized_profile(path)
     edit_database(path, "UPDATE NVTX_EVENTS SET text = 'x'")
 
 
-def raw_report(path: Path) -> None:
+def write_raw_report(path: Path) -> None:
     path.write_bytes(b"no report")
 
 
-def pytorch_trace(path: Path) -> None:
+def write_pytorch_trace(path: Path) -> None:
     args = {"device": 0, "stream": 7, "correlation": 1}
     times = {"ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": args}
     names = {"kernel": "gemm", "cuda_runtime": "cudaLaunchKernel", "user_annotation": "step"}
@@ -56,14 +56,14 @@ def pytorch_trace(path: Path) -> None:
 
 
 CASES: dict[str, tuple[str, str, Callable[[Path], None]]] = {
-    "analyze": ("analyze", ".sqlite", unnamed),
-    "inspect": ("inspect", ".sqlite", without_ranges),
-    "pgle": ("pgle", ".pt.trace.json.gz", pytorch_trace),
-    "nsys": ("idle", ".nsys-rep", raw_report),
+    "analyze": ("analyze", ".sqlite", write_unrecognized_profile),
+    "inspect": ("inspect", ".sqlite", write_profile_without_work),
+    "pgle": ("pgle", ".pt.trace.json.gz", write_pytorch_trace),
+    "nsys": ("idle", ".nsys-rep", write_raw_report),
 }
 
 
-def suggested(text: str) -> list[str]:
+def read_suggested_words(text: str) -> list[str]:
     """Return the words of the command in a message, as bash reads them."""
     match = re.search(r"((?:bubbleviz idle|nsys export) .*?)(?: breaks down.*)?$", text, re.M)
     assert match is not None, text
@@ -84,7 +84,7 @@ def test_a_shell_reads_the_path_that_was_given(
 
     _, out, err = cli(command, "--", f"{stem}{suffix}")
 
-    words = suggested(out + err)
+    words = read_suggested_words(out + err)
     expected_path = f"./{stem}{suffix}" if stem.startswith("-") else f"{stem}{suffix}"
     assert words[-1] == expected_path
     assert not any(word.startswith("-") for word in words[2:] if word not in ("--type", "--output"))

@@ -25,7 +25,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def hit(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_with_signal(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command that a signal ends while it writes into the folder."""
     program, report = PROGRAM.format(number=int(number)), str(folder / "report.json")
     return run_program(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
@@ -33,7 +33,7 @@ def hit(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    done = hit(number, tmp_path)
+    done = run_with_signal(number, tmp_path)
 
     assert list(tmp_path.iterdir()) == []
     assert done.stderr == "bubbleviz: interrupted; results are incomplete, run again\n"

@@ -31,7 +31,7 @@ BAD: Mapping[str, Mapping[str, bytes]] = {
 }
 
 
-def _fixture(command: str, folder: Path) -> Path:
+def _write_fixture(command: str, folder: Path) -> Path:
     """Write a profile that a command can read into a folder, and return its path."""
     if command == "pgle":
         return write_planes(folder, make_tpu())
@@ -45,7 +45,7 @@ def _put(files: Mapping[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def _document(text: str) -> Any:
+def _load_without_limitations(text: str) -> Any:
     """Return a document without its limitations and the texts about them."""
     try:
         content = json.loads(text)
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
 ) -> None:
     folder, output = tmp_path / "run", tmp_path / "document"
     folder.mkdir()
-    profile = _fixture(command, folder)
+    profile = _write_fixture(command, folder)
     arguments = [COMMANDS[command], str(output)] if command in COMMANDS else []
     code, out, err = cli(command, str(profile), *arguments)
     if code != 0:
@@ -72,7 +72,9 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
     assert code == 0
 
     if output.exists():
-        assert _document(output.read_text()) == _document(output_alone[1])
+        assert _load_without_limitations(output.read_text()) == _load_without_limitations(
+            output_alone[1]
+        )
     else:
         assert out == output_alone[0]
     if command == "analyze":
@@ -99,7 +101,7 @@ def test_a_directory_of_nothing_that_can_be_read_is_an_error(
 def test_a_named_file_that_cannot_be_read_ends_the_command(
     command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    profile = _fixture(command, tmp_path)
+    profile = _write_fixture(command, tmp_path)
     _put(EMPTY, tmp_path)
     assert (
         "a.sqlite: the file is empty" in cli(command, str(profile), str(tmp_path / "a.sqlite"))[2]

@@ -19,7 +19,7 @@ from tests.support.places import CHECKOUT
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
 
 
-def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
+def fetch(url: str, host: str | None = None) -> tuple[int, bytes]:
     """Return the status and content of the response for a URL."""
     request = urllib.request.Request(url, headers={} if host is None else {"Host": host})
     try:
@@ -36,11 +36,11 @@ def test_only_the_address_itself_is_answered() -> None:
         try:
             base = url.rsplit("/", 2)[0]
             statuses = [
-                asked(url),
-                asked(url, host="example.org"),
-                asked(f"{base}/"),
-                asked(f"{base}/guess/"),
-                asked(url.rstrip("/")),
+                fetch(url),
+                fetch(url, host="example.org"),
+                fetch(f"{base}/"),
+                fetch(f"{base}/guess/"),
+                fetch(url.rstrip("/")),
             ]
         finally:
             server.shutdown()
@@ -70,7 +70,7 @@ def test_a_page_is_served_until_it_is_interrupted(
     ) as running:
         assert running.stdout is not None
         url = running.stdout.readline().strip()
-        status, page = asked(url)
+        status, page = fetch(url)
         running.send_signal(number)
         out, err = running.communicate(timeout=300)
 

@@ -52,7 +52,7 @@ def report(request: pytest.FixtureRequest) -> Report:
     return analyze_planting(run)
 
 
-def tables(report: Report) -> tuple[ArrowTable, ...]:
+def list_tables(report: Report) -> tuple[ArrowTable, ...]:
     return report.operations, report.bubbles, report.iterations
 
 
@@ -62,13 +62,13 @@ def rows_of_csv(text: str) -> dict[str, list[str]]:
     return {name: [row[n] for row in rows] for n, name in enumerate(head)}
 
 
-def written(values: list[Any]) -> list[str]:
+def format_cells(values: list[Any]) -> list[str]:
     """Return the text of each value in a CSV file."""
     return ["" if value is None else str(value) for value in values]
 
 
 def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) -> None:
-    for empty, full in zip(tables(make_report([])), tables(report), strict=True):
+    for empty, full in zip(list_tables(make_report([])), list_tables(report), strict=True):
         assert pa.table(empty).num_rows == 0
         assert pa.table(empty).schema == pa.table(full).schema
         assert pl.DataFrame(empty).shape == (0, pl.DataFrame(full).width)
@@ -97,7 +97,7 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
     columns = [*csv_renderer.list_columns(report)][:15]
     assert table.column_names[: len(columns)] == columns
     file = {name: file[name] for name in columns}
-    assert {name: written(table[name].to_pylist()) for name in file} == file
+    assert {name: format_cells(table[name].to_pylist()) for name in file} == file
 
 
 def test_gaps_are_those_of_the_file(report: Report) -> None:
@@ -107,7 +107,9 @@ def test_gaps_are_those_of_the_file(report: Report) -> None:
     shared_columns = {name: cells for name, cells in file.items() if name not in LABELS}
 
     assert sorted(table.column_names) == sorted(renamed)
-    assert {name: written(table[name].to_pylist()) for name in shared_columns} == shared_columns
+    assert {
+        name: format_cells(table[name].to_pylist()) for name in shared_columns
+    } == shared_columns
     assert len(table) == len(report.bubbles)
 
 
@@ -166,7 +168,7 @@ def test_hostile_names_are_values_like_others() -> None:
 
 
 def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:
-    for table in tables(report):
+    for table in list_tables(report):
         # A table may be read twice.
         assert pl.DataFrame(table).to_dicts() == pa.table(table).to_pylist()
         assert pa.table(table).equals(pa.table(table))

@@ -34,7 +34,7 @@ def column(*values: int) -> Ints:
     return np.array(values, np.int64)
 
 
-def held_bytes(values: Ints) -> int:
+def measure_row_bytes(values: Ints) -> int:
     """Return the memory of a column's rows in bytes."""
     return abs(values.strides[0]) * len(values)
 
@@ -45,7 +45,7 @@ def test_a_column_of_one_value_takes_no_memory() -> None:
 
     assert compact(none).tolist() == join_tables([Pairs(none, none)]).first.tolist() == []
     assert constant.tolist() == [7] * 100
-    assert held_bytes(constant) == 0
+    assert measure_row_bytes(constant) == 0
     assert varied.tolist() == list(range(100))
     with pytest.raises(ValueError, match="read-only"):
         constant[0] = 3
@@ -56,7 +56,7 @@ def test_rows_of_a_column_of_one_value_stay_one_value() -> None:
     selected = table.take(np.array([3, 3, 99]))
 
     assert (selected.first.tolist(), selected.second.tolist()) == ([3, 3, 99], [5, 5, 5])
-    assert held_bytes(selected.second) == 0
+    assert measure_row_bytes(selected.second) == 0
     assert table.take(np.zeros(100, bool)).second.tolist() == []
 
 
@@ -68,7 +68,10 @@ def test_joined_columns_of_one_value_stay_one_value() -> None:
         [Pairs(np.arange(3), make_constant(5, 3)), Pairs(np.arange(2), make_constant(4, 2))]
     )
 
-    assert (equal_constants.second.tolist(), held_bytes(equal_constants.second)) == ([5] * 5, 0)
+    assert (equal_constants.second.tolist(), measure_row_bytes(equal_constants.second)) == (
+        [5] * 5,
+        0,
+    )
     assert different_constants.second.tolist() == [5, 5, 5, 4, 4]
 
 

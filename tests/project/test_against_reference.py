@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("profiles")
 
 
-def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
+def analyze_both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     """Return the report, or None if the profile is refused, and the reference's analysis."""
     path = rows.write(folder)
     analysis = reference.analyse(path)
@@ -61,7 +61,7 @@ def both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
         return None, analysis
 
 
-def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
+def count_reference_operations(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
     """Return the reference's operations as a multiset of tuples."""
     return Counter(
         (
@@ -81,7 +81,7 @@ def of_reference(analysis: reference.Analysis) -> Counter[tuple[object, ...]]:
     )
 
 
-def of_report(report: Report) -> Counter[tuple[object, ...]]:
+def count_report_operations(report: Report) -> Counter[tuple[object, ...]]:
     t = report.operations
     ranks = [(rank.pid, rank.device_id) for rank in report.ranks]
     return Counter(
@@ -104,7 +104,7 @@ def of_report(report: Report) -> Counter[tuple[object, ...]]:
 
 def check(rows: Rows, folder: Path) -> reference.Analysis:
     """Compare operations and coverage; return the reference's analysis."""
-    report, analysis = both(rows, folder)
+    report, analysis = analyze_both(rows, folder)
     if report is not None:
         profile = report.profiles[0]
         assert reference.coverage(analysis) == (
@@ -117,7 +117,7 @@ def check(rows: Rows, folder: Path) -> reference.Analysis:
             profile.comm_ns,
             profile.copy_ns,
         )
-        assert of_report(report) == of_reference(analysis)
+        assert count_report_operations(report) == count_reference_operations(analysis)
     return analysis
 
 
@@ -297,7 +297,7 @@ def test_random_profiles(kind: str, folder: Path) -> None:
     assert max(compared) >= 2
 
 
-def accounts_of_reference(analysis: reference.Analysis) -> list[Accounts]:
+def list_reference_accounts(analysis: reference.Analysis) -> list[Accounts]:
     """Return the extents, sums, accounts and ratios by rank for each iteration with work."""
     return [
         {
@@ -309,7 +309,7 @@ def accounts_of_reference(analysis: reference.Analysis) -> list[Accounts]:
     ]
 
 
-def accounts_of_report(report: Report) -> list[Accounts]:
+def list_report_accounts(report: Report) -> list[Accounts]:
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (
@@ -338,7 +338,7 @@ def accounts_of_report(report: Report) -> list[Accounts]:
     ]
 
 
-def _named(pid: int, *ranges: tuple[int, int, str]) -> tuple[R, ...]:
+def _make_ranges(pid: int, *ranges: tuple[int, int, str]) -> tuple[R, ...]:
     return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), ranges))
 
 
@@ -347,9 +347,9 @@ _ONE_WITHOUT_GPU_WORK = Rows(
     kernels=tuple(K(at, at + 1, at, "gemm", pid) for pid in (1, 2) for at in (0, 1)),
     calls=(C(0, 1, 2, tid=1, pid=1), C(0, 0, 1, tid=1, pid=2), C(0, 1, 2, tid=1, pid=2)),
     ranges=(
-        *_named(1, (0, 0, "F0.0.0"), (0, 0, "RECV_BACKWARD0.0.0"), (1, 1, "Optimizer")),
-        *_named(2, (0, 0, "F0.0.0"), (0, 1, "B0.0.0"), (0, 0, "RECV_BACKWARD0.0.0")),
-        *_named(2, (1, 1, "Optimizer")),
+        *_make_ranges(1, (0, 0, "F0.0.0"), (0, 0, "RECV_BACKWARD0.0.0"), (1, 1, "Optimizer")),
+        *_make_ranges(2, (0, 0, "F0.0.0"), (0, 1, "B0.0.0"), (0, 0, "RECV_BACKWARD0.0.0")),
+        *_make_ranges(2, (1, 1, "Optimizer")),
     ),
 )
 
@@ -358,9 +358,9 @@ _STARTING_TOGETHER = Rows(
     kernels=tuple(K(0, at in (3, 6), at, "gemm", 1) for at in range(1, 7)),
     calls=tuple(C(at > 3, at > 2, at, tid=1 + (at == 6), pid=1) for at in range(1, 7)),
     ranges=(
-        *_named(1, (0, 0, "F0.0.0"), (0, 0, "B0.0.0"), (0, 0, "F1.0.0"), (0, 1, "B1.0.0")),
-        *_named(1, (1, 1, "Optimizer"), (1, 1, "F0.0.0"), (1, 1, "B0.0.0")),
-        *_named(1, (1, 1, "F1.0.0"), (1, 1, "B1.0.0"), (1, 1, "Optimizer")),
+        *_make_ranges(1, (0, 0, "F0.0.0"), (0, 0, "B0.0.0"), (0, 0, "F1.0.0"), (0, 1, "B1.0.0")),
+        *_make_ranges(1, (1, 1, "Optimizer"), (1, 1, "F0.0.0"), (1, 1, "B0.0.0")),
+        *_make_ranges(1, (1, 1, "F1.0.0"), (1, 1, "B1.0.0"), (1, 1, "Optimizer")),
     ),
 )
 
@@ -373,21 +373,21 @@ def test_numbers_of_one_rank(folder: Path) -> None:
     @example(_ONE_WITHOUT_GPU_WORK)
     @example(_STARTING_TOGETHER)
     def agree(rows: Rows) -> None:
-        report, analysis = both(rows, folder)
+        report, analysis = analyze_both(rows, folder)
         if report is None or len({rank for i in analysis.iterations or () for rank in i}) != 1:
             return
         # Parts of its only microbatch may be several microbatches, which the reference joins.
         if ITERATIONS_UNMARKED in report.restrictions:
             return
         complete = [i.complete for i in report.iterations if i.ranks]
-        assert without_cut(accounts_of_report(report), complete) == without_cut(
-            accounts_of_reference(analysis), complete
+        assert drop_cut_ratios(list_report_accounts(report), complete) == drop_cut_ratios(
+            list_reference_accounts(analysis), complete
         )
 
     agree()
 
 
-def without_cut(accounts: list[Accounts], complete: list[bool]) -> list[Accounts]:
+def drop_cut_ratios(accounts: list[Accounts], complete: list[bool]) -> list[Accounts]:
     """Return the accounts without the ratios of cut iterations.
 
     The reference computes some of these ratios, but the report does not.

@@ -28,20 +28,20 @@ FOLDER = "/home/someone/compared/inputs-00ff00ff/tmpab12_x"
 OTHER_FOLDER = "/srv/elsewhere/inputs-1234abcd/tmpqqqqqqqq"
 
 
-def page(document: object) -> bytes:
+def make_page(document: object) -> bytes:
     """Return a page with data and a script, like the HTML output of ``analyze``."""
     packed = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
     data = f'<script type="application/octet-stream" id="document">{packed}</script>'
     return f"<html><body><p>text</p>{data}<script>let a = {id(document)}</script></body>".encode()
 
 
-def table(ratio: float) -> bytes:
+def make_table(ratio: float) -> bytes:
     buffer = io.BytesIO()
     parquet.write_table(pa.table({"rank": [0, 1], "ratio": [0.25, ratio]}), buffer)
     return buffer.getvalue()
 
 
-def svg(folder: str, number: str) -> bytes:
+def make_svg(folder: str, number: str) -> bytes:
     return f"<svg><title>{folder}/in/run</title><text>{number}</text></svg>".encode()
 
 
@@ -57,9 +57,9 @@ OUTPUTS = {
         b'{"path": "a", "ratio": 0.272727272727273, "version": "0.2.0"}',
         b'{"version": "0.1.0", "ratio": 0.2727273, "path": "a"}',
     ),
-    "svg": (svg(FOLDER, "27.27"), svg(OTHER_FOLDER, "27.27"), svg(FOLDER, "27.28")),
-    "html": (page({"a": 1, "b": 2}), page({"b": 2, "a": 1}), page({"a": 1, "b": 3})),
-    "parquet": (table(0.5), table(0.5 + 1e-12), table(0.5001)),
+    "svg": (make_svg(FOLDER, "27.27"), make_svg(OTHER_FOLDER, "27.27"), make_svg(FOLDER, "27.28")),
+    "html": (make_page({"a": 1, "b": 2}), make_page({"b": 2, "a": 1}), make_page({"a": 1, "b": 3})),
+    "parquet": (make_table(0.5), make_table(0.5 + 1e-12), make_table(0.5001)),
 }
 
 
@@ -96,7 +96,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "work", tmp_path / "work" / "inputs")
 
 
-def kept(store: Store, key: str, folder: Path, code: int, **files: bytes) -> Result:
+def store_result(store: Store, key: str, folder: Path, code: int, **files: bytes) -> Result:
     """Store the result of a case with the given files, and return it."""
     case = Case("analyze/run", ("analyze run",))
     folder.mkdir()
@@ -109,8 +109,8 @@ def kept(store: Store, key: str, folder: Path, code: int, **files: bytes) -> Res
 
 
 def test_exit_codes_and_missing_files_are_differences(store: Store, tmp_path: Path) -> None:
-    old = kept(store, "old", tmp_path / "old", 0, same=b"1", changed=b"2", gone=b"3")
-    new = kept(store, "new", tmp_path / "new", 1, same=b"1", changed=b"9")
+    old = store_result(store, "old", tmp_path / "old", 0, same=b"1", changed=b"2", gone=b"3")
+    new = store_result(store, "new", tmp_path / "new", 1, same=b"1", changed=b"9")
 
     changes = {d.file: d.changed for d in differences_of("analyze/run", old, new, store)}
 

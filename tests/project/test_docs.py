@@ -38,22 +38,22 @@ ENDLESS = ("view", "watch", "mcp")
 WRITERS = ("analyze", "inspect", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
 
 
-def text_of(name: str) -> str:
+def read_guide(name: str) -> str:
     return (GUIDES / f"{name}.md").read_text(encoding="utf-8")
 
 
-def examples_of(page: Path, language: str) -> list[str]:
+def list_examples(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def commands_of(page: Path) -> list[str]:
+def list_commands(page: Path) -> list[str]:
     """Return the commands on a page: first the code blocks, then the text and tables."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"^ {4}(bubbleviz .*)$", text, re.MULTILINE)
     return [*blocks, *re.findall(r"`(bubbleviz [^`]*)`", text)]
 
 
-def words_of(command: str) -> list[str]:
+def split_arguments(command: str) -> list[str]:
     """Return the arguments of a command as a shell would split and expand them."""
     words = []
     for word in shlex.split(command, comments=True)[1:]:
@@ -111,7 +111,7 @@ def test_files_of_the_package_in_text_exist(page: Path) -> None:
     ],
 )
 def test_the_place_of_every_common_change_is_named(change: str) -> None:
-    table = text_of("contributing").partition("## Where a change goes")[2]
+    table = read_guide("contributing").partition("## Where a change goes")[2]
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     places = [row.split("|")[2] for row in rows if change in row.split("|")[1]]
 
@@ -128,17 +128,17 @@ def test_every_guide_is_linked() -> None:
 
 @pytest.mark.parametrize("name", [ratio.name for ratio in list_ratios()])
 def test_every_ratio_is_explained(name: str) -> None:
-    assert f"| `{name}` |" in text_of("ratios")
+    assert f"| `{name}` |" in read_guide("ratios")
 
 
 @pytest.mark.parametrize("name", [renderer.name for renderer in list_renderers()])
 def test_every_output_is_named(name: str) -> None:
-    assert f"--{name} " in text_of("outputs")
+    assert f"--{name} " in read_guide("outputs")
 
 
 @pytest.mark.parametrize("name", list(built_in()))
 def test_every_convention_is_named(name: str) -> None:
-    assert f"| `{name}` |" in text_of("conventions")
+    assert f"| `{name}` |" in read_guide("conventions")
 
 
 def test_the_python_examples_run_one_after_the_other(
@@ -149,7 +149,7 @@ def test_the_python_examples_run_one_after_the_other(
     names: dict[str, object] = {}
     printed = []
     for page in (README, GUIDES / "python.md"):
-        for example in examples_of(page, "python"):
+        for example in list_examples(page, "python"):
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
@@ -179,7 +179,7 @@ def test_the_python_examples_run_one_after_the_other(
 
 @pytest.mark.parametrize("name", ["conventions", "traces"])
 def test_conventions_in_guides_match_their_examples(name: str, tmp_path: Path) -> None:
-    (example,) = examples_of(GUIDES / f"{name}.md", "toml")
+    (example,) = list_examples(GUIDES / f"{name}.md", "toml")
     file = tmp_path / "mine.toml"
     file.write_text(example, encoding="utf-8")
 
@@ -210,10 +210,10 @@ def test_every_command_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for command in commands_of(page):
+    for command in list_commands(page):
         is_jax = page.stem == "pgle" or ("pgle" in command and "node" in command)
         monkeypatch.chdir(documented_jax if is_jax else documented)
-        words = words_of(command)
+        words = split_arguments(command)
         if not set(NEEDS_MORE).isdisjoint(words) or (words and words[0] in ENDLESS):
             continue
         if len(words) < 2:  # the name of a command alone
@@ -229,8 +229,8 @@ def test_every_command_runs(
 def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
     """An earlier command on the page writes them; README lists commands before it explains them."""
     available: set[str] = set()
-    for command in commands_of(page):
-        words = words_of(command)
+    for command in list_commands(page):
+        words = split_arguments(command)
         outputs = {
             b for a, b in pairwise(words) if a == "-o" or (a == "--json" and words[0] == "analyze")
         }

@@ -32,7 +32,7 @@ PLANTINGS = {
 }
 
 
-def rows_of(path: Path, query: str) -> list[tuple[int, ...]]:
+def query_rows(path: Path, query: str) -> list[tuple[int, ...]]:
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
         rows = database.execute(query).fetchall()
     database.close()
@@ -46,31 +46,31 @@ def test_the_layout_is_that_of_real_exports(planting: Planting, tmp_path: Path) 
     for file in truth.files:
         path = tmp_path / file.path
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"):
-            starts = rows_of(path, f"SELECT start FROM {table} ORDER BY rowid")
+            starts = query_rows(path, f"SELECT start FROM {table} ORDER BY rowid")
             assert starts == sorted(starts)
-        groups = rows_of(
+        groups = query_rows(
             path, "SELECT globalTid, eventClass, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
         )
         changes = [now[:2] for before, now in pairwise(groups) if before[:2] != now[:2]]
         assert len(changes) + 1 == len({group[:2] for group in groups})
         assert all(b[2] <= n[2] for b, n in pairwise(groups) if b[:2] == n[:2])
-        overlap_counts = rows_of(
+        overlap_counts = query_rows(
             path,
             """SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
             JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON call.correlationId = kernel.correlationId
             AND call.globalTid >> 24 = kernel.globalPid >> 24 WHERE call."end" > kernel.start""",
         )
         assert overlap_counts == [(0,)]
-        assert not crossing_ranges(path)
+        assert not find_crossing_ranges(path)
 
 
-def crossing_ranges(path: Path) -> list[tuple[int, int]]:
+def find_crossing_ranges(path: Path) -> list[tuple[int, int]]:
     """Return the push/pop ranges that start in another range of their thread and end after it."""
     query = """SELECT globalTid, start, COALESCE("end", 1 << 62) FROM NVTX_EVENTS
         WHERE eventType = 59 ORDER BY start, "end" DESC"""
     crossing = []
     stacks: dict[int, list[int]] = defaultdict(list)
-    for thread, start, end in rows_of(path, query):
+    for thread, start, end in query_rows(path, query):
         stack = stacks[thread]
         while stack and stack[-1] <= start:
             stack.pop()
@@ -131,10 +131,10 @@ def test_the_fixtures_can_be_written_again(tmp_path: Path) -> None:
         files = sorted(path.name for path in (tmp_path / name).iterdir())
         assert files == sorted(path.name for path in (FIXTURES / name).iterdir())
         for file in files:
-            assert content(tmp_path / name / file) == content(FIXTURES / name / file)
+            assert read_content(tmp_path / name / file) == read_content(FIXTURES / name / file)
 
 
-def content(path: Path) -> str:
+def read_content(path: Path) -> str:
     """Return the rows of a database, or the content of any other file."""
     if path.suffix != ".sqlite":
         return path.read_text(encoding="utf-8")

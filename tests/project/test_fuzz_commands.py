@@ -33,7 +33,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def request_of(inputs: Path, folder: Path, count: int, max_s: float = 60.0) -> Request:
+def make_request(inputs: Path, folder: Path, count: int, max_s: float = 60.0) -> Request:
     (folder / "work").mkdir()
     return Request(
         inputs=str(inputs),
@@ -57,7 +57,7 @@ def run(request: Request) -> tuple[Counts, list[Answer]]:
 
 @pytest.mark.thorough
 def test_damaged_inputs_end_in_a_report_or_a_sentence(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(request_of(inputs, tmp_path, 300))
+    counts, answers = run(make_request(inputs, tmp_path, 300))
 
     assert counts.seeds == {}
     assert sum(counts.outcomes.values()) == len(answers) == 300
@@ -65,14 +65,14 @@ def test_damaged_inputs_end_in_a_report_or_a_sentence(inputs: Path, tmp_path: Pa
 
 
 def test_most_good_inputs_are_read(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(replace(request_of(inputs, tmp_path, 40), damaged=False))
+    counts, answers = run(replace(make_request(inputs, tmp_path, 40), damaged=False))
 
     assert not counts.problems
     assert sum(answer.code == 0 for answer in answers) > 32
 
 
 def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(request_of(inputs, tmp_path, 3, max_s=0.001))
+    counts, answers = run(make_request(inputs, tmp_path, 3, max_s=0.001))
 
     assert [answer.problems for answer in answers] == [("no end within 0.001 s",)] * 3
     assert sum(counts.problems.values()) == 3
@@ -85,7 +85,7 @@ def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> 
 
 
 def test_a_mistake_of_the_fuzzer_is_a_problem_and_ends_no_run(inputs: Path, tmp_path: Path) -> None:
-    request = replace(request_of(inputs, tmp_path, 2), inputs=str(tmp_path / "missing"))
+    request = replace(make_request(inputs, tmp_path, 2), inputs=str(tmp_path / "missing"))
     _, answers = run(request)
 
     assert [answer.seed for answer in answers] == [0, 1]

@@ -186,13 +186,13 @@ COMMANDS = sorted(
 )
 
 
-def helped(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def print_help(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert cli.main([*arguments, "--help"]) == 0
     return capsys.readouterr().out
 
 
 def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    help_text = helped(capsys)
+    help_text = print_help(capsys)
 
     assert {"analyze", "inspect"} <= set(COMMANDS)
     assert all(re.search(rf"^\W+{name} ", help_text, re.MULTILINE) for name in COMMANDS)
@@ -213,7 +213,7 @@ def test_commands_are_listed_with_the_first_sentence_of_their_help(command: str)
 def test_help_tells_every_option_and_ends_with_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = helped(capsys, command)
+    text = print_help(capsys, command)
     example = " ".join(text[text.rindex("Example: bubbleviz ") :].split())
     words = example.split()[2:]
     options = {word for word in words if word.startswith("-") and word != "-"}
@@ -230,7 +230,7 @@ CONVENTIONS = tuple(built_in().values())
 PATTERNS = [(c.name, i, p) for c in CONVENTIONS for i, p in enumerate(c.patterns)]
 
 
-def passes(text: str, glob: str) -> bool:
+def matches_glob(text: str, glob: str) -> bool:
     with closing(sqlite3.connect(":memory:")) as database:
         ((is_match,),) = database.execute("SELECT ? GLOB ?", (text, glob)).fetchall()
     return bool(is_match)
@@ -243,7 +243,7 @@ def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
     @settings(max_examples=25)
     @given(st.from_regex(pattern.compiled))
     def every_name_passes(text: str) -> None:
-        assert passes(text, pattern.glob)
+        assert matches_glob(text, pattern.glob)
 
     every_name_passes()
 
@@ -256,7 +256,7 @@ def test_a_convention_explains_itself(convention: Convention) -> None:
     names = parse_range_names(convention.examples, convention)
     assert [names.texts[row] for row in (~names.is_understood).nonzero()[0]] == []
     for text in convention.examples:
-        assert any(passes(text, glob) for glob in convention.globs), text
+        assert any(matches_glob(text, glob) for glob in convention.globs), text
     counter_examples = parse_range_names(convention.counter_examples, convention)
     assert [
         counter_examples.texts[row] for row in counter_examples.is_understood.nonzero()[0]
@@ -317,7 +317,7 @@ def query(name: str) -> Query:
     return MAKERS[folder].query(file)
 
 
-def empty_database(name: str) -> sqlite3.Connection:
+def create_empty_database(name: str) -> sqlite3.Connection:
     """Return an empty database with only the tables and columns that a query requires."""
     database = sqlite3.connect(":memory:")
     for table, columns in query(name).requires.items():
@@ -350,7 +350,7 @@ def test_a_query_requires_what_it_reads(name: str) -> None:
             read.add((table, column))
         return sqlite3.SQLITE_OK
 
-    with closing(empty_database(name)) as database:
+    with closing(create_empty_database(name)) as database:
         database.set_authorizer(note)
         assert database.execute(query(name).text, binds_of(name)).fetchall() == []
     required = {(t, column) for t, columns in query(name).requires.items() for column in columns}
@@ -362,7 +362,7 @@ def test_a_query_requires_what_it_reads(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_query_comments_its_columns_and_states_its_order(name: str) -> None:
-    with closing(empty_database(name)) as database:
+    with closing(create_empty_database(name)) as database:
         description = database.execute(query(name).text, binds_of(name)).description
     comments = dict(COLUMN.findall(query(name).text))
     code = re.sub(r"--.*", "", query(name).text)
@@ -378,7 +378,7 @@ def test_a_query_comments_its_columns_and_states_its_order(name: str) -> None:
 def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
     """It has no parameters, and does not sort, so that reading a part does not build all of it."""
     folder, _, view, _ = name.split("/")
-    with closing(empty_database(name)) as database:
+    with closing(create_empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")
         description = database.execute(f"SELECT * FROM {view}").description
     variants = [each for each in QUERIES if each.startswith(f"{folder}/")]
@@ -401,7 +401,7 @@ def test_the_variant_that_reads_most_is_taken() -> None:
 def test_every_output_format_is_a_suffix_in_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = " ".join(helped(capsys, "analyze").replace("│", "").split())
+    text = " ".join(print_help(capsys, "analyze").replace("│", "").split())
     available = renderers.list_renderers()
 
     assert "--parquet" not in text

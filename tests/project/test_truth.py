@@ -22,7 +22,7 @@ from tests.support.planted_runs import (
 
 
 @cache
-def analysed(name: str) -> tuple[Report, Truth]:
+def analyze_run(name: str) -> tuple[Report, Truth]:
     """Plant and analyse a run, and cache the result for all tests."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -32,7 +32,7 @@ def analysed(name: str) -> tuple[Report, Truth]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_operations_equal_the_truth(name: str) -> None:
-    report, truth = analysed(name)
+    report, truth = analyze_run(name)
     reported_rows = list_reported_rows(report)
 
     assert len(reported_rows) > 2 * len(report.ranks)
@@ -41,7 +41,7 @@ def test_operations_equal_the_truth(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_ratios_equal_the_truth(name: str) -> None:
-    report, truth = analysed(name)
+    report, truth = analyze_run(name)
 
     check_ratios(report, truth)
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
@@ -50,7 +50,7 @@ def test_ratios_equal_the_truth(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_parts_of_every_window_add_up(name: str) -> None:
-    report, _ = analysed(name)
+    report, _ = analyze_run(name)
 
     for iteration in report.iterations:
         for rank in iteration.ranks:
@@ -69,7 +69,7 @@ def test_the_parts_of_every_window_add_up(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_stages_are_in_order(name: str) -> None:
-    report, truth = analysed(name)
+    report, truth = analyze_run(name)
     ranks = rank_numbers(report, truth)
 
     assert {ranks[r.rank]: r.stage for r in truth.ranks} == {

@@ -151,13 +151,13 @@ def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
     low, high = start + (end - start) * 0.3, start + (end - start) * 0.62
     ratios = page.run(f"return run.ratios({low}, {high})")
     base = int(page.run("return run.data.base_ns"))
-    expected = plain_schedule(SMALL, 0, low + base, high + base)
+    expected = compute_schedule_ratio(SMALL, 0, low + base, high + base)
 
     assert ratios[0]["name"] == "schedule"
     assert ratios[0]["ratio"] == pytest.approx(expected, abs=1e-9)
 
 
-def plain_schedule(report: Report, index: int, low: float, high: float) -> float:
+def compute_schedule_ratio(report: Report, index: int, low: float, high: float) -> float:
     """Return 1 - work / window for a part of an iteration, by a loop over all busy intervals."""
     operations, busy = report.operations, report.busy
     window = work = 0.0
@@ -280,7 +280,7 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
     assert place_line.startswith(f"{rank}, ")
 
 
-def following(row: int) -> int:
+def find_next_operation(row: int) -> int:
     """Return the row of the compute operation after a row, in order of (rank, start)."""
     operations = SMALL.operations
     return next(i for i in range(row + 1, len(operations)) if operations.phase[i] in COMPUTE)
@@ -310,7 +310,7 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     assert f"{operations.kernels[row]} compute kernels" in text
     assert operations.names[operations.name_id[row]] in text
     page.page.get_by_role("button", name="next on its rank").click()
-    assert page.run("return timeline.selected") == following(row)
+    assert page.run("return timeline.selected") == find_next_operation(row)
     page.page.locator("#timeline canvas").focus()
     page.page.keyboard.press("Escape")
     assert page.run("return timeline.selected") == -1
@@ -325,9 +325,9 @@ def test_keys_go_from_operation_to_operation(opened: Open) -> None:
         visited.append(page.run("return timeline.selected"))
     rank = SMALL.operations.rank
 
-    assert visited[1] == following(visited[0])
+    assert visited[1] == find_next_operation(visited[0])
     assert rank[visited[2]] == rank[visited[1]] + 1
-    assert following(visited[3]) == visited[2]
+    assert find_next_operation(visited[3]) == visited[2]
     assert page.page.locator("#live").inner_text() != ""
 
 
@@ -407,10 +407,10 @@ def test_rows_can_be_stages(opened: Open) -> None:
     labels = page.run("return timeline.rows.map((row) => row.label)")
 
     assert labels == [f"stage {stage}" for stage in range(4)]
-    assert shown_ratios(page) == pytest.approx([3 / 11] * 4)
+    assert read_ratios(page) == pytest.approx([3 / 11] * 4)
 
 
-def shown_ratios(page: Opened) -> list[float]:
+def read_ratios(page: Opened) -> list[float]:
     """Return the ratios next to the rows of the timeline."""
     ratios: list[float] = page.run(
         "return timeline.rows.map((row) => "
@@ -419,7 +419,7 @@ def shown_ratios(page: Opened) -> list[float]:
     return ratios
 
 
-def ratio_title(page: Opened) -> str:
+def read_ratio_title(page: Opened) -> str:
     """Return the title above the ratios next to the rows."""
     page.frame()
     title: str = page.page.evaluate(
@@ -441,15 +441,15 @@ def test_the_ratios_next_to_rows_are_of_the_rank_and_the_iteration_in_view(
 
     for index, iteration in enumerate(report.iterations):
         page.page.select_option("#iteration", str(index))
-        assert shown_ratios(page) == pytest.approx([ratios[index][rank] for rank in expected_ranks])
-        assert ratio_title(page) in {
+        assert read_ratios(page) == pytest.approx([ratios[index][rank] for rank in expected_ranks])
+        assert read_ratio_title(page) in {
             f"bubble in iteration {iteration.name}",
             f"bubble in {iteration.name}",
         }
     page.page.get_by_role("button", name="Whole run").click()
     means = [fmean(of_rank[rank] or 0.0 for of_rank in ratios) for rank in expected_ranks]
-    assert shown_ratios(page) == pytest.approx(means)
-    assert "mean of 3" in ratio_title(page)
+    assert read_ratios(page) == pytest.approx(means)
+    assert "mean of 3" in read_ratio_title(page)
 
 
 def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> None:

@@ -45,7 +45,7 @@ DISPLAYS = [
 
 
 @cache
-def run_of(ranks: int) -> Report:
+def make_run(ranks: int) -> Report:
     """Return a report with the given number of ranks, in pipelines of up to 64 stages."""
     stages = min(ranks, 64)
     ops, ranks_of_job = make_pipelines(ranks // stages, stages, 8)
@@ -57,11 +57,11 @@ def example() -> Report:
     return bubbleviz.analyze([str(FIXTURES / "zb-v")])
 
 
-def lines_of(report: Report, display: Display, view: View | None = None) -> list[str]:
+def render_lines(report: Report, display: Display, view: View | None = None) -> list[str]:
     return join_plain_lines(render_first_screen(report, view or View(), display)).splitlines()
 
 
-def rows_of(lines: list[str]) -> list[str]:
+def select_rows(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("stage ", "0 GPU ", "node"))]
 
 
@@ -69,20 +69,20 @@ def test_no_rank_and_no_iteration() -> None:
     empty = replace(make_report([]), ranks=(), iterations=make_iteration_records(()))
 
     for display in DISPLAYS:
-        lines = lines_of(empty, display)
+        lines = render_lines(empty, display)
         assert lines[0] == "Bubble ratio (schedule): unknown"
-        assert not rows_of(lines)
+        assert not select_rows(lines)
         assert any(line.startswith("More:") for line in lines[-3:])
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 16, 31, 32, 64, 1024])
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
 def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
-    lines = lines_of(run_of(ranks), display)
+    lines = render_lines(make_run(ranks), display)
 
     assert all(measure_cells(line) <= display.width for line in lines)
     assert display.unicode or all(line.isascii() for line in lines)
-    assert len(rows_of(lines)) == (16 if ranks > 16 else ranks)
+    assert len(select_rows(lines)) == (16 if ranks > 16 else ranks)
     max_lines = MAX_LINES + max(min(ranks, 32) - 8, 0) // 2
     assert display.width < 80 or len(lines) <= max_lines
 
@@ -98,7 +98,7 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
     """Lines wrap between words, and no word of the title and the advice is left out."""
     report = analyze_planting(SLOW_COPY)
     narrow, wide = (
-        " ".join(" ".join(lines_of(report, Display(width=columns))).split())
+        " ".join(" ".join(render_lines(report, Display(width=columns))).split())
         for columns in (width, 160)
     )
     advice = wide[wide.index("First: ") : wide.index(". F 1.")]
@@ -115,7 +115,7 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
 def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None:
     """The title fits on one line of a terminal of the default width."""
     report = analyze_planting(Planting(stages=3, microbatches=6, replicas=2, slow_rank=slow))
-    (title,) = [line for line in lines_of(report, Display()) if line.startswith("Iteration ")]
+    (title,) = [line for line in render_lines(report, Display()) if line.startswith("Iteration ")]
 
     assert f": one row per stage {words} " in title
     assert title.endswith(" bubble")
@@ -135,7 +135,9 @@ def test_no_number_of_a_text_is_cut(width: int, max_lines: int, numbers: list[in
 
 
 def test_stages_are_grouped_unless_all_fit() -> None:
-    grouped, tall = (rows_of(lines_of(run_of(32), Display(height=rows))) for rows in (24, 60))
+    grouped, tall = (
+        select_rows(render_lines(make_run(32), Display(height=rows))) for rows in (24, 60)
+    )
 
     assert [row.split()[2] for row in grouped] == [f"({at}-{at + 1})" for at in range(0, 32, 2)]
     # Of 39 units of 10 ms, 8 microbatches take 3 each.
@@ -144,19 +146,19 @@ def test_stages_are_grouped_unless_all_fit() -> None:
 
 
 def test_very_many_stages_are_grouped() -> None:
-    lines = lines_of(run_of(1024), Display())
-    rows = rows_of(lines)
+    lines = render_lines(make_run(1024), Display())
+    rows = select_rows(lines)
 
     assert [row.split()[2] for row in rows] == [
         f"({4 * group}-{4 * group + 3})" for group in range(16)
     ]
     assert any(": 4 stages per row, the most unusual" in line for line in lines)
-    stage_rows = rows_of(lines_of(run_of(64), Display(), View(rows="stage")))
+    stage_rows = select_rows(render_lines(make_run(64), Display(), View(rows="stage")))
     assert [row.split()[1] for row in stage_rows] == [str(stage) for stage in range(64)]
 
 
 def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
-    report = run_of(64)
+    report = make_run(64)
     (first,) = report.iterations
     ranks = tuple(
         replace(rank, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(rank.rank, 0.5)})
@@ -167,9 +169,9 @@ def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
         iterations=make_iteration_records((replace(first, ranks=make_rank_iterations(ranks)),)),
     )
 
-    lines = lines_of(changed, Display())
+    lines = render_lines(changed, Display())
 
-    ratio_of_row = {tuple(row.split()[1:3]): row.split()[-2] for row in rows_of(lines)}
+    ratio_of_row = {tuple(row.split()[1:3]): row.split()[-2] for row in select_rows(lines)}
     assert ratio_of_row["23", "(20-23)"] == "99.00"
     assert ratio_of_row["41", "(40-43)"] == "1.00"
     assert ratio_of_row["0", "(0-3)"] == "50.00"
@@ -181,27 +183,27 @@ def test_no_word_is_broken(display: Display) -> None:
     """Each word of a narrow screen also occurs on a very wide screen, except shortened names."""
     report = replace(example(), limitations=(Limitation("a thing", "for some reason " * 9),) * 2)
     widest = replace(display, width=2_000)
-    wide_words = {word for line in lines_of(report, widest) for word in line.split()}
+    wide_words = {word for line in render_lines(report, widest) for word in line.split()}
 
-    for line in lines_of(report, display):
+    for line in render_lines(report, display):
         words = {word for word in line.split() if word.isalpha() and word.islower()}
         assert words <= wide_words, line
 
 
 def test_hostile_names_stay_on_their_lines() -> None:
-    hostile = rename_all(run_of(4), HOSTILE)
+    hostile = rename_all(make_run(4), HOSTILE)
     ranks = tuple(replace(rank, stage=None) for rank in hostile.ranks)
     changed = replace(hostile, ranks=ranks, limitations=hostile.limitations[:1])
 
     for display in DISPLAYS:
-        lines = lines_of(changed, display)
+        lines = render_lines(changed, display)
         assert len(lines) <= MAX_LINES + 5
         assert all(measure_cells(line) <= display.width for line in lines)
         assert all(line.isprintable() for line in lines)
 
 
 def test_parts_of_the_bubble_add_up_to_the_headline() -> None:
-    lines = lines_of(example(), Display(200))
+    lines = render_lines(example(), Display(200))
     (title,) = (line for line in lines if line.startswith("What the bubble is made of"))
     legend = lines[lines.index(title) + 2]
 
@@ -211,10 +213,10 @@ def test_parts_of_the_bubble_add_up_to_the_headline() -> None:
 
 
 def test_operations_are_drawn_where_they_ran() -> None:
-    report = run_of(4)
+    report = make_run(4)
     columns = [
         row.split(" ", 2)[2].rsplit(maxsplit=2)[0]
-        for row in rows_of(lines_of(report, Display(71, False, False)))
+        for row in select_rows(render_lines(report, Display(71, False, False)))
     ]
 
     # 330 ms in 55 columns: F of 10 ms takes 5/3 columns, and BW of 20 ms takes 10/3.
@@ -226,12 +228,12 @@ def test_operations_are_drawn_where_they_ran() -> None:
 
 
 def test_colours_double_the_resolution() -> None:
-    lines = render_first_screen(run_of(4), View(), Display(80, True, True))
+    lines = render_first_screen(make_run(4), View(), Display(80, True, True))
     row = next(line for line in lines if line and line[0].text.startswith("stage 1"))
 
     assert any(" on #" in span.style for span in row)
     assert {"▌", "▐"} & set("".join(span.text for span in row))
-    plain = render_first_screen(run_of(4), View(), Display())
+    plain = render_first_screen(make_run(4), View(), Display())
     assert not any("#" in span.style for line in plain for span in line)
 
 
@@ -239,7 +241,7 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
     lost_kernels = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
     notes = (lost_kernels, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
 
-    lines = lines_of(replace(run_of(4), limitations=notes), Display())
+    lines = render_lines(replace(make_run(4), limitations=notes), Display())
 
     assert "Limits: kernels (-v coverage)" in lines
     assert "-v coverage (3 notes)" in lines[-1]
@@ -249,7 +251,7 @@ def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: P
     copies = Planting(stages=4, tensor=2, replicas=2, servers=2, slow_rank=5, iterations=6)
     plant(copies, tmp_path)
 
-    lines = lines_of(bubbleviz.analyze(tmp_path), Display(100))
+    lines = render_lines(bubbleviz.analyze(tmp_path), Display(100))
     first, *rest = (line for line in lines if line.startswith("First:"))
 
     assert lines[0] == "Bubble ratio (schedule): unknown"
@@ -266,7 +268,7 @@ def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
 ) -> None:
     plant(Planting(iterations=3, cut_ns=cut_ns), tmp_path)
 
-    limits = [n for n in lines_of(bubbleviz.analyze(tmp_path), Display()) if "Limits:" in n]
+    limits = [n for n in render_lines(bubbleviz.analyze(tmp_path), Display()) if "Limits:" in n]
 
     assert any("iterations cut by the capture" in line for line in limits) == limit
 
@@ -295,13 +297,13 @@ def test_a_culprit_is_marked_in_its_row_among_all_stages(
     job = simulate_job(replace(Job(stages=16, microbatches=16, replicas=2, iterations=3), **fault))
     screen = cli.printed("analyze", str(job.written(tmp_path / "operations.csv")))
 
-    assert [line.split()[1] for line in rows_of(screen.splitlines())] == [
+    assert [line.split()[1] for line in select_rows(screen.splitlines())] == [
         str(stage) for stage in range(16)
     ]
     assert "\nstage 6 ►" in screen
     assert f"► {culprit}: see the advice" in screen
     assert advised in " ".join(screen.split())
-    ratios = [float(line.split()[-2]) for line in rows_of(screen.splitlines())]
+    ratios = [float(line.split()[-2]) for line in select_rows(screen.splitlines())]
     assert min(ratios) == ratios[6] < ratios[5] - 3
     assert ("(pipeline p1)" in screen) == (culprit == "rank 22")
     assert len(screen.splitlines()) <= 36
@@ -324,7 +326,7 @@ def test_a_row_has_the_ratio_of_the_rank_and_the_iteration_that_it_draws(rows: s
         # The ranks of the second pipeline are drawn, because the advice is about one of them.
         expected_ranks = [r for r in report.ranks if rows == "rank" or r.pipeline == 1]
         view = View(rows=rows, iterations=(iteration.index,))
-        lines = lines_of(report, Display(100, height=60), view)
+        lines = render_lines(report, Display(100, height=60), view)
         timeline = [line for line in lines if line.startswith(rows) and line.endswith(" %")]
         printed = [float(line.split()[-2]) for line in timeline]
 
@@ -336,7 +338,7 @@ def test_the_title_has_the_window_of_the_ratio_and_not_what_is_drawn() -> None:
     """The optimizer is drawn although it runs after the window of ``schedule``."""
     report = analyze_planting(Planting(stages=2, microbatches=2, optimizer_ns=500_000))
     iteration = report.iterations[0]
-    lines = lines_of(report, Display(), View(iterations=(0,)))
+    lines = render_lines(report, Display(), View(iterations=(0,)))
     title = next(line for line in lines if line.startswith("Iteration "))
 
     window_ns = iteration.ratios["schedule"].window_ns or 0
@@ -351,6 +353,6 @@ def test_an_iteration_without_a_window_says_what_is_drawn() -> None:
         name: replace(ratio, value=None, window_ns=None) for name, ratio in iteration.ratios.items()
     }
     bare = replace(report, iterations=make_iteration_records((replace(iteration, ratios=ratios),)))
-    (title,) = (line for line in lines_of(bare, Display()) if line.startswith("Iteration "))
+    (title,) = (line for line in render_lines(bare, Display()) if line.startswith("Iteration "))
 
     assert title.startswith("Iteration 0, 2.000 ms drawn: one row per ")

@@ -57,7 +57,7 @@ class Elements(HTMLParser):
         self.texts[self._id] = self.texts.get(self._id, "") + data
 
 
-def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, list[int]]]]]:
+def unpack_page(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, list[int]]]]]:
     """Return the JSON document of a page, and (number of rows, columns) of its tables."""
     texts = Elements(page).texts
     parts = (zlib.decompress(base64.b64decode(texts[name])) for name in ("document", "columns"))
@@ -81,7 +81,7 @@ def carried(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, l
 
 def test_an_empty_report_is_a_page() -> None:
     page = html.render(EMPTY, View())
-    document, tables = carried(page)
+    document, tables = unpack_page(page)
 
     assert page.startswith("<!doctype html>")
     assert tables["operations"][0] == 0
@@ -95,14 +95,14 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
 
     assert saved.typical_iteration in {0, 1}
     for page in (html.render(report, View()), html.render_saved("saved", saved)):
-        assert carried(page)[0]["shown"] in {2, 3}
+        assert unpack_page(page)[0]["shown"] in {2, 3}
 
 
 # Content
 
 
 def test_the_numbers_are_those_of_the_json() -> None:
-    document, _ = carried(html.render(SMALL, View()))
+    document, _ = unpack_page(html.render(SMALL, View()))
     expected = json.loads(json.dumps(make_document(make_paths_relative(SMALL))))
 
     assert document["report"].pop("timeline") is None
@@ -113,7 +113,7 @@ def test_the_numbers_are_those_of_the_json() -> None:
 
 
 def test_the_columns_are_those_of_the_operations() -> None:
-    document, tables = carried(html.render(SMALL, View()))
+    document, tables = unpack_page(html.render(SMALL, View()))
     (_, operations), expected = tables["operations"], SMALL.operations
 
     assert operations["rank"] == expected.rank.tolist()
@@ -177,7 +177,7 @@ def test_the_command_is_told(
     assert main(["analyze", str(ONE), "--html", str(file)]) == 0
     capsys.readouterr()
 
-    document, _ = carried(file.read_text(encoding="utf-8"))
+    document, _ = unpack_page(file.read_text(encoding="utf-8"))
     profile, page = os.path.relpath(ONE), os.path.relpath(file)
     assert document["command"] == f"bubbleviz analyze {profile} --html '{page}'"
     assert str(tmp_path) not in document["command"]
@@ -196,7 +196,7 @@ def written_and_read(tmp_path: Path, report: Report) -> tuple[str, RunSummary]:
 
 def test_a_saved_report_is_the_same_page(tmp_path: Path) -> None:
     from_saved, direct = (
-        carried(page)
+        unpack_page(page)
         for page in (
             html.render_saved(*written_and_read(tmp_path, make_paths_relative(SMALL))),
             html.render(SMALL, View()),
@@ -215,7 +215,7 @@ def test_a_large_report_is_saved_without_its_timeline(
 
     assert MAX_SAVED_OPERATIONS >= 20_000
     assert saved.timeline is None
-    assert carried(html.render_saved(path, saved))[1]["operations"][0] == 0
+    assert unpack_page(html.render_saved(path, saved))[1]["operations"][0] == 0
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def without_comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("%"))
 
 
-def check(body: str) -> None:
+def check_latex(body: str) -> None:
     """Check that a text without comments uses only known and balanced LaTeX."""
     assert body.isascii()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", body)
@@ -80,7 +80,7 @@ def check(body: str) -> None:
     assert opened == []
 
 
-def rows(text: str) -> list[list[str]]:
+def list_cells(text: str) -> list[list[str]]:
     """Return the cells of the table, row by row."""
     lines = [line.strip() for line in text.splitlines() if line.endswith("\\\\")]
     return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
@@ -92,8 +92,8 @@ def rows(text: str) -> list[list[str]]:
 def test_an_empty_report_is_a_table_of_dashes() -> None:
     text = render(make_report([]), View())
 
-    check(without_comments(text))
-    _, *table_rows = rows(text)
+    check_latex(without_comments(text))
+    _, *table_rows = list_cells(text)
     assert [row[1] for row in table_rows] == ["--"] * len(list_ratios())
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
 
@@ -102,7 +102,7 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
 
 
 def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> None:
-    header, *table_rows = rows(render(report, View()))
+    header, *table_rows = list_cells(render(report, View()))
 
     assert header[:2] == ["Ratio", "Mean"]
     assert table_rows[0] == [
@@ -117,7 +117,7 @@ def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> N
     assert [row[0] for row in table_rows[1:]] == ["stage", "step", "period"]
 
     other = replace(report, headline="period")
-    assert [row[0] for row in rows(render(other, View()))[1:]] == [
+    assert [row[0] for row in list_cells(render(other, View()))[1:]] == [
         r"\textbf{period}",
         "schedule",
         "stage",
@@ -150,7 +150,7 @@ def test_what_is_not_known_is_a_dash_and_a_zero_has_no_sign(report: Report) -> N
     ratios = {name: Spread(-1e-17, None, 0, 0, None, 1) for name in report.summary.bubble_ratio}
     text = render(replace(report, summary=replace(report.summary, bubble_ratio=ratios)), View())
 
-    assert rows(text)[1][1:5] == ["0.00", "--", "--", "1"]
+    assert list_cells(text)[1][1:5] == ["0.00", "--", "--", "1"]
 
 
 def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) -> None:
@@ -165,9 +165,9 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
     )
 
     assert r"Clock bounds of \emph{schedule}: 25.00 to 30.00\,\%." in text
-    assert rows(text)[1][1] == r"27.27\,!"
+    assert list_cells(text)[1][1] == r"27.27\,!"
     assert "A ratio marked ! depends on clocks that contradict each other." in text
-    check(without_comments(text))
+    check_latex(without_comments(text))
 
 
 # Hostile names
@@ -186,7 +186,7 @@ def test_hostile_names_are_inert(report: Report, name: str) -> None:
     text = render(rename_all(report, name), View())
     plain = render(report, View())
 
-    check(without_comments(text))
+    check_latex(without_comments(text))
     assert without_comments(text) == without_comments(plain)
     assert text.isascii()
     assert max(map(len, text.splitlines())) < 20_000
@@ -196,6 +196,6 @@ def test_hostile_names_are_inert(report: Report, name: str) -> None:
 def test_escaped_text_is_one_line_of_harmless_ascii(text: str) -> None:
     latex = escape_latex(text)
 
-    check(latex)
+    check_latex(latex)
     assert "\n" not in latex
     assert not re.search(r"(?<!\{)[\[\]*](?!\})", latex)

@@ -21,7 +21,7 @@ from bubbleviz.report.saved import read_summary
 from bubbleviz.report.timeline import build_timeline
 from bubbleviz.report.view import View
 from tests.planting import Planting
-from tests.render.test_page_reading import violations
+from tests.render.test_page_reading import find_violations
 from tests.support.opened_pages import Open, Opened
 from tests.support.planted_runs import analyze_planting
 
@@ -64,7 +64,7 @@ def title_of(opened: Opened) -> Locator:
     return opened.page.locator("#timeline-title")
 
 
-def tables_of(opened: Opened, rank: int) -> dict[str, dict[str, list[int]]]:
+def read_tables(opened: Opened, rank: int) -> dict[str, dict[str, list[int]]]:
     """Return the tables of a page after it has loaded the shard of a rank."""
     return dict(
         opened.run(
@@ -95,7 +95,7 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
         [8, 12],
     ]
     for first in (0, 4, 8):
-        tables = tables_of(web_page, first)
+        tables = read_tables(web_page, first)
         row = int(np.searchsorted(full_timeline["operations"]["rank"], first))
         for table, columns in full_timeline.items():
             rank = (
@@ -108,7 +108,7 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
             for name, column in columns.items():
                 expected = column[rows]
                 if name in {"operation", "after", "peer_operation"}:
-                    expected = _within(expected, row, tables)
+                    expected = _make_page_rows(expected, row, tables)
                 if name == "thousandths" and unit_ns > 1:
                     continue
                 unpacked = np.array(tables[table][name], np.int64)
@@ -118,7 +118,7 @@ def test_a_page_unpacks_the_timeline_of_each_pipeline(
                 )
 
 
-def _within(rows: Ints, first: int, tables: dict[str, dict[str, list[int]]]) -> Ints:
+def _make_page_rows(rows: Ints, first: int, tables: dict[str, dict[str, list[int]]]) -> Ints:
     last = first + len(tables["operations"]["rank"])
     return np.where((rows >= first) & (rows < last), rows - first, -1)
 
@@ -179,7 +179,7 @@ def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
     web_page = opened(replicas, scheme=scheme)
     web_page.run("for (const each of document.querySelectorAll('[aria-expanded]')) each.click();")
 
-    assert violations(web_page) == []
+    assert find_violations(web_page) == []
 
 
 @pytest.mark.usefixtures("few")

@@ -18,11 +18,11 @@ from tests.support.places import FIXTURES
 Box = tuple[float, float, float, float]
 
 
-def plot(points: list[MemoryPoint], **options: object) -> str:
+def draw_plot(points: list[MemoryPoint], **options: object) -> str:
     return draw_memory_plot(MemoryPlot("Orders", tuple(points), **{"in_bytes": True, **options}))  # type: ignore[arg-type]
 
 
-def labels_of(svg: str, names: list[str]) -> dict[str, Box]:
+def measure_labels(svg: str, names: list[str]) -> dict[str, Box]:
     """Return the bounding box of each label that names orders, keyed by its text."""
     boxes = {}
     for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
@@ -34,13 +34,15 @@ def labels_of(svg: str, names: list[str]) -> dict[str, Box]:
 
 
 def test_a_plot_without_orders_has_its_reason() -> None:
-    assert "why not" in plot([], reason="why not")
+    assert "why not" in draw_plot([], reason="why not")
 
 
 def test_orders_at_one_place_share_a_label() -> None:
-    svg = plot([MemoryPoint("a", 1e9, 0.3), MemoryPoint("b", 1e9, 0.3), MemoryPoint("c", 0.0, 0.0)])
+    svg = draw_plot(
+        [MemoryPoint("a", 1e9, 0.3), MemoryPoint("b", 1e9, 0.3), MemoryPoint("c", 0.0, 0.0)]
+    )
 
-    assert set(labels_of(svg, ["a", "b", "c"])) == {"a, b", "c"}
+    assert set(measure_labels(svg, ["a", "b", "c"])) == {"a, b", "c"}
 
 
 @settings(max_examples=50, deadline=None)
@@ -54,7 +56,7 @@ def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> Non
     names = [f"interleaved-zb{number}" for number in range(len(places))]
     points = [MemoryPoint(name, 1e9 + x * 1e9, y / 40, x < limit)
               for name, (x, y) in zip(names, places, strict=True)]  # fmt: skip
-    boxes = labels_of(plot(points, limit=limit * 1e9 + 1e9), names)
+    boxes = measure_labels(draw_plot(points, limit=limit * 1e9 + 1e9), names)
 
     assert len(boxes) == len(places)
     for (_, box), (_, other_box) in combinations(boxes.items(), 2):

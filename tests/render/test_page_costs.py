@@ -18,7 +18,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_summary
 from bubbleviz.report.view import View
 from tests.planting.options import Planting
-from tests.render.test_page_reading import violations
+from tests.render.test_page_reading import find_violations
 from tests.support.drawn_reports import make_report
 from tests.support.forward_runs import UNIT_NS, Serving, write_table
 from tests.support.memory_events import Allocations, plant_memory
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_rank=5, slow_rank_factor=2)
 
 
-def texts_of(rows: Locator) -> list[list[str]]:
+def read_cells(rows: Locator) -> list[list[str]]:
     """Return the cells of table rows."""
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
-def section_of(opened: Opened, name: str) -> Locator:
+def find_section(opened: Opened, name: str) -> Locator:
     return opened.page.locator(f"#{name}-section")
 
 
@@ -65,7 +65,7 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
 
     for page in (report, saved(report, tmp_path)):
         web_page = opened(page)
-        rows = texts_of(web_page.page.locator("#slowdowns tbody tr"))
+        rows = read_cells(web_page.page.locator("#slowdowns tbody tr"))
         assert [row[0] for row in rows] == ["replica 0", "replica 1"]
         page_slowdowns: dict[tuple[int | None, int | None], float] = {
             (replica, stage): float(text)
@@ -78,7 +78,8 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
         exact = web_page.page.locator("#slowdowns tbody span").first.get_attribute("title")
         assert float(str(exact)) == slowdowns.by_rank[0]
         assert (
-            f"{slowdowns.total:.3f} times as long" in section_of(web_page, "slowdown").inner_text()
+            f"{slowdowns.total:.3f} times as long"
+            in find_section(web_page, "slowdown").inner_text()
         )
 
 
@@ -103,7 +104,7 @@ def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -
         replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
     )
     web_page = opened(replace(report, ranks=ranks))
-    rows = texts_of(web_page.page.locator("#slowdowns tbody tr"))
+    rows = read_cells(web_page.page.locator("#slowdowns tbody tr"))
 
     assert len(rows) == 64
     caption = web_page.page.locator("#slowdowns caption").inner_text()
@@ -139,7 +140,7 @@ def test_a_page_of_many_ranks_says_where_slowdowns_are(
 # Chunks
 
 
-def served(folder: Path) -> tuple[Report, list[int], list[float]]:
+def analyze_serving(folder: Path) -> tuple[Report, list[int], list[float]]:
     """Return a run whose chunks take 0.2 ms, 0.5 us per token and 0.1 ns per attended pair."""
     tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
     prefixes = [1024 * number for number in (*range(8), *range(6), 0)] * 2
@@ -153,10 +154,10 @@ def served(folder: Path) -> tuple[Report, list[int], list[float]]:
 
 
 def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Path) -> None:
-    report, tokens, _ = served(tmp_path)
+    report, tokens, _ = analyze_serving(tmp_path)
     for page in (report, saved(report, tmp_path)):
         web_page = opened(page)
-        first, second = texts_of(web_page.page.locator("#chunk-costs tbody tr"))
+        first, second = read_cells(web_page.page.locator("#chunk-costs tbody tr"))
 
         assert first[:3] == ["0", str(len(tokens)), "100 to 1,024"]
         costs = report.explanation.chunk_costs
@@ -170,7 +171,7 @@ def test_the_planted_cost_of_a_chunk_is_in_the_table(opened: Open, tmp_path: Pat
 
 
 def test_the_chart_has_measured_chunks_and_the_fit(opened: Open, tmp_path: Path) -> None:
-    report, tokens, times_ns = served(tmp_path)
+    report, tokens, times_ns = analyze_serving(tmp_path)
     web_page = opened(report)
     script = "return charts.views.get('chunks-chart').spec.layer.map((own) => own.data.values)"
 
@@ -192,7 +193,7 @@ def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> Non
     web_page = opened(analyze_planting(RUN))
 
     assert not {"Chunks", "Memory", "What if"} & set(contents_of(web_page))
-    assert section_of(web_page, "chunks").count() == section_of(web_page, "memory").count() == 0
+    assert find_section(web_page, "chunks").count() == find_section(web_page, "memory").count() == 0
     assert "Slowdown" in contents_of(web_page)
 
 
@@ -223,13 +224,13 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
     assert memory is not None
     for page in (in_bytes, saved(in_bytes, tmp_path)):
         web_page = opened(page)
-        rows = texts_of(web_page.page.locator("#memory-ranks tbody tr"))
+        rows = read_cells(web_page.page.locator("#memory-ranks tbody tr"))
         assert [row[2] for row in rows] == ["400 MB", "900 MB"]
         cells = web_page.page.locator("#memory-ranks tbody tr td:nth-child(2) span").all()
         exact = [str(cell.get_attribute("title")) for cell in cells]
         assert exact == [f"{peak.peak_bytes:,} bytes" for peak in memory.ranks]
         kinds = {(row[0], row[1]): row for row in
-                 texts_of(web_page.page.locator("#memory-operations tbody tr"))}  # fmt: skip
+                 read_cells(web_page.page.locator("#memory-operations tbody tr"))}  # fmt: skip
         assert set(kinds) == {("0", "F"), ("0", "BW"), ("1", "F"), ("1", "BW")}
         assert kinds["0", "F"][5] == "70.0 MB"
         assert kinds["1", "F"][5] == "80.0 MB"
@@ -238,7 +239,7 @@ def test_planted_memory_is_in_the_tables(in_bytes: Report, opened: Open, tmp_pat
 def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Open) -> None:
     assert in_bytes.what_if is not None
     web_page = opened(in_bytes)
-    rows = {row[0]: row for row in texts_of(web_page.page.locator("#schedules tbody tr"))}
+    rows = {row[0]: row for row in read_cells(web_page.page.locator("#schedules tbody tr"))}
     header = web_page.page.locator("#schedules thead th").all_inner_texts()
     layers = web_page.run("return charts.views.get('schedules-chart').spec.layer")
     dots = next(layer for layer in layers if layer["mark"]["type"] == "point")["data"]["values"]
@@ -283,9 +284,9 @@ def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, open
 def test_costs_are_readable(
     scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
 ) -> None:
-    for report in (in_bytes, served(tmp_path)[0], analyze_planting(RUN)):
+    for report in (in_bytes, analyze_serving(tmp_path)[0], analyze_planting(RUN)):
         web_page = opened(report, width=width, scheme=scheme)
-        assert violations(web_page) == []
+        assert find_violations(web_page) == []
         widths = web_page.run(
             "const own = document.documentElement; return [own.scrollWidth, own.clientWidth]"
         )

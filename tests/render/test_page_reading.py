@@ -40,7 +40,7 @@ timeline.select(run.compute.operation[3]);
 timeline.setWindow(run.workSpan(0));"""
 
 
-def violations(page: Opened) -> list[str]:
+def find_violations(page: Opened) -> list[str]:
     axe = files("axe_playwright_python").joinpath("axe.min.js")
     page.page.evaluate(axe.read_text("utf-8"))
     return list(page.run(VIOLATIONS))
@@ -50,9 +50,9 @@ def violations(page: Opened) -> list[str]:
 def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
     web_page = opened(INTERLEAVED, scheme=scheme)
 
-    assert violations(web_page) == []
+    assert find_violations(web_page) == []
     web_page.run(OPENED)
-    assert violations(web_page) == []
+    assert find_violations(web_page) == []
 
 
 # The first screen
@@ -149,7 +149,7 @@ def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> 
 # Bubbles
 
 
-def middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
+def find_middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
     bubble, x, y = page.run(
         f"""const own = run.bubbleRows;
         const at = [...own.rank.keys()].find((i) => {condition});
@@ -165,7 +165,7 @@ def middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
 
 def test_a_click_on_a_bubble_tells_its_cause_and_what_was_waited_for(opened: Open) -> None:
     web_page = opened(SMALL)
-    bubble, x, y = middle_of_bubble(
+    bubble, x, y = find_middle_of_bubble(
         web_page, "own.peer_operation[i] >= 0 && own.iteration[i] === 0"
     )
     web_page.page.mouse.click(x, y)
@@ -185,7 +185,7 @@ def test_a_click_on_a_bubble_tells_its_cause_and_what_was_waited_for(opened: Ope
 
 def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None:
     web_page = opened(SMALL)
-    _, x, y = middle_of_bubble(web_page, "own.iteration[i] === 0")
+    _, x, y = find_middle_of_bubble(web_page, "own.iteration[i] === 0")
     tip = web_page.page.locator(".tip")
     leavings: tuple[Callable[[], None], ...] = (
         lambda: web_page.page.mouse.move(5, 5),
@@ -281,7 +281,7 @@ def firefox() -> Iterator[Firefox]:
         yield started
 
 
-def shown_in(firefox: Firefox, report: Report, folder: Path) -> Any:
+def open_in_firefox(firefox: Firefox, report: Report, folder: Path) -> Any:
     """Open the page of a report, and return a function that runs scripts with its modules."""
     file = folder / "report.html"
     file.write_text(html.render(report, View()), encoding="utf-8")
@@ -294,7 +294,7 @@ def shown_in(firefox: Firefox, report: Report, folder: Path) -> Any:
 
 
 def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
-    run = shown_in(firefox, SMALL, tmp_path)
+    run = open_in_firefox(firefox, SMALL, tmp_path)
     mean = SMALL.summary.bubble_ratio[SMALL.headline].mean
     assert mean is not None
 

@@ -50,7 +50,7 @@ def linear(colour: str) -> Matrix:
     return np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4)
 
 
-def lab(rgb: Matrix) -> Matrix:
+def convert_to_lab(rgb: Matrix) -> Matrix:
     """Return the CIELAB coordinates of a colour in linear RGB."""
     relative = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
     root = np.where(relative > 0.008856, np.cbrt(relative), 7.787 * relative + 16 / 116)
@@ -59,9 +59,9 @@ def lab(rgb: Matrix) -> Matrix:
     )
 
 
-def seen(colour: str, vision: str) -> Matrix:
+def convert_for_vision(colour: str, vision: str) -> Matrix:
     """Return the CIELAB coordinates of a colour as seen with a kind of vision."""
-    return lab(np.array(VISIONS[vision]) @ linear(colour))
+    return convert_to_lab(np.array(VISIONS[vision]) @ linear(colour))
 
 
 @pytest.mark.parametrize("vision", list(VISIONS))
@@ -77,7 +77,9 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
         (product(palette.CAUSES.values(), work), 11),
     ):
         for colour, other_colour in pairs:
-            distance = np.linalg.norm(seen(colour, vision) - seen(other_colour, vision))
+            distance = np.linalg.norm(
+                convert_for_vision(colour, vision) - convert_for_vision(other_colour, vision)
+            )
             assert distance > min_distance, (colour, other_colour)
 
 
@@ -91,7 +93,7 @@ def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
         ), name
 
 
-def luma(colour: str) -> float:
+def compute_luma(colour: str) -> float:
     """Return the lightness of a colour in grey, 0 to 255 (Rec. 709)."""
     channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
@@ -107,13 +109,13 @@ def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
         (palette.BACKWARD_BOTH, palette.CAUSES["dependency"]),
     ]
 
-    assert min(abs(luma(one) - luma(other)) for one, other in pairs) > 20
+    assert min(abs(compute_luma(one) - compute_luma(other)) for one, other in pairs) > 20
     # Terminals draw work with colours only, and causes with shade characters.
     terminal_colours = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
     downgraded = [
         Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in terminal_colours
     ]
-    greys = [luma(colour.get_truecolor().hex) for colour in downgraded]
+    greys = [compute_luma(colour.get_truecolor().hex) for colour in downgraded]
     assert min(abs(one - other) for one, other in pairwise(greys)) > 9
     for system, count in (
         (ColorSystem.EIGHT_BIT, len(terminal_colours)),

@@ -36,7 +36,7 @@ def drawn(*reports: Report, heading: str = "runs") -> str:
     return draw_panels([(f"run {n}", report, View()) for n, report in enumerate(reports)], heading)
 
 
-def rows(svg: str) -> list[tuple[float, float, list[float]]]:
+def list_rows(svg: str) -> list[tuple[float, float, list[float]]]:
     """Return (left, top, right edges of boxes) of each row that has boxes."""
     rows_of_boxes = []
     for group in parse_svg(svg).iter(f"{SVG}g"):
@@ -75,7 +75,7 @@ def test_a_panel_without_work_says_so_beside_others() -> None:
 
 
 def test_equal_runs_line_up_to_the_pixel() -> None:
-    panel_rows = rows(drawn(SHORT, SHORT))
+    panel_rows = list_rows(drawn(SHORT, SHORT))
 
     assert len(panel_rows) == 4
     assert [(left, edges) for left, _, edges in panel_rows[:2]] == [
@@ -86,7 +86,7 @@ def test_equal_runs_line_up_to_the_pixel() -> None:
 
 @pytest.mark.parametrize("reports", [(SHORT, LONG), (LONG, SHORT)])
 def test_a_run_twice_as_long_is_twice_as_wide(reports: tuple[Report, Report]) -> None:
-    panel_rows = rows(drawn(*reports))
+    panel_rows = list_rows(drawn(*reports))
     right_edges = [max(edges) for _, _, edges in panel_rows]
     short, long = (
         (right_edges[:2], right_edges[2:])
@@ -103,7 +103,9 @@ def test_each_run_begins_at_its_own_first_work() -> None:
 
     svg = drawn(SHORT, later)
 
-    assert [edges for _, _, edges in rows(svg)[:2]] == [edges for _, _, edges in rows(svg)[2:]]
+    assert [edges for _, _, edges in list_rows(svg)[:2]] == [
+        edges for _, _, edges in list_rows(svg)[2:]
+    ]
 
 
 def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:

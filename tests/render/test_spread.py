@@ -42,7 +42,7 @@ FORWARD, BACKWARD = 10 * MS, 20 * MS
 
 
 @cache
-def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
+def make_run(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
     """Return ideal pipelines of 4 microbatches; slow pipelines take 1.5 times as long."""
     ops, ranks = make_pipelines(pipelines, stages, 4, slow)
     report = make_report(ops, ranks=ranks)
@@ -62,7 +62,7 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
 
 @pytest.mark.parametrize("kind", ["stage", "spread"])
 def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(kind: str) -> None:
-    report = run_of(3, 4)
+    report = make_run(3, 4)
     ranks = tuple(
         replace(rank, stage=None if rank.index == 5 else rank.stage)
         for rank in report.ranks
@@ -92,7 +92,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
-    report = run_of(6, slow=(2,))
+    report = make_run(6, slow=(2,))
     (standout,) = list_standouts(report, means_of(report))
 
     assert (standout.name, standout.ranks) == ("pipeline 2", (4, 5))
@@ -101,7 +101,7 @@ def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
 
 
 def test_a_rank_stands_out_alone() -> None:
-    report = run_of(6)
+    report = make_run(6)
     (iteration,) = report.iterations
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
@@ -119,7 +119,7 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     times: float, stands_out: bool
 ) -> None:
     """Ten percent of a phase of 1 ms is negligible in a window of 150 ms."""
-    report = run_of(6)
+    report = make_run(6)
     (iteration,) = report.iterations
     busy = [dict(rank.busy_ns) | {"Optimizer": MS} for rank in iteration.ranks]
     busy[3]["Optimizer"] = round(times * MS)
@@ -136,7 +136,7 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
 
 
 def test_of_two_ranks_none_stands_out() -> None:
-    two = run_of(1)
+    two = make_run(1)
     means = replace(means_of(two), bubble_ratio=np.array([0.1, 0.4]))
 
     assert list_standouts(two, means) == ()
@@ -173,17 +173,17 @@ def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
 @pytest.mark.usefixtures("few")
 def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
     for table in ("ranks", "causes"):
-        all_numbers = _numbers(
+        all_numbers = _list_rank_numbers(
             render_plain_text(select_sections(planted, View(rows="rank"), [table]))
         )
         selected_text = render_plain_text(select_sections(planted, View(ranks=(4, 5)), [table]))
 
         assert all_numbers == [*range(20)]
-        assert _numbers(selected_text) == [4, 5]
+        assert _list_rank_numbers(selected_text) == [4, 5]
         assert "spread" not in selected_text
 
 
-def _numbers(text: str) -> list[int]:
+def _list_rank_numbers(text: str) -> list[int]:
     """Return the rank numbers at the beginning of lines."""
     return [int(digits) for digits in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
 
@@ -194,7 +194,7 @@ def _numbers(text: str) -> list[int]:
 def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) -> None:
     display = Display(width, colour=False, unicode=unicode)
     lines = join_plain_lines(
-        render_first_screen(run_of(300, slow=(7,)), View(), display)
+        render_first_screen(make_run(300, slow=(7,)), View(), display)
     ).splitlines()
 
     assert len(lines) <= MAX_LINES
@@ -209,7 +209,7 @@ def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) 
 
 @pytest.mark.usefixtures("few")
 def test_stages_are_drawn_as_their_median_copy() -> None:
-    report = run_of(5, slow=(0,))
+    report = make_run(5, slow=(0,))
     rows = make_rows(report, View(), with_standouts=True)
 
     assert [row.spread for row in rows] == [True, True, False]
@@ -222,11 +222,11 @@ def test_stages_are_drawn_as_their_median_copy() -> None:
 def test_the_picture_of_a_spread() -> None:
     expected = (GOLDEN / "spread.svg").read_text(encoding="utf-8")
 
-    assert render(run_of(6, slow=(2,)), View(rows="spread")) == expected
+    assert render(make_run(6, slow=(2,)), View(rows="spread")) == expected
 
 
 def test_the_note_of_a_spread_describes_its_numbers() -> None:
-    texts = " ".join(list_texts(render(run_of(6, slow=(2,)), View(rows="spread"))))
+    texts = " ".join(list_texts(render(make_run(6, slow=(2,)), View(rows="spread"))))
 
     assert "minimum and maximum ratio of all its replicas and the ratio of the drawn one" in texts
     assert "mean ratio" not in texts
@@ -234,7 +234,7 @@ def test_the_note_of_a_spread_describes_its_numbers() -> None:
 
 @pytest.mark.usefixtures("few")
 def test_a_picture_of_many_ranks_stays_small() -> None:
-    svg = render(run_of(300, 4, slow=(7,)), View())
+    svg = render(make_run(300, 4, slow=(7,)), View())
 
     assert len(svg) < 500_000
     assert "300 ranks: " in " ".join(list_texts(svg))

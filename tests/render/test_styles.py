@@ -37,7 +37,7 @@ PAPER_89, PAPER_183 = (View(style="paper", width_mm=width) for width in (89.0, 1
 POINTS_PER_MM = 72 / 25.4
 
 
-def points(svg: str) -> list[float]:
+def list_font_sizes(svg: str) -> list[float]:
     """Return the font size of each text in pt on paper, computed from the document."""
     root = parse_svg(svg)
     width = re.fullmatch(r"([0-9.]+)mm", root.get("width", ""))
@@ -75,7 +75,7 @@ def test_other_widths_are_refused(text: str) -> None:
 def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
     view = View(style=style, width_mm=width, causes=True, heat_map=True, communication=True)
 
-    sizes = points(render(make_report(run_1f1b(4, 8)), view))
+    sizes = list_font_sizes(render(make_report(run_1f1b(4, 8)), view))
 
     assert max(sizes) == pytest.approx(7, abs=0.005)
     # Numbers in boxes may be smaller, down to the size that journals accept.
@@ -110,7 +110,7 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 # Labels
 
 
-def text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
+def list_text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
     """Return (left, top, right, bottom) of the horizontal texts outside the rows."""
     boxes = []
     root = parse_svg(svg)
@@ -150,7 +150,7 @@ def test_no_text_lies_on_another_or_off_the_page(
 
     svg = render(make_report(ops), view)
 
-    boxes = text_boxes(svg)
+    boxes = list_text_boxes(svg)
     width = float(parse_svg(svg).get("viewBox", "").split()[2])
     for number, (left, top, right, bottom) in enumerate(boxes):
         assert 0 <= left <= right <= width + 0.01
@@ -164,7 +164,7 @@ def test_no_text_lies_on_another_or_off_the_page(
 # Numbers
 
 
-def numbers(report: Report, view: View) -> int:
+def count_numbered_boxes(report: Report, view: View) -> int:
     """Return the number of boxes that contain a microbatch number."""
     root = parse_svg(render(report, view))
     rows = [g for g in root.iter(f"{SVG}g") if g.get("transform", "").startswith("translate")]
@@ -176,14 +176,14 @@ def numbers(report: Report, view: View) -> int:
 def test_all_boxes_have_numbers_or_none_has(microbatches: int, view: View) -> None:
     ops = run_1f1b(4, microbatches)
 
-    assert numbers(make_report(ops), view) in {0, len(ops)}
+    assert count_numbered_boxes(make_report(ops), view) in {0, len(ops)}
 
 
 def test_short_recomputation_takes_no_numbers_from_others() -> None:
     ops = [Op(0, Phase.F, n, n * MS, (n + 1) * MS) for n in range(4)]
     recomputed = [*ops, Op(0, Phase.R, 0, 4 * MS, 4 * MS + 100)]
 
-    assert numbers(make_report(recomputed), View()) == 4
+    assert count_numbered_boxes(make_report(recomputed), View()) == 4
 
 
 # Captions
@@ -210,7 +210,7 @@ def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
         # Files with the same content are one run, so no panels are drawn.
         if main([*command, "--svg", str(svg), *paper]) == 0:
             assert parse_svg(svg.read_text()).get("width") == "89mm"
-            assert max(points(svg.read_text())) == pytest.approx(7, abs=0.005)
+            assert max(list_font_sizes(svg.read_text())) == pytest.approx(7, abs=0.005)
 
 
 @pytest.mark.parametrize("option", [["--width", "89mm"], ["--style", "paper"]])

@@ -45,7 +45,7 @@ from tests.support.stage_times import make_durations
 # Windows
 
 
-def periodic(*windows: tuple[int, int], end: int) -> Report:
+def make_period_report(*windows: tuple[int, int], end: int) -> Report:
     """Return a report of one iteration whose ranks have the given ``period`` windows."""
     ops = [Op(rank, Phase.F, 0, start, end) for rank, (start, _) in enumerate(windows)]
     report = make_report(ops, headline="period")
@@ -67,7 +67,7 @@ def periodic(*windows: tuple[int, int], end: int) -> Report:
     )
 
 
-def hatched(svg: str) -> list[tuple[float, float]]:
+def list_hatched_areas(svg: str) -> list[tuple[float, float]]:
     """Return (left, width) of each hatched area, row by row."""
     (path,) = (
         element.get("d", "")
@@ -80,8 +80,8 @@ def hatched(svg: str) -> list[tuple[float, float]]:
 
 
 def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
-    first, second = hatched(
-        render(periodic((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS), View())
+    first, second = list_hatched_areas(
+        render(make_period_report((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS), View())
     )
 
     assert second[0] - first[0] == pytest.approx(first[1] / 4, abs=0.02)
@@ -89,16 +89,16 @@ def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
 
 
 def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
-    report = periodic((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS)
+    report = make_period_report((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS)
 
     svg = render(report, View())
 
-    left, width = hatched(svg)[0]
+    left, width = list_hatched_areas(svg)[0]
     (bracket,) = re.findall(r"M([0-9.]+) [0-9.]+v8M([0-9.]+) [0-9.]+v8", svg)
     assert [float(x) for x in bracket] == pytest.approx([left, left + width], abs=0.02)
     assert "iteration 0: 25.0\u00a0% of 80.00\u00a0ms (period window)" in list_texts(svg)
     assert any("brackets show the first row's" in text for text in list_texts(svg))
-    assert not any("brackets" in text for text in list_texts(render(small(), View())))
+    assert not any("brackets" in text for text in list_texts(render(make_golden_report(), View())))
 
 
 def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
@@ -106,7 +106,7 @@ def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
     without = render(replace(report, headline="period"), View())
 
     assert list_texts(without)[0] == "period bubble ratio unknown"
-    assert hatched(without) == hatched(render(report, View()))
+    assert list_hatched_areas(without) == list_hatched_areas(render(report, View()))
 
 
 def test_the_plus_or_minus_says_what_it_is() -> None:
@@ -171,7 +171,7 @@ def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
     )
 
 
-def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
+def list_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
     """Return (colour, (left, top, right, bottom)) of the boxes of rows in drawing order."""
     shape = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h")
     boxes = []
@@ -182,16 +182,16 @@ def rendered_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float
     return boxes
 
 
-def seen_at(svg: str, x: float, y: float) -> str:
+def find_colour_at(svg: str, x: float, y: float) -> str:
     """Return the colour of the topmost box at a point of the only row."""
     visible_colour = ""
-    for colour, (left, top, right, bottom) in rendered_boxes(svg):
+    for colour, (left, top, right, bottom) in list_boxes(svg):
         if left < x < right and top < y < bottom:
             visible_colour = colour
     return visible_colour
 
 
-def numbers_at(svg: str) -> list[tuple[str, float, float]]:
+def list_numbers(svg: str) -> list[tuple[str, float, float]]:
     """Return (text, x, y of the baseline) of the microbatch numbers, sorted by text."""
     centred = (g for g in parse_svg(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
     texts = [text for group in centred for text in group.iter(f"{SVG}text")]
@@ -205,9 +205,9 @@ def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None
     svg = render(make_report(ops), View())
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
-    assert seen_at(svg, 100, 5) == forward
-    assert weights in seen_at(svg, 100, 20)
-    assert [(text, y < 15) for text, _, y in numbers_at(svg)] == [
+    assert find_colour_at(svg, 100, 5) == forward
+    assert weights in find_colour_at(svg, 100, 20)
+    assert [(text, y < 15) for text, _, y in list_numbers(svg)] == [
         ("0", True),
         ("1", False),
         ("2", False),
@@ -222,10 +222,10 @@ def test_operations_of_two_streams_keep_to_their_halves() -> None:
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     for x in (150, 250, 450, 620, 750):
-        assert seen_at(svg, x, 5) == forward
-        assert weights in seen_at(svg, x, 20)
-    assert {y < 15 for text, _, y in numbers_at(svg)} == {True, False}
-    assert len(numbers_at(svg)) == 6
+        assert find_colour_at(svg, x, 5) == forward
+        assert weights in find_colour_at(svg, x, 20)
+    assert {y < 15 for text, _, y in list_numbers(svg)} == {True, False}
+    assert len(list_numbers(svg)) == 6
 
 
 def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
@@ -239,7 +239,7 @@ def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
 # Golden file
 
 
-def small() -> Report:
+def make_golden_report() -> Report:
     """Return the report of the golden picture: 2 ranks, 3 microbatches, separate B and W."""
     orders = tuple(
         tuple(Operation(rank, Phase[word[0]], int(word[1])) for word in order.split())
@@ -253,7 +253,7 @@ def small() -> Report:
 # Several clocks and replicas
 
 
-def on_clocks(report: Report, *uncertainties: int | None, host: str | None = None) -> Report:
+def set_clocks(report: Report, *uncertainties: int | None, host: str | None = None) -> Report:
     """Return the report with one profile per rank and the given clock uncertainties."""
     (profile,) = report.profiles
     hosts = [host or f"node{number}" for number in range(len(uncertainties))]
@@ -270,7 +270,7 @@ def on_clocks(report: Report, *uncertainties: int | None, host: str | None = Non
     )
 
 
-def error_bars(svg: str) -> list[tuple[float, float]]:
+def list_error_bars(svg: str) -> list[tuple[float, float]]:
     """Return (left, right) of the error bars, from top to bottom."""
     return [
         (float(left), float(right))
@@ -281,7 +281,7 @@ def error_bars(svg: str) -> list[tuple[float, float]]:
 
 
 def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
-    report = on_clocks(make_report(run_1f1b(4, 4)), 0, 500_000, 1_000_000, None)
+    report = set_clocks(make_report(run_1f1b(4, 4)), 0, 500_000, 1_000_000, None)
 
     svg = render(report, View())
 
@@ -293,18 +293,18 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
         "node3 GPU 3, clock ± ?",
     ]
     assert "± and bars: clock uncertainty of a host." in " ".join(texts)
-    (left, right), (lower, higher) = error_bars(svg)
+    (left, right), (lower, higher) = list_error_bars(svg)
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
     # A bar is centred on the first start of its rank, which is one F later for each rank.
     assert lower + higher > left + right
-    assert error_bars(render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
+    assert list_error_bars(render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
     # Two machines with the same hostname have separate clocks.
-    local = render(on_clocks(make_report(run_1f1b(2, 2)), 0, 1_000_000, host="localhost"), View())
-    assert len(error_bars(local)) == 1
+    local = render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000_000, host="localhost"), View())
+    assert len(list_error_bars(local)) == 1
     assert "localhost GPU 1, clock ± 1.000 ms" in list_texts(local)
 
 
-def with_ratio(**changes: object) -> list[str]:
+def render_with_ratio(**changes: object) -> list[str]:
     """Return the texts of a picture after changes to the ratio of its iteration."""
     report = make_report(run_1f1b(2, 2))
     (iteration,) = report.iterations
@@ -351,7 +351,9 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
 
 
 def test_golden() -> None:
-    assert render(small(), View()) == (GOLDEN / "small.svg").read_text(encoding="utf-8")
+    assert render(make_golden_report(), View()) == (GOLDEN / "small.svg").read_text(
+        encoding="utf-8"
+    )
 
 
 # Texts
@@ -470,7 +472,7 @@ def test_hostile_names_are_inert() -> None:
     ],
 )
 def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -> None:
-    texts = with_ratio(**changes)
+    texts = render_with_ratio(**changes)
 
     assert says in " ".join(texts).replace("\u00a0", " ")
     assert ("Clock bounds" in " ".join(texts)) == says.startswith("Clock bounds")
@@ -493,7 +495,7 @@ def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
 def test_the_description_explains_numbers_only_if_boxes_have_some(microbatches: int) -> None:
     svg = render(analyze_planting(Planting(microbatches=microbatches, iterations=1)), View())
 
-    has_numbers = bool(numbers_at(svg))
+    has_numbers = bool(list_numbers(svg))
     assert has_numbers == (microbatches == 8)
     assert ("the number in a box is its microbatch" in svg) == has_numbers
 

@@ -22,7 +22,7 @@ from bubbleviz.report.view import View
 from tests.support.drawn_reports import make_rank_iterations
 
 
-def section(text: str, title: str) -> list[str]:
+def find_section(text: str, title: str) -> list[str]:
     """Return the lines of a section without its title."""
     lines = text.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(title))
@@ -30,13 +30,13 @@ def section(text: str, title: str) -> list[str]:
     return lines[start + 1 : end]
 
 
-def ratio_rows(text: str) -> tuple[str, list[str]]:
+def split_ratio_table(text: str) -> tuple[str, list[str]]:
     """Return the second header line and the rows of the table of bubble ratios."""
-    _, header, _, *rows = section(text, "Bubble ratios")
+    _, header, _, *rows = find_section(text, "Bubble ratios")
     return header, rows
 
 
-def with_first(
+def change_first_iteration(
     report: Report, ranks_of_report: tuple[Rank, ...] | None = None, **changes: Any
 ) -> Report:
     """Return the report with other ranks, and with changes to its first iteration."""
@@ -46,7 +46,7 @@ def with_first(
 
 
 def test_every_ratio_is_one_line_with_its_count(report: Report) -> None:
-    header, rows = ratio_rows(render(report, View()))
+    header, rows = split_ratio_table(render(report, View()))
 
     assert header.split()[:2] == ["ratio", "mean"]
     assert [row.split()[0] for row in rows] == [s.name for s in list_ratios()]
@@ -59,7 +59,7 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
     coverage = tuple(RankCoverage(i, 200, 200 - 50 * i, 0, 0, 0) for i in range(3))
 
     text = render(replace(report, coverage=coverage), View())
-    header, _, *rows, note = section(text, "Iteration 0")
+    header, _, *rows, note = find_section(text, "Iteration 0")
 
     assert header.endswith("attributed %")
     assert note == "Measured over the whole run: attributed %"
@@ -67,7 +67,7 @@ def test_coverage_is_shown_by_rank(report: Report) -> None:
 
 
 def limited(report: Report, *limitations: Limitation) -> list[str]:
-    return section(render(replace(report, limitations=limitations), View()), "Limitations")
+    return find_section(render(replace(report, limitations=limitations), View()), "Limitations")
 
 
 def test_reasons_that_are_the_same_are_one(report: Report) -> None:
@@ -104,11 +104,13 @@ def test_ratios_of_a_common_clock_have_an_interval(
     of_first = report.iteration(0).ratios.items()
     ratios = {name: replace(ratio, interval=interval) for name, ratio in of_first}
 
-    (first_iteration, *_) = make_document(with_first(report, ratios=ratios))["iterations"]
+    (first_iteration, *_) = make_document(change_first_iteration(report, ratios=ratios))[
+        "iterations"
+    ]
     assert first_iteration["bubble_interval"] == {"schedule": interval, "step": interval}
 
 
-def with_clocks(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
+def set_profiles(report: Report, *clocks: tuple[str, int, float, int | None]) -> Report:
     """Return the report with profiles given as (host, offset_ns, drift_ppm, uncertainty_ns)."""
     (profile,) = report.profiles
     return replace(
@@ -135,7 +137,7 @@ def test_every_clock_is_one_line(report: Report) -> None:
         ("c", 1_000, -12.5, None),
     )
 
-    header, _, *rows = section(render(with_clocks(report, *clocks), View()), "Clocks")
+    header, _, *rows = find_section(render(set_profiles(report, *clocks), View()), "Clocks")
 
     assert header.split() == ["host", "offset", "ms", "±", "us", "drift", "ppm"]
     assert [row.split() for row in rows] == [
@@ -154,7 +156,7 @@ def test_clock_bounds_are_shown_beside_a_ratio(report: Report) -> None:
     text = render(replace(report, summary=summary), View())
 
     assert "clock bounds 27.180 to 27.182 %" in text.splitlines()[0]
-    header, rows = ratio_rows(text)
+    header, rows = split_ratio_table(text)
     bounds_column = header.index("bounds") + len("bounds") - len("27.180 to 27.182")
     bounds = [row[bounds_column : bounds_column + len("27.180 to 27.182")].strip() for row in rows]
     assert bounds == ["27.180 to 27.182", "not needed", "25.00 to 31.00", "not needed"]
@@ -165,12 +167,12 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
         name: replace(ratio, contradicted=name in ("schedule", "step"))
         for name, ratio in report.iteration(0).ratios.items()
     }
-    changed = with_first(report, ratios=ratios)
+    changed = change_first_iteration(report, ratios=ratios)
 
     text = render(changed, View())
 
     assert "! (clocks contradict each other)" in text.splitlines()[0]
-    _, rows = ratio_rows(text)
+    _, rows = split_ratio_table(text)
     assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
     assert make_document(changed)["iterations"][0]["clocks_contradict"] is True
     assert make_document(report)["iterations"][0]["clocks_contradict"] is False
@@ -184,10 +186,10 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
         replace(r, bubble_ratio={**r.bubble_ratio, "schedule": 0.1 * (1 + r.rank)})
         for r in report.iteration(0).ranks
     ]
-    changed = with_first(report, ranks, ranks=make_rank_iterations(rank_iterations))
+    changed = change_first_iteration(report, ranks, ranks=make_rank_iterations(rank_iterations))
     view = View(iterations=(0,), rows="stage")
 
-    header, _, *rows, note = section(render(changed, view), "Iteration 0")
+    header, _, *rows, note = find_section(render(changed, view), "Iteration 0")
 
     assert "by stage (mean of its replicas), ms" in render(changed, view)
     assert note == "Measured over the whole run: attributed %"
@@ -200,12 +202,12 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
     first, second, *remaining = report.iteration(0).ranks
     without_ratios = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))
-    changed = with_first(
+    changed = change_first_iteration(
         report, ranks, ranks=make_rank_iterations([first, without_ratios, *remaining])
     )
 
     view = View(iterations=(0,), rows="stage")
-    header, _, row, _ = section(render(changed, view), "Iteration 0")
+    header, _, row, _ = find_section(render(changed, view), "Iteration 0")
 
     # In the row, the cell of "#" is empty and the cell of "rank" has two words.
     assert row.split()[header.split().index("ratio")] == "-"

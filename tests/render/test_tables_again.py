@@ -31,7 +31,7 @@ MORE = {
 }
 
 
-def again(report: Report, folder: Path, kind: str) -> Report:
+def analyze_written_table(report: Report, folder: Path, kind: str) -> Report:
     """Write the operations of a report to a table, and return the analysis of the table."""
     content = RENDERERS[kind].render(report, View())
     path = folder / f"operations.{kind}"
@@ -39,7 +39,7 @@ def again(report: Report, folder: Path, kind: str) -> Report:
     return bubbleviz.analyze(path)
 
 
-def numbers(report: Report) -> dict[str, Any]:
+def collect_values(report: Report) -> dict[str, Any]:
     """Return all values that must survive, such as ratios, windows and causes."""
     return {
         "headline": report.headline,
@@ -58,13 +58,13 @@ def numbers(report: Report) -> dict[str, Any]:
             getattr(report.collectives, name).tolist()
             for name in ("rank", "iteration", "start_ns", "end_ns", "operation", "order")
         ],
-        "meetings": together(report.collectives.meeting.tolist()),
+        "meetings": group_meetings(report.collectives.meeting.tolist()),
         "slowdowns": report.slowdowns and report.slowdowns.total,
         "causes": {n: t.tolist() for n, t in report.explanation.causes.idle_ns.items()},
     }
 
 
-def together(meetings: list[int]) -> list[list[int]]:
+def group_meetings(meetings: list[int]) -> list[list[int]]:
     """Return the rows of each meeting, sorted by the first row."""
     rows: dict[int, list[int]] = {}
     for row, number in enumerate(meetings):
@@ -84,8 +84,11 @@ ACCOUNT = (
 )
 
 
-def check(report: Report, folder: Path, kind: str) -> None:
-    first, second = numbers(report), numbers(again(report, folder, kind))
+def check_table(report: Report, folder: Path, kind: str) -> None:
+    first, second = (
+        collect_values(report),
+        collect_values(analyze_written_table(report, folder, kind)),
+    )
     for quantity, expected in first.items():
         assert second[quantity] == expected, quantity
 
@@ -93,12 +96,12 @@ def check(report: Report, folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", RENDERERS)
 @pytest.mark.parametrize("name", [*RUNS, *MORE])
 def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
-    check(analyze_planting((RUNS | MORE)[name]), tmp_path, kind)
+    check_table(analyze_planting((RUNS | MORE)[name]), tmp_path, kind)
 
 
 def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) -> None:
-    first = again(report, tmp_path, "csv")
-    second = again(first, tmp_path, "csv")
+    first = analyze_written_table(report, tmp_path, "csv")
+    second = analyze_written_table(first, tmp_path, "csv")
 
     assert csv_renderer.render(second, View()) == csv_renderer.render(first, View())
 
@@ -108,7 +111,7 @@ def test_an_instant_of_minus_one_is_known(kind: str, tmp_path: Path) -> None:
     rows = ("0,0,F,0,-10,-1", "0,0,B,0,20,30", "1,0,F,0,-1,9", "1,0,B,0,9,20")
     path = tmp_path / "given.csv"
     path.write_text("\n".join(("rank,iteration,phase,microbatch,start_ns,end_ns", *rows)))
-    check(bubbleviz.analyze(path), tmp_path, kind)
+    check_table(bubbleviz.analyze(path), tmp_path, kind)
 
 
 def test_documented_columns_come_first(report: Report, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
     return Op(rank, Phase.F, 0, start, end)
 
 
-def checked(report: Report, *, explained: bool = True) -> Loaded:
+def load_checked_trace(report: Report, *, explained: bool = True) -> Loaded:
     """Return the content of a report's trace after the checks that all traces must pass.
 
     Args:
@@ -103,10 +103,10 @@ def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
         assert peer_operation.start_ns < taker.start_ns
         assert peer_operation.category == taker.category == "operation"
         assert peer_operation.arguments["iteration"] == taker.arguments["iteration"]
-        assert numbers(peer_operation) & numbers(taker)
+        assert list_microbatches(peer_operation) & list_microbatches(taker)
 
 
-def numbers(operation: Slice) -> set[int]:
+def list_microbatches(operation: Slice) -> set[int]:
     """Return the one or two microbatches of an operation."""
     names = ("microbatch", "second_microbatch")
     return {operation.arguments[name] for name in names if name in operation.arguments}
@@ -208,7 +208,7 @@ def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
 
 
 def test_a_report_of_nothing_has_a_trace() -> None:
-    trace = checked(make_report([]), explained=False)
+    trace = load_checked_trace(make_report([]), explained=False)
 
     assert trace.processes == [(1, ALL_RANKS)]
     assert trace.slices == []
@@ -218,7 +218,7 @@ def test_a_report_of_nothing_has_a_trace() -> None:
 
 def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
-    trace = checked(make_report(ops), explained=False)
+    trace = load_checked_trace(make_report(ops), explained=False)
 
     times = [(operation.start_ns, operation.end_ns) for operation in trace.of("operation")]
     assert times == [(op.start, op.end) for op in ops]
@@ -227,7 +227,7 @@ def test_overlapping_operations_keep_their_times() -> None:
 
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
 def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
-    trace = checked(
+    trace = load_checked_trace(
         make_report([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
     )
 
@@ -243,7 +243,7 @@ def test_microseconds_are_written_exactly() -> None:
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
-    trace = checked(analyze_planting(RUNS["1f1b"]))
+    trace = load_checked_trace(analyze_planting(RUNS["1f1b"]))
     stages = len(trace.processes) - 1
     slice_entered_by = {flow: slice_ for slice_ in trace.slices for flow in slice_.entering}
     starts = [
@@ -270,7 +270,7 @@ def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
 
 @pytest.mark.parametrize("name", ["zb-v", "interleaved"])
 def test_a_microbatch_passes_all_chunks(name: str) -> None:
-    trace = checked(analyze_planting(RUNS[name]))
+    trace = load_checked_trace(analyze_planting(RUNS[name]))
     operations = [
         operation
         for operation in trace.of("operation")
@@ -291,7 +291,7 @@ def test_no_flow_goes_back_in_time() -> None:
     operations = report.operations.replace_columns(
         start_ns=report.operations.start_ns - early, end_ns=report.operations.end_ns - early
     )
-    trace = checked(replace(report, operations=operations), explained=False)
+    trace = load_checked_trace(replace(report, operations=operations), explained=False)
     entered = {slice_.process for slice_ in trace.slices if slice_.entering}
     left = {own.process for own in trace.slices if own.leaving}
 
@@ -302,7 +302,7 @@ def test_no_flow_goes_back_in_time() -> None:
 
 
 def test_bubbles_say_what_was_waited_for() -> None:
-    trace = checked(analyze_planting(RUNS["all causes"]))
+    trace = load_checked_trace(analyze_planting(RUNS["all causes"]))
     waits = [bubble for bubble in trace.of("bubble") if bubble.name == "dependency"]
 
     labels = {name for _, name in trace.processes}
@@ -327,7 +327,7 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
         R(9 * MS - 9_000, 9 * MS, "B0.0.0"),
     ]
     report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
-    trace = checked(report)
+    trace = load_checked_trace(report)
     hosts = [bubble.arguments for bubble in trace.of("bubble") if bubble.name == "host"]
 
     assert [host["after"] for host in hosts] == ["F1", "BW0"]
@@ -348,7 +348,7 @@ def test_whatever_a_profile_holds_is_in_its_traces(rows: strategies.Rows) -> Non
             report = bubbleviz.analyze([path], convention="zero-bubble")
         except ProfileError:
             return
-    checked(report)
+    load_checked_trace(report)
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -373,7 +373,7 @@ def test_hostile_names_are_inert(text: str, tmp_path: Path) -> None:
                 assert len(value) <= 200
 
 
-def ratios(report: Report) -> list[tuple[str, float]]:
+def measure_idle_fractions(report: Report) -> list[tuple[str, float]]:
     """Return (label, idle fraction over all iterations) of each rank."""
     ratio, ratio_of_label = report.bubbles.ratio, []
     for rank in report.ranks:
@@ -388,7 +388,7 @@ def ratios(report: Report) -> list[tuple[str, float]]:
     return ratio_of_label
 
 
-def tables(trace: Loaded) -> sqlite3.Connection:
+def create_tables(trace: Loaded) -> sqlite3.Connection:
     """Return the tables that the trace processor would create from a trace."""
     database = sqlite3.connect(":memory:")
     database.executescript(
@@ -427,8 +427,8 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
     name: str,
 ) -> None:
     report = analyze_planting(RUNS[name])
-    trace = checked(report)
-    with closing(tables(trace)) as database:
+    trace = load_checked_trace(report)
+    with closing(create_tables(trace)) as database:
         rows = database.execute(SQL).fetchall()
 
     assert trace.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
@@ -436,5 +436,7 @@ def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its
     assert trace.of("bubble")
     assert sum(len(slice_.leaving) for slice_ in trace.slices) > 0
 
-    assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
-    assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
+    assert [rank for rank, _ in rows] == [rank for rank, _ in measure_idle_fractions(report)]
+    assert [ratio for _, ratio in rows] == pytest.approx(
+        [ratio for _, ratio in measure_idle_fractions(report)]
+    )

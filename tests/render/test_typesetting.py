@@ -30,7 +30,7 @@ SIMULATION = ("simulate", "--schedule", "1f1b", "-p", "2", "-m", "2")
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 
 
-def opened(pdf: bytes) -> bytes:
+def decompress_pdf(pdf: bytes) -> bytes:
     """Return a PDF followed by its decompressed streams."""
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
     parts = [pdf]
@@ -42,7 +42,7 @@ def opened(pdf: bytes) -> bytes:
     return b"\n".join(parts)
 
 
-def size(png: bytes) -> tuple[int, int]:
+def read_png_size(png: bytes) -> tuple[int, int]:
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png[16:24])
     return width, height
@@ -55,14 +55,14 @@ def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_
     svg = picture(make_report(run_1f1b(4, 8)), View())
     width, height = (float(number) for number in parse_svg(svg).get("viewBox", "").split()[2:])
     pdf = as_pdf(svg)
-    content = opened(pdf)
+    content = decompress_pdf(pdf)
 
     assert pdf.startswith(b"%PDF-1.5"), "a version that LaTeX takes"
     assert not re.search(rb"/Subtype\s*/Image", content)
     assert re.search(rb"/PatternType\s*1", content), "the hatch of bubbles"
     assert re.search(rb"/Type\s*/Font\b", content), "text as text"
     assert content.count(b"BT") >= svg.count("<text") // 2
-    assert size(as_png(svg)) == (2 * width, 2 * height)
+    assert read_png_size(as_png(svg)) == (2 * width, 2 * height)
 
 
 def test_a_png_of_a_huge_picture_is_kept_small() -> None:
@@ -70,7 +70,7 @@ def test_a_png_of_a_huge_picture_is_kept_small() -> None:
         '<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="100000">'
         '<path d="M0 0h9v9z"/></svg>'
     )
-    width, height = size(as_png(svg))
+    width, height = read_png_size(as_png(svg))
 
     assert 60_000_000 < width * height < 65_000_000
 

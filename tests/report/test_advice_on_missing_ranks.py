@@ -30,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def lacking(folder: Path, *servers: int) -> Report:
+def analyze_without(folder: Path, *servers: int) -> Report:
     """Return the report of a run without the files of some servers."""
     files = sorted(folder.glob("*.parquet"))
     return bubbleviz.analyze([str(file) for n, file in enumerate(files) if n not in servers])
 
 
 def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Path) -> None:
-    report = lacking(folder, 1)
+    report = analyze_without(folder, 1)
     advice = describe_first_steps(report)
 
     assert count_incomplete_pipelines(report.ranks) == (8, 64)
@@ -46,7 +46,7 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
     assert missing == (
         "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
     )
-    complete = lacking(folder)
+    complete = analyze_without(folder)
     replayed = complete.explanation.changes[0].bubble_ratio or 0.0
     assert (
         other.partition(" from ")[0] == str(describe_first_steps(complete)).partition(" from ")[0]
@@ -55,7 +55,7 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
 
 
 def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
-    report = lacking(folder, *range(9, 13))
+    report = analyze_without(folder, *range(9, 13))
 
     assert count_incomplete_pipelines(report.ranks) is None
     assert (describe_first_steps(report) or "").startswith(
@@ -64,14 +64,14 @@ def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
 
 
 def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
-    report = lacking(folder, *range(8, 16))
+    report = analyze_without(folder, *range(8, 16))
 
     assert count_incomplete_pipelines(report.ranks) is None
 
 
 @pytest.mark.parametrize("server", [0, 9, 31])
 def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: int) -> None:
-    schedule = lacking(folder, server).schedule
+    schedule = analyze_without(folder, server).schedule
 
     assert schedule is not None
     assert (schedule.name, schedule.exact) == ("1f1b", True)

@@ -56,7 +56,7 @@ LITTLE = AdviceEntry("rank", 0.009, "Look at rank 3", "rank-3")
 MS = 1e6
 
 
-def run(
+def make_run(
     title: str,
     mean: float | None = 0.25,
     std: float = 0.01,
@@ -80,7 +80,7 @@ def run(
     return ComparedRun(title, f"/x/{title}.json", saved)
 
 
-def with_ratios_of(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
+def merge_ratios(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
     """Return the first run with the ratios of all runs, in the order of the runs."""
     runs = [own.saved for own in (first, *other_runs)]
     bubble_ratio = {name: own for run in runs for name, own in run.summary.bubble_ratio.items()}
@@ -107,7 +107,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 def test_a_run_beside_itself_is_the_same() -> None:
-    comparison = compare([run("a"), run("a (2)")])
+    comparison = compare([make_run("a"), make_run("a (2)")])
     cell = comparison.ratios["schedule"][1]
 
     assert cell.bubble is not None
@@ -122,7 +122,7 @@ def test_a_run_beside_itself_is_the_same() -> None:
 
 def test_differences_are_those_to_the_first_run() -> None:
     comparison = compare(
-        [run("a", 0.25), run("b", 0.15, window_ms=30), run("c", 0.35, window_ms=36)]
+        [make_run("a", 0.25), make_run("b", 0.15, window_ms=30), make_run("c", 0.35, window_ms=36)]
     )
     cells = comparison.ratios["schedule"]
 
@@ -157,9 +157,9 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
 ) -> None:
     runs = []
     for title, period_ms, step_ms in zip("ab", periods_ms, (34.0, 33.0), strict=True):
-        step = run(title, window_ms=step_ms, name="step")
-        period = run(title, window_ms=period_ms, name="period", n=n)
-        runs.append(with_ratios_of(run(title), step, period))
+        step = make_run(title, window_ms=step_ms, name="step")
+        period = make_run(title, window_ms=period_ms, name="period", n=n)
+        runs.append(merge_ratios(make_run(title), step, period))
     comparison = compare(runs)
 
     text = " ".join(printed(comparison).split())
@@ -172,14 +172,16 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
 
 
 def test_one_iteration_gives_no_test_and_says_so() -> None:
-    none = compare([run("a", None), run("b", None)])
+    none = compare([make_run("a", None), make_run("b", None)])
     assert "- (a) -> - (b)" in printed(none)
     with pytest.raises(InputError, match="is unknown, so they cannot be compared"):
         find_worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
     # Without a test, any difference counts.
-    assert find_worse_runs(compare([run("a", n=1), run("b", window_ms=100.1, n=1)])) == ["b"]
-    comparison = compare([run("a"), run("b", 0.2, n=1)])
+    assert find_worse_runs(compare([make_run("a", n=1), make_run("b", window_ms=100.1, n=1)])) == [
+        "b"
+    ]
+    comparison = compare([make_run("a"), make_run("b", 0.2, n=1)])
     entry = make_document(comparison)["ratios"][0]["runs"][1]["difference"]
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
@@ -188,7 +190,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
 
 
 def test_ratios_are_compared_with_their_own_name_only() -> None:
-    comparison = compare([run("a", name="schedule"), run("b", name="period")])
+    comparison = compare([make_run("a", name="schedule"), make_run("b", name="period")])
 
     assert list(comparison.ratios) == ["schedule", "period"]
     assert all(cell.bubble is None for cells in comparison.ratios.values() for cell in cells)
@@ -200,9 +202,9 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
 
 
 def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -> None:
-    schedule = run("")
-    runs = [with_ratios_of(run("a", name="period"), schedule)]
-    runs += [with_ratios_of(run("b", name="step"), schedule)]
+    schedule = make_run("")
+    runs = [merge_ratios(make_run("a", name="period"), schedule)]
+    runs += [merge_ratios(make_run("b", name="step"), schedule)]
     for order in (runs, runs[::-1]):
         comparison = compare(order)
 
@@ -214,9 +216,9 @@ def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -
 def test_times_of_different_windows_are_never_subtracted() -> None:
     """If primary ratios differ, runs in any order are compared by the longest common window."""
     parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
-    schedule = run("a", window_ms=40.0, **parts)
-    period = run("b", window_ms=60.0, name="period", **parts)
-    runs = [with_ratios_of(schedule, period), with_ratios_of(period, schedule)]
+    schedule = make_run("a", window_ms=40.0, **parts)
+    period = make_run("b", window_ms=60.0, name="period", **parts)
+    runs = [merge_ratios(schedule, period), merge_ratios(period, schedule)]
     for order in (runs, runs[::-1]):
         comparison = compare(order)
         text = " ".join(printed(comparison).split())
@@ -243,9 +245,9 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
 def test_iterations_of_other_microbatches_are_compared_per_microbatch(
     microbatches: int, forward_ms: float, window_ms: float, expected: str, worse: list[str]
 ) -> None:
-    first = run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
+    first = make_run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
     times = {(0, "F"): forward_ms * MS, (0, "RECV_F"): 9 * MS}
-    other = run("b", 0.2, window_ms=window_ms, microbatches=microbatches, stage_ns=times)
+    other = make_run("b", 0.2, window_ms=window_ms, microbatches=microbatches, stage_ns=times)
     comparison = compare([first, other])
 
     assert expected in " ".join(printed(comparison).split())
@@ -260,7 +262,10 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
 
 
 def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
-    baseline, checked = run("a", microbatches=8).saved, run("b", microbatches=16, ranks=8).saved
+    baseline, checked = (
+        make_run("a", microbatches=8).saved,
+        make_run("b", microbatches=16, ranks=8).saved,
+    )
     (limit,) = make_baseline_limits(baseline, ["2%"], "x/a.json", checked)
 
     assert limit.maximum == pytest.approx(33 * 1.02 * 2)
@@ -270,7 +275,7 @@ def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
 
 
 def test_whole_captures_are_not_called_iterations() -> None:
-    comparison = compare([run("a", name="idle"), run("b", name="idle", window_ms=30)])
+    comparison = compare([make_run("a", name="idle"), make_run("b", name="idle", window_ms=30)])
 
     assert "whole captures are 9.09 % shorter" in " ".join(printed(comparison).split())
     assert "ms per device and capture" in printed(comparison)
@@ -320,7 +325,9 @@ def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) ->
         "microbatches": 8,
         "advice": (STAGE,),
     }
-    assert compare([run("a", **first_run), run("b", **{**first_run, **now})]).differences == (
+    assert compare(
+        [make_run("a", **first_run), make_run("b", **{**first_run, **now})]
+    ).differences == (
         (),
         expected,
     )
@@ -330,7 +337,7 @@ def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) ->
 
 
 def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
-    runs = [run("a", 0.25), run("b", 0.2, window_ms=34.5)]
+    runs = [make_run("a", 0.25), make_run("b", 0.2, window_ms=34.5)]
     (note,) = compare(runs).notes
     assert note == (
         "b: a smaller ratio of a longer window saves no time: schedule is 20.00 % of 34.500 "
@@ -339,10 +346,10 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
 
     # The headline comes first, and names the others.
     stages = [
-        run("a", 0.25, name="stage", headline="schedule"),
-        run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
+        make_run("a", 0.25, name="stage", headline="schedule"),
+        make_run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
     ]
-    reports = [with_ratios_of(stage, own) for stage, own in zip(stages, runs, strict=True)]
+    reports = [merge_ratios(stage, own) for stage, own in zip(stages, runs, strict=True)]
     assert compare(reports).notes == (f"{note}; likewise stage",)
 
 
@@ -350,7 +357,7 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
     ("mean", "window_ms"), [(0.25, 40), (0.3, 40), (0.2, 33), (0.2, 30), (None, 40)]
 )
 def test_no_other_case_is_no_gain(mean: float | None, window_ms: float) -> None:
-    notes = compare([run("a", 0.25), run("b", mean, window_ms=window_ms)]).notes
+    notes = compare([make_run("a", 0.25), make_run("b", mean, window_ms=window_ms)]).notes
 
     assert not any("saves no time" in note for note in notes)
 
@@ -359,7 +366,7 @@ def test_clocks_that_allow_the_same_ratio_are_told() -> None:
     wide_interval, narrow_interval = (0.2, 0.3), (0.28, 0.3)
 
     (note,) = compare(
-        [run("a", 0.25, interval=wide_interval), run("b", 0.29, interval=narrow_interval)]
+        [make_run("a", 0.25, interval=wide_interval), make_run("b", 0.29, interval=narrow_interval)]
     ).notes
 
     assert note == (
@@ -371,12 +378,12 @@ def test_clocks_that_allow_the_same_ratio_are_told() -> None:
         (wide_interval, None),
         ((0.2, 0.27), narrow_interval),
     ):
-        runs = [run("a", 0.25, interval=first), run("b", 0.29, interval=other)]
+        runs = [make_run("a", 0.25, interval=first), make_run("b", 0.29, interval=other)]
         assert compare(runs).notes == ()
 
 
 def test_other_ranks_versions_and_clocks_are_told() -> None:
-    notes = compare([run("a"), run("b", ranks=8, version="2", contradicted=True)]).notes
+    notes = compare([make_run("a"), make_run("b", ranks=8, version="2", contradicted=True)]).notes
 
     assert notes == (
         "ratios rely on clocks that contradict each other in b",
@@ -390,7 +397,7 @@ def test_other_ranks_versions_and_clocks_are_told() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) -> None:
     restriction = kind.text
-    runs = [run("a"), run("b", restrictions=[RestrictionEntry(kind.code, kind.text)])]
+    runs = [make_run("a"), make_run("b", restrictions=[RestrictionEntry(kind.code, kind.text)])]
     comparison = compare(runs[::-1] if first else runs)
 
     assert comparison.notes[0].startswith(f"b: {restriction}; its profiles are incomplete")
@@ -434,7 +441,7 @@ def test_titles_tell_paths_apart(paths: tuple[str, ...], titles: tuple[str, ...]
 
 def test_csv_has_a_row_for_each_ratio_and_run() -> None:
     header, *rows = csv.reader(
-        io.StringIO(write_csv(compare([run("a"), run("b", 0.2), run("c", None)])))
+        io.StringIO(write_csv(compare([make_run("a"), make_run("b", 0.2), make_run("c", None)])))
     )
 
     assert tuple(header) == COLUMNS
@@ -445,7 +452,7 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
 
 
 def test_json_has_what_is_promised() -> None:
-    document = json.loads(format_json(compare([run("a"), run("b", 0.2)])))
+    document = json.loads(format_json(compare([make_run("a"), make_run("b", 0.2)])))
 
     assert document["schema"] == "bubbleviz.comparison/1"
     assert set(document) == {
@@ -468,7 +475,9 @@ def test_json_has_what_is_promised() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
-    comparison = compare([run(name, name=name), run(f"{name}2", 0.2, name=name, window_ms=40)])
+    comparison = compare(
+        [make_run(name, name=name), make_run(f"{name}2", 0.2, name=name, window_ms=40)]
+    )
 
     text = printed(comparison)
     assert text.replace("\n", "").isprintable()
@@ -481,7 +490,7 @@ def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
 def test_parts_without_a_row_count_once() -> None:
     parts = tuple((f"cause {number}", 0.01 * number) for number in range(1, 11))
     comparison = compare(
-        [run("a", 0.55, bubble_parts=parts), run("b", 0.55, bubble_parts=parts[::-1])]
+        [make_run("a", 0.55, bubble_parts=parts), make_run("b", 0.55, bubble_parts=parts[::-1])]
     )
 
     (complete,) = (
@@ -528,9 +537,9 @@ def test_a_saved_report_cannot_be_drawn(
     assert "a JSON report has no operations to draw; give the profiles" in message
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="has no operations to draw"):
-        draw_svg(compare([run("a"), run("b")]), View())
+        draw_svg(compare([make_run("a"), make_run("b")]), View())
     with pytest.raises(UsageError, match="a comparison of idle time has no operations"):
-        draw_svg(compare([run("a", name="idle"), run("b", name="idle")]), View())
+        draw_svg(compare([make_run("a", name="idle"), make_run("b", name="idle")]), View())
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -44,14 +44,14 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
 }
 
 
-def _report(job: Job, folder: Path, name: str) -> str:
+def _write_report(job: Job, folder: Path, name: str) -> str:
     simulate_job(job, len(name)).written(folder / f"{name}.csv")
     path = str(folder / f"{name}.json")
     assert main(["analyze", str(folder / f"{name}.csv"), "-o", path]) == 0
     return path
 
 
-def _compared(earlier: str, later: str, folder: Path) -> list[dict[str, Any]]:
+def _compare_runs(earlier: str, later: str, folder: Path) -> list[dict[str, Any]]:
     path = folder / "comparison.json"
     assert main(["compare", earlier, later, "-o", str(path), "--force"]) == 0
     advice: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["advice"]
@@ -63,9 +63,9 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, change, verdict, words = CHANGES[name]
-    earlier = _report(job, tmp_path, "before")
-    later = _report(replace(job, **change), tmp_path, "after")
-    first = _compared(earlier, later, tmp_path)[0]
+    earlier = _write_report(job, tmp_path, "before")
+    later = _write_report(replace(job, **change), tmp_path, "after")
+    first = _compare_runs(earlier, later, tmp_path)[0]
 
     assert first["run"] == "after"
     assert first["verdict"] == verdict
@@ -88,8 +88,8 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
 def test_the_schedule_alone_leaves_no_promise_to_break(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier = _report(Job(noise=0.0), tmp_path, "before")
-    (advice,) = _compared(earlier, earlier, tmp_path)
+    earlier = _write_report(Job(noise=0.0), tmp_path, "before")
+    (advice,) = _compare_runs(earlier, earlier, tmp_path)
     assert advice["verdict"] == "not followed"
     assert main(["gate", earlier, "--promised-by", earlier]) == 0
     assert "what to do first: The schedule itself causes" in capsys.readouterr().out
@@ -98,9 +98,9 @@ def test_the_schedule_alone_leaves_no_promise_to_break(
 @pytest.mark.parametrize("transfer", [0.05, 0.2])
 def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Path) -> None:
     job = Job(noise=0.0, transfer=transfer)
-    earlier = _report(job, tmp_path, "before")
-    later = _report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
-    (advice,) = _compared(earlier, later, tmp_path)
+    earlier = _write_report(job, tmp_path, "before")
+    later = _write_report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
+    (advice,) = _compare_runs(earlier, later, tmp_path)
 
     assert advice["verdict"] == "kept"
     assert advice["saved_ratio"] == pytest.approx(advice["promised_ratio"], abs=0.01)
@@ -117,8 +117,8 @@ def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
         ("zb-h1", "zb-h1, not interleaved-zb,", "not followed"),
         ("interleaved-zb", "interleaved-zb,", "kept"),
     ):
-        later = _report(replace(ONE_SCHEDULE, schedule=name), tmp_path, name)
-        first = _compared(earlier, later, tmp_path)[0]
+        later = _write_report(replace(ONE_SCHEDULE, schedule=name), tmp_path, name)
+        first = _compare_runs(earlier, later, tmp_path)[0]
         assert first["kind"] == "schedule"
         assert first["change"] == f"the schedule is {change} was gpipe"
         assert first["verdict"] == verdict
@@ -136,7 +136,7 @@ def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_start
         )
         reports.append(str(tmp_path / f"{name}.json"))
         assert main(["analyze", str(tmp_path / name), "-o", reports[-1]]) == 0
-    first = _compared(reports[0], reports[1], tmp_path)[0]
+    first = _compare_runs(reports[0], reports[1], tmp_path)[0]
 
     assert first["verdict"] == "kept"
     assert first["saved_ratio"] == pytest.approx(0.0537, abs=0.001)
@@ -196,18 +196,18 @@ def test_advice_is_followed_only_if_what_it_names_changed_and_the_rest_did_not(
     name: str, tmp_path: Path
 ) -> None:
     job, change, words = NOT_FOLLOWED[name]
-    earlier = _report(job, tmp_path, "before")
-    later = _report(replace(job, **change), tmp_path, "after")
-    advised = _compared(earlier, later, tmp_path)
+    earlier = _write_report(job, tmp_path, "before")
+    later = _write_report(replace(job, **change), tmp_path, "after")
+    advised = _compare_runs(earlier, later, tmp_path)
 
     assert {own["verdict"] for own in advised} == {"not followed"}
     assert words in advised[0]["change"]
 
 
 def test_fewer_gaps_are_followed_advice(tmp_path: Path) -> None:
-    earlier = _report(GAPS, tmp_path, "before")
-    later = _report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
-    first = _compared(earlier, later, tmp_path)[0]
+    earlier = _write_report(GAPS, tmp_path, "before")
+    later = _write_report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
+    first = _compare_runs(earlier, later, tmp_path)[0]
 
     assert (first["kind"], first["verdict"]) == ("launch-gaps", "kept")
     assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
@@ -229,8 +229,8 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, words = NO_PROMISE[name]
-    earlier = _report(GAPS, tmp_path, "before")
-    later = _report(replace(GAPS, **change), tmp_path, "after-with-other-noise")
+    earlier = _write_report(GAPS, tmp_path, "before")
+    later = _write_report(replace(GAPS, **change), tmp_path, "after-with-other-noise")
 
     capsys.readouterr()
     assert main(["gate", later, "--promised-by", earlier]) == 0
@@ -252,12 +252,12 @@ def test_the_gate_passes_what_promises_less_than_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No advice is worth following, so no run can break its promise."""
-    earlier = Path(_report(GAPS, tmp_path, "before"))
+    earlier = Path(_write_report(GAPS, tmp_path, "before"))
     document = json.loads(earlier.read_text(encoding="utf-8"))
     for advice in document["advice"]:
         advice["saving_ratio"] = 0.004
     earlier.write_text(json.dumps(document), encoding="utf-8")
-    later = _report(replace(GAPS, transfer=2.0), tmp_path, "after")
+    later = _write_report(replace(GAPS, transfer=2.0), tmp_path, "after")
 
     capsys.readouterr()
     assert main(["gate", later, "--promised-by", str(earlier)]) == 0
@@ -268,10 +268,10 @@ def test_the_gate_passes_what_promises_less_than_noise(
 def test_jobs_of_other_sizes_are_not_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier = _report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
-    later = _report(replace(UNEVEN, stage={}), tmp_path, "after")
+    earlier = _write_report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
+    later = _write_report(replace(UNEVEN, stage={}), tmp_path, "after")
 
-    assert {own["verdict"] for own in _compared(earlier, later, tmp_path)} == {"not followed"}
+    assert {own["verdict"] for own in _compare_runs(earlier, later, tmp_path)} == {"not followed"}
     capsys.readouterr()
     assert main(["compare", earlier, later]) == 0
     text = " ".join(capsys.readouterr().out.split())
@@ -288,9 +288,9 @@ def test_jobs_of_other_sizes_are_not_before_and_after(
 def test_the_same_model_on_other_stages_is_still_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    earlier = _report(Job(noise=0.0), tmp_path, "before")
+    earlier = _write_report(Job(noise=0.0), tmp_path, "before")
     halves = Job(noise=0.0, stages=8, phase=(2.0, 2.0, 2.0))
-    later = _report(halves, tmp_path, "after")
+    later = _write_report(halves, tmp_path, "after")
     capsys.readouterr()
 
     assert main(["compare", earlier, later]) == 0

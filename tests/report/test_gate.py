@@ -29,7 +29,7 @@ from tests.support.summaries import make_saved_run
 NONE = {"mean": None, "std": None, "min": None, "max": None, "ci95": None, "n": 0}
 
 
-def altered(saved: Path, folder: Path, *path: str | int, value: Any) -> str:
+def write_altered_report(saved: Path, folder: Path, *path: str | int, value: Any) -> str:
     """Write a copy of the report with one value replaced, and return its path."""
     document = json.loads(saved.read_text())
     parent: Any = document
@@ -79,7 +79,7 @@ def test_what_is_no_report_is_refused_in_a_sentence(
     assert err.count("\n") == 1
 
 
-def with_mean(mean: float | None, n: int = 3) -> RunSummary:
+def make_report_with_mean(mean: float | None, n: int = 3) -> RunSummary:
     """Return a report with the given mean of ``schedule``."""
     none = make_average(None, None, 0)
     std = 0.0 if n > 1 else None
@@ -91,7 +91,9 @@ def with_mean(mean: float | None, n: int = 3) -> RunSummary:
 @example(0.12, 0.12, 3)
 @example(0.12000000000000011, 0.12, 3)
 def test_a_line_never_contradicts_itself(mean: float, maximum: float, n: int) -> None:
-    (check,) = check_limits(with_mean(mean, n), parse_limits([f"schedule={maximum!r}"]), "x")
+    (check,) = check_limits(
+        make_report_with_mean(mean, n), parse_limits([f"schedule={maximum!r}"]), "x"
+    )
     verdict, _, value = check.line.split()[:3]
 
     assert check.passed == (mean <= maximum)
@@ -280,7 +282,9 @@ def test_damaged_reports_on_idle_time_are_to_be_written_by_idle(
 # Doubtful ratios
 
 
-def doubted(saved: Path, folder: Path, bounds: list[float] | None, **flags: bool) -> str:
+def write_doubtful_report(
+    saved: Path, folder: Path, bounds: list[float] | None, **flags: bool
+) -> str:
     """Write a copy with other bounds of ``schedule`` and flags of an iteration."""
     document = json.loads(saved.read_text())
     document["summary"]["bubble_interval"]["schedule"] = bounds
@@ -328,7 +332,7 @@ def test_bounds_of_clocks_count(
     tmp_path: Path,
     cli: CommandLine,
 ) -> None:
-    report = doubted(saved, tmp_path, bounds, clocks_contradict=contradicted)
+    report = write_doubtful_report(saved, tmp_path, bounds, clocks_contradict=contradicted)
 
     limit = "0.2" if "above 0.2 " in line else "0.3"
     assert cli("gate", report, "--max-bubble", f"schedule={limit}") == (code, f"{line}\n", "")
@@ -376,7 +380,7 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
 def test_one_stage_is_no_pipeline_to_check(
     ratio: str, kind: Restriction, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    report = altered(saved, tmp_path, "restrictions", value=[{"code": kind.code}])
+    report = write_altered_report(saved, tmp_path, "restrictions", value=[{"code": kind.code}])
     message = cli.refused("gate", report, "--max-bubble", f"{ratio}=0.9", code=1)
 
     assert (
@@ -419,7 +423,7 @@ def test_a_report_that_was_tampered_with_says_where(
     path: tuple[str | int, ...], value: Any, expected: str, saved: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
-        read_saved(altered(saved, tmp_path, *path, value=value))
+        read_saved(write_altered_report(saved, tmp_path, *path, value=value))
 
     assert expected in str(refusal.value)
     assert len(str(refusal.value)) < 700
@@ -480,6 +484,6 @@ def test_a_plan_of_a_report_that_was_tampered_with_is_refused(
     tmp_path: Path,
     cli: CommandLine,
 ) -> None:
-    report = altered(saved, tmp_path, *path, value=value)
+    report = write_altered_report(saved, tmp_path, *path, value=value)
 
     assert expected in cli.refused("plan", report, code=1)

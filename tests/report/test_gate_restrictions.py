@@ -58,13 +58,13 @@ RESTRICTED = {
 PARTS = {"ranks-without-operations", "stages-without-gpu-work"}
 
 
-def _report(arguments: list[str], folder: Path) -> Path:
+def _write_report(arguments: list[str], folder: Path) -> Path:
     file = folder / "report.json"
     assert main(["analyze", *arguments, "--json", str(file)]) == 0
     return file
 
 
-def _gated(cli: CommandLine, report: Path, *options: str) -> tuple[int, str]:
+def _run_gate(cli: CommandLine, report: Path, *options: str) -> tuple[int, str]:
     return cli("gate", str(report), *LIMIT, *options)[:2]
 
 
@@ -85,11 +85,11 @@ def test_a_restricted_ratio_fails_and_every_output_says_why(
     assert words in " ".join(cli.printed("compare", str(report), str(report)).split())
     simulated = cli.printed("simulate", "--from", str(report), "--schedule", "1f1b")
     assert words in " ".join(simulated.split())
-    exit_code, line = _gated(cli, report)
+    exit_code, line = _run_gate(cli, report)
     assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line
     # Only missing ranks and stages can be allowed by an option.
-    allowed, line = _gated(cli, report, "--allow-incomplete")
+    allowed, line = _run_gate(cli, report, "--allow-incomplete")
     assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
 
 
@@ -101,7 +101,7 @@ def complete_report(saved: Path) -> dict[str, Any]:
     return document
 
 
-def _saved(folder: Path, document: dict[str, Any]) -> Path:
+def _write_document(folder: Path, document: dict[str, Any]) -> Path:
     report = folder / "report.json"
     report.write_text(json.dumps(document))
     return report
@@ -130,12 +130,12 @@ def test_no_restricted_report_passes(
     tmp_path: Path,
     cli: CommandLine,
 ) -> None:
-    report = _saved(tmp_path, {**complete_report, "restrictions": [entry]})
+    report = _write_document(tmp_path, {**complete_report, "restrictions": [entry]})
 
-    code, line = _gated(cli, report)
+    code, line = _run_gate(cli, report)
     assert (code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line
-    allowed = _gated(cli, report, "--allow-incomplete")[0]
+    allowed = _run_gate(cli, report, "--allow-incomplete")[0]
     assert allowed == (0 if words.startswith("maybe") else 3)
 
 
@@ -147,7 +147,7 @@ def test_a_report_that_does_not_tell_its_restrictions_is_refused(
     if value == "absent":
         del document["restrictions"]
 
-    message = cli.refused("gate", str(_saved(tmp_path, document)), *LIMIT, code=1)
+    message = cli.refused("gate", str(_write_document(tmp_path, document)), *LIMIT, code=1)
     assert "is not a bubbleviz report (" in message
     assert "restrictions" in message
 
@@ -156,9 +156,9 @@ def test_missing_ranks_excuse_no_lost_kernels(
     complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     restrictions = [{"code": code, "text": ""} for code in ("kernels-lost", "ranks-missing")]
-    code, line = _gated(
+    code, line = _run_gate(
         cli,
-        _saved(tmp_path, {**complete_report, "restrictions": restrictions}),
+        _write_document(tmp_path, {**complete_report, "restrictions": restrictions}),
         "--allow-incomplete",
     )
     assert code == 3
@@ -170,9 +170,9 @@ def test_hostile_words_keep_to_their_line(
     text: str, complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     entry = {"code": "later\n", "text": text}
-    report = _saved(tmp_path, {**complete_report, "restrictions": [entry]})
+    report = _write_document(tmp_path, {**complete_report, "restrictions": [entry]})
 
-    code, line = _gated(cli, report)
+    code, line = _run_gate(cli, report)
     assert code == 3
     assert line.count("\n") == 1
     assert "\x1b" not in line
@@ -184,7 +184,7 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
     names: list[str], tmp_path: Path
 ) -> None:
     profiles = [FIXTURES / "zb-v" / f"{name}.sqlite" for name in names]
-    saved = read_saved(str(_report([str(path) for path in profiles], tmp_path)))
+    saved = read_saved(str(_write_report([str(path) for path in profiles], tmp_path)))
     report = analyze(profiles)
 
     assert report.restrictions == read_restrictions(saved.restrictions)
@@ -197,8 +197,8 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 def test_the_times_of_no_pipeline_are_refused(
     code: str, complete_report: dict[str, Any], tmp_path: Path
 ) -> None:
-    report = _saved(tmp_path, {**complete_report, "restrictions": [{"code": code}]})
+    report = _write_document(tmp_path, {**complete_report, "restrictions": [{"code": code}]})
 
     with pytest.raises(InputError, match="so its times do not describe the stages of a pipeline"):
         read_pipeline(str(report))
-    assert read_pipeline(str(_saved(tmp_path, complete_report))).restrictions == []
+    assert read_pipeline(str(_write_document(tmp_path, complete_report))).restrictions == []

@@ -38,7 +38,7 @@ BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations":
 GAPPED: dict[str, Any] = {**BASE, "kernels": 10, "kernel_gap_ns": 100_000}
 
 
-def _planted(folder: Path, **options: Any) -> tuple[Truth, Report]:
+def _analyze_planted(folder: Path, **options: Any) -> tuple[Truth, Report]:
     truth = plant(Planting(**options), folder)
     return truth, bubbleviz.analyze(folder)
 
@@ -48,7 +48,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     tmp_path: Path, stages: int, replicas: int, microbatches: int
 ) -> None:
     run = {"stages": stages, "replicas": replicas, "microbatches": microbatches}
-    truth, report = _planted(tmp_path, **GAPPED, **run)
+    truth, report = _analyze_planted(tmp_path, **GAPPED, **run)
 
     time = report.kernel_time
     work = [o for o in truth.operations if o.phase not in {"Optimizer"} and o.busy]
@@ -72,8 +72,8 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
 def test_without_a_pipeline_the_headline_says_what_its_ratio_leaves_out(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    _, gapped = _planted(tmp_path / "a", **GAPPED, stages=1, microbatches=4)
-    _, dense = _planted(tmp_path / "b", **BASE, stages=1, microbatches=4)
+    _, gapped = _analyze_planted(tmp_path / "a", **GAPPED, stages=1, microbatches=4)
+    _, dense = _analyze_planted(tmp_path / "b", **BASE, stages=1, microbatches=4)
 
     sentence = f"any kernel ran for {100 * (gapped.kernel_time.share or 0):.2f} % of the time"
     screen = " ".join(join_plain_lines(render_first_screen(gapped, View(), Display())).split())
@@ -121,7 +121,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     assert document["iterations"][0]["ranks"]["kernel_ns"] == [198]
 
 
-def _shortened(folder: Path, source: str, condition: str = "1") -> Report:
+def _analyze_shortened(folder: Path, source: str, condition: str = "1") -> Report:
     """Shorten the kernels selected by an SQL condition to a twentieth, and analyse the fixture."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
@@ -140,7 +140,7 @@ COMPUTE = "demangledName NOT IN (SELECT id FROM StringIds WHERE lower(value) LIK
 def test_launch_gaps_that_fill_the_work_come_first(
     tmp_path: Path, source: str, condition: str
 ) -> None:
-    report = _shortened(tmp_path, source, condition)
+    report = _analyze_shortened(tmp_path, source, condition)
 
     time = report.kernel_time
     assert time.gap_ns > time.work_ns / 2
@@ -161,7 +161,7 @@ def test_launch_gaps_that_fill_the_work_come_first(
 
 @pytest.mark.parametrize("condition", ["1", "0"])
 def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, condition: str) -> None:
-    report = _shortened(tmp_path, "1f1b", condition)
+    report = _analyze_shortened(tmp_path, "1f1b", condition)
     sentence = report.kernel_time.sentence
     saved = tmp_path / "report.json"
     saved.write_text(json_document.render(report, View()))
@@ -179,7 +179,7 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, conditio
 
 
 def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
-    report = _shortened(tmp_path, "1f1b", "deviceId = 2")
+    report = _analyze_shortened(tmp_path, "1f1b", "deviceId = 2")
 
     assert report.kernel_time.sentence is None
     assert (describe_first_steps(report) or "").startswith(
@@ -187,7 +187,7 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     )
 
 
-def _losing(folder: Path, lost_every_n: int) -> Report:
+def _analyze_with_lost_calls(folder: Path, lost_every_n: int) -> Report:
     """Return the report of a run that lost every n-th CUDA call, or none if n is 0."""
     plant(Planting(iterations=3), folder)
     is_lost = f"{lost_every_n} > 0 AND rowid % max({lost_every_n}, 1) = 0"
@@ -201,7 +201,7 @@ def _losing(folder: Path, lost_every_n: int) -> Report:
 def test_lost_launches_stand_beside_the_ratio_and_come_first(
     tmp_path: Path, lost_every_n: int
 ) -> None:
-    report = _losing(tmp_path, lost_every_n)
+    report = _analyze_with_lost_calls(tmp_path, lost_every_n)
 
     low = report.summary.bubble_low[report.headline].mean
     mean = report.summary.bubble_ratio[report.headline].mean
@@ -224,7 +224,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(
 
 @pytest.mark.parametrize("lost_every_n", [0, 100_000])
 def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, lost_every_n: int) -> None:
-    report = _losing(tmp_path, lost_every_n)
+    report = _analyze_with_lost_calls(tmp_path, lost_every_n)
     time = report.kernel_time
 
     assert report.lower_bound(report.headline) is None

@@ -39,7 +39,9 @@ TRUTH = (
 )
 
 
-def planted(planting: Planting, folder: Path, layers: tuple[int, ...] = ()) -> list[str]:
+def write_planted_traces(
+    planting: Planting, folder: Path, layers: tuple[int, ...] = ()
+) -> list[str]:
     """Write one trace per rank with planted allocations, and return the paths."""
     plant(planting, folder / "nsys")
     traces = write_traces(folder / "nsys" / "node0.sqlite", folder)
@@ -48,7 +50,7 @@ def planted(planting: Planting, folder: Path, layers: tuple[int, ...] = ()) -> l
     return [str(trace) for trace in traces]
 
 
-def kinds(report: bubbleviz.Report) -> dict[tuple[int | None, str], PhaseMemory]:
+def map_memory_by_kind(report: bubbleviz.Report) -> dict[tuple[int | None, str], PhaseMemory]:
     assert report.memory is not None
     return {(kind.virtual_stage, kind.phase): kind for kind in report.memory.operations}
 
@@ -59,15 +61,15 @@ def test_memory_is_read_where_it_is_recorded_and_asked_for(tmp_path: Path) -> No
 
     assert bubbleviz.analyze(traces, memory=True).memory is None
     assert bubbleviz.analyze(tmp_path / "nsys", memory=True).memory is None
-    assert bubbleviz.analyze(planted(BASE, tmp_path)).memory is None
+    assert bubbleviz.analyze(write_planted_traces(BASE, tmp_path)).memory is None
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
     schedule: str, tmp_path: Path
 ) -> None:
-    traces = planted(replace(BASE, schedule=schedule, microbatches=6), tmp_path)
-    memory_of_kind = kinds(bubbleviz.analyze(traces, memory=True))
+    traces = write_planted_traces(replace(BASE, schedule=schedule, microbatches=6), tmp_path)
+    memory_of_kind = map_memory_by_kind(bubbleviz.analyze(traces, memory=True))
 
     for stage, truth in enumerate(TRUTH):
         forward = memory_of_kind[stage, Phase.F.label]
@@ -80,7 +82,7 @@ def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
 
 
 def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(planted(BASE, tmp_path), memory=True)
+    report = bubbleviz.analyze(write_planted_traces(BASE, tmp_path), memory=True)
     assert report.memory is not None
 
     for peak, truth, max_microbatches in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
@@ -92,7 +94,7 @@ def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
 
 
 def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
+    traces = write_planted_traces(BASE, tmp_path)
     out = cli.printed("analyze", *traces, "--memory", "--what-if", "--memory-limit", "2GB")
 
     assert "Memory of a microbatch" in out
@@ -110,7 +112,7 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
 
 
 def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
-    traces = planted(replace(BASE, schedule="gpipe"), tmp_path)
+    traces = write_planted_traces(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")
     assert report.what_if is not None
     rows = {row.schedule: row for row in report.what_if.rows}
@@ -131,7 +133,7 @@ def test_the_picture_and_the_advice_choose_the_same_schedule(
     limit: str | None, tmp_path: Path
 ) -> None:
     """GPipe stores all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
-    traces = planted(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
+    traces = write_planted_traces(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
     advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
     what_if = report.what_if
@@ -146,7 +148,7 @@ def test_the_picture_and_the_advice_choose_the_same_schedule(
 
 
 def test_a_saved_report_has_the_memory_limit(tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
+    traces = write_planted_traces(BASE, tmp_path)
     for options, limit_bytes in (((), None), (("--memory-limit", "2GB"), 2e9)):
         file = tmp_path / f"{limit_bytes}.json"
         assert main(["analyze", *traces, "--what-if", *options, "--json", str(file)]) == 0
@@ -160,14 +162,16 @@ def test_a_saved_report_has_the_memory_limit(tmp_path: Path) -> None:
 def test_advice_names_the_memory_that_a_schedule_fits_in(
     tmp_path: Path, limit: str | None, expected: str
 ) -> None:
-    report = bubbleviz.analyze(planted(BASE, tmp_path), what_if=True, memory_limit=limit)
+    report = bubbleviz.analyze(
+        write_planted_traces(BASE, tmp_path), what_if=True, memory_limit=limit
+    )
     advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
 
     assert advised.action.endswith(expected)
 
 
 def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
+    traces = write_planted_traces(BASE, tmp_path)
     file = tmp_path / "report.json"
     assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
     section = json.loads(file.read_text())["memory"]
@@ -195,7 +199,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
 
 def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
-    model = measure_model(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
+    model = measure_model(write_planted_traces(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 
     # Allocations of the operation itself are inside the range of its first layer.
     layer_bytes = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
@@ -207,7 +211,7 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
 
 
 def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
+    traces = write_planted_traces(BASE, tmp_path)
     file = str(tmp_path / "report.json")
     assert main(["analyze", *traces, "--memory", "--json", file]) == 0
     for run in ([file], traces):
@@ -222,7 +226,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "activations are in bytes; give a size such as 80GB" in message
 
 
-def with_memory_table(export: Path, traces: list[str]) -> None:
+def write_memory_table(export: Path, traces: list[str]) -> None:
     """Write the memory events of traces into the export from which the traces were made."""
     rows = []
     for trace in traces:
@@ -251,13 +255,13 @@ def with_memory_table(export: Path, traces: list[str]) -> None:
 
 
 def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
-    traces = planted(BASE, tmp_path)
+    traces = write_planted_traces(BASE, tmp_path)
     export = tmp_path / "nsys" / "node0.sqlite"
-    with_memory_table(export, traces)
+    write_memory_table(export, traces)
     report = bubbleviz.analyze(export, memory=True)
 
-    for key, kind in kinds(bubbleviz.analyze(traces, memory=True)).items():
-        nsys_kind = kinds(report)[key]
+    for key, kind in map_memory_by_kind(bubbleviz.analyze(traces, memory=True)).items():
+        nsys_kind = map_memory_by_kind(report)[key]
         assert (nsys_kind.held_bytes, nsys_kind.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
         assert (nsys_kind.net_bytes, nsys_kind.above_bytes) == (kind.net_bytes, kind.above_bytes)
     assert report.memory is not None

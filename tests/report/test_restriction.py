@@ -42,18 +42,18 @@ PARTIAL = {
 }
 
 
-def first_of(report: Report) -> str | None:
+def get_first_restriction(report: Report) -> str | None:
     """Return the text of the first restriction, or None if there is none."""
     return next((restriction.text for restriction in report.restrictions), None)
 
 
-def _of(names: list[str]) -> Report:
+def _analyze_fixtures(names: list[str]) -> Report:
     return bubbleviz.analyze([FIXTURES / name for name in names])
 
 
 @pytest.mark.parametrize("names", PARTIAL.values(), ids=PARTIAL)
 def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
-    report = _of(names)
+    report = _analyze_fixtures(names)
 
     assert report.incomplete
     assert not report.single_stage
@@ -87,14 +87,14 @@ def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
 def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
     report = bubbleviz.analyze(FIXTURES / name)
 
-    assert (report.incomplete, first_of(report)) == (False, None)
+    assert (report.incomplete, get_first_restriction(report)) == (False, None)
     assert make_document(report)["restrictions"] == []
     for text in (text_of(report), latex.render(report, View()), picture(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in write_methods(report)
 
 
-def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
+def _analyze_rank(folder: Path, *transfers: str, launched: bool = True) -> Report:
     """Return the report of one rank with F, B and the given transfers, with or without kernels."""
     rows = ExportRows()
     for iteration in range(3):
@@ -121,12 +121,12 @@ def _alone(folder: Path, *transfers: str, launched: bool = True) -> Report:
 def test_transfers_of_a_rank_alone_show_other_stages(
     tmp_path: Path, transfers: tuple[str, ...], launched: bool
 ) -> None:
-    report = _alone(tmp_path, *transfers, launched=launched)
+    report = _analyze_rank(tmp_path, *transfers, launched=launched)
     assert report.single_stage != launched
-    assert first_of(report) == (INCOMPLETE if launched else NO_PIPELINE)
+    assert get_first_restriction(report) == (INCOMPLETE if launched else NO_PIPELINE)
 
 
-def _traces(folder: Path, world: int) -> list[Path]:
+def _write_traces(folder: Path, world: int) -> list[Path]:
     """Write traces of one stage with the given world size, and return their paths."""
     plant(Planting(stages=1, files="rank"), folder / "exports")
     exports = sorted((folder / "exports").glob("*.sqlite"))
@@ -145,14 +145,14 @@ def _traces(folder: Path, world: int) -> list[Path]:
 def test_given_sizes_show_other_stages(
     tmp_path: Path, parallel: Parallel, restriction: str
 ) -> None:
-    report = bubbleviz.analyze(_traces(tmp_path, world=4), parallel=parallel)
+    report = bubbleviz.analyze(_write_traces(tmp_path, world=4), parallel=parallel)
 
-    assert (report.incomplete, first_of(report)) == (True, restriction)
+    assert (report.incomplete, get_first_restriction(report)) == (True, restriction)
 
 
 @pytest.mark.parametrize("world", [1, 8])
 def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: int) -> None:
-    report = bubbleviz.analyze(_traces(tmp_path, world))
+    report = bubbleviz.analyze(_write_traces(tmp_path, world))
 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
     assert make_document(report)["restrictions"][0]["text"] == NO_PIPELINE
@@ -170,11 +170,11 @@ def test_stages_that_may_be_missing_are_marked_and_come_first(tmp_path: Path) ->
     report = bubbleviz.analyze(paths)
 
     assert not report.incomplete
-    assert first_of(report) == "maybe incomplete: stages may be missing"
-    assert f"! ({first_of(report)})" in text_of(report).splitlines()[0]
+    assert get_first_restriction(report) == "maybe incomplete: stages may be missing"
+    assert f"! ({get_first_restriction(report)})" in text_of(report).splitlines()[0]
     assert str(describe_first_steps(report)).startswith("Check for missing profiles")
     stated = bubbleviz.analyze(paths, parallel=Parallel(tp=1, pp=3, dp=1))
-    assert first_of(stated) is None
+    assert get_first_restriction(stated) is None
 
 
 # Ranges whose GPU work was not recorded
@@ -183,7 +183,7 @@ WITHOUT_WORK = "incomplete: the GPU work of some stages was not recorded"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
-def _without_kernels(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
+def _write_without_rows(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
     """Write the 1F1B example without the given ranks' rows of a table, and return its path."""
     column = "globalPid" if table == KERNELS else "globalTid"
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
@@ -198,7 +198,7 @@ def _without_kernels(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
     ("rank", "table"), [*((rank, KERNELS) for rank in range(4)), (1, "CUPTI_ACTIVITY_KIND_RUNTIME")]
 )
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(_without_kernels(tmp_path, rank, table=table))
+    report = bubbleviz.analyze(_write_without_rows(tmp_path, rank, table=table))
 
     # Remaining transfers of the first and last stage are evidence of missing stages.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
@@ -220,7 +220,7 @@ def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_p
 def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
     complete = bubbleviz.analyze(FIXTURES / "1f1b")
     for ranks, single in (((0, 2), False), ((1, 2, 3), True)):
-        report = bubbleviz.analyze(_without_kernels(tmp_path, *ranks))
+        report = bubbleviz.analyze(_write_without_rows(tmp_path, *ranks))
         note = find_limitation(report, "stages without GPU work")
         pids = ", ".join(str(complete.ranks[rank].pid) for rank in ranks)
 
@@ -252,7 +252,7 @@ def test_a_helper_that_names_one_forward_is_no_stage(
     path = edit_database(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
     report = bubbleviz.analyze(path)
 
-    assert first_of(report) == (WITHOUT_WORK if stage else None)
+    assert get_first_restriction(report) == (WITHOUT_WORK if stage else None)
 
 
 @pytest.fixture(name="report")

@@ -9,13 +9,13 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.report.advice import select_findings
 
 
-def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
+def make_launch_finding(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     """Return a finding of late launches on the hosts of some ranks."""
     fault = Fault("launch", name, ranks=ranks)
     return Finding((fault,), 1000 * saving, 1000.0, 1, None)
 
 
-def names(*findings: Finding) -> list[str]:
+def select_names(*findings: Finding) -> list[str]:
     """Return the names of the faults in the selected findings."""
     selected = select_findings(Diagnosis(findings, 1, 1000.0, 0.0))
     return [finding.faults[0].name for finding in selected]
@@ -25,10 +25,10 @@ def names(*findings: Finding) -> list[str]:
 def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
     second: float,
 ) -> None:
-    selected = names(
-        launch("launches", (0, 1), 0.10),
-        launch("launch-0", (0,), 0.10),
-        launch("launch-1", (1,), second),
+    selected = select_names(
+        make_launch_finding("launches", (0, 1), 0.10),
+        make_launch_finding("launch-0", (0,), 0.10),
+        make_launch_finding("launch-1", (1,), second),
     )
 
     assert selected == ["launch-0"]
@@ -38,10 +38,10 @@ def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
     ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
 )
 def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
-    selected = names(
-        launch("launches", (0, 1), 0.20),
-        launch("launch-0", (0,), part),
-        launch("launch-1", (1,), 0.10),
+    selected = select_names(
+        make_launch_finding("launches", (0, 1), 0.20),
+        make_launch_finding("launch-0", (0,), part),
+        make_launch_finding("launch-1", (1,), 0.10),
     )
 
     assert selected == [stands]
