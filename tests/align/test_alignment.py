@@ -1,4 +1,4 @@
-"""Several hosts on one clock: planted jobs whose true clocks are known, and what contradicts."""
+"""Alignment of several hosts: planted jobs with known clocks, and contradictions."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ JOBS = {
 
 
 def error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
-    """Return by how much a rank's operations are off at most, as its profile's clock is told.
+    """Return the maximum error of a rank's operation times after alignment, in ns.
 
-    True is the first profile's clock.
+    The clock of the first profile is the reference.
     """
     operations = spans(truth, rank)
     file_ns = np.array([op.file_start_ns for op in operations], np.int64)
@@ -104,7 +104,7 @@ def error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
 
 
 def permitted(truth: Truth, host: str) -> float:
-    """Return the half width that all F and B dependencies permit a host, without drift."""
+    """Return the half width of the clock interval permitted by F and B, without drift."""
     hosts = sorted({file.host for file in truth.files})
     location = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
     bounds = {
@@ -141,7 +141,7 @@ def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:
 
 
 def check(report: Report, truth: Truth) -> None:
-    """Hold every operation and ratio of a report against the truth."""
+    """Check every operation and ratio of a report against the truth."""
     files = {file.path: n for n, file in enumerate(truth.files)}
     for rank in truth.ranks:
         profile = report.profiles[files[rank.file]]
@@ -154,7 +154,7 @@ def check(report: Report, truth: Truth) -> None:
         assert profile.clock_uncertainty_ns is not None
         if file.host == truth.files[0].host:
             assert profile.clock_uncertainty_ns == 0
-        elif not truth.planting.nested_receive_ns:  # such an F begins before it can
+        elif not truth.planting.nested_receive_ns:  # this F begins before its input can exist
             half = permitted(truth, file.host)
             assert profile.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
@@ -193,7 +193,7 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
 
     check(report, truth)
     if {r.pipeline for r in report.ranks} == {None}:
-        # Copies in step on one machine: either may be of either pipeline.
+        # Replicas in step on one machine may belong to either pipeline.
         assert name == "tensor parallel"
         assert [r.stage for r in report.ranks] == sorted(r.stage for r in truth.ranks)
         return
@@ -230,12 +230,12 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].value is not None
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.reason for n in report.limitations)
-    # Dependencies contradict it, and what overlaps by these clocks does not overlap.
+    # Dependencies contradict it: operations that overlap by these clocks do not overlap.
     assert "by UTC it ran" in said(report, "contradict each other")[0]
     assert report.headline == "schedule"
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
-    # One that records none is told.
+    # A profile without UTC is reported.
     edit_database(paths[2], NO_UTC)
     assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
@@ -290,11 +290,11 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
 
     assert "ranks 2, 3;" in said(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
-    # Causality reaches across the gap: looser bounds, and true ones.
+    # Causality reaches across the gap: the bounds are looser but still correct.
     last = report.profiles[1]
     assert error_ns(truth, last, 4) <= (last.clock_uncertainty_ns or 0)
     assert said(bubbleviz.analyze(unnamed), "stages that may be missing")
-    # At an end receives tell it.
+    # Receives reveal a missing server at an end.
     for end in (0, 2):
         end_files, _ = planted(replace(planting, absent=(end,)), tmp_path / str(end))
         report = bubbleviz.analyze(end_files)
@@ -412,7 +412,7 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
 
 
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
-    """Each counts its processes for itself, so the same number is not the same process."""
+    """Each container numbers its own processes, so equal ids do not mean the same process."""
     paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
     for path in paths:
         edit_database(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
@@ -425,7 +425,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, True, False, False]
     assert report.profiles[2].clock_uncertainty_ns == report.profiles[3].clock_uncertainty_ns
     check(report, truth)
-    # All that share a clock by word are put by UTC.
+    # All hosts that are declared to share a clock are aligned by UTC.
     report = bubbleviz.analyze(paths, same_clock=[sorted(set(hosts))])
     started = [file.clock.utc_epoch_ns for file in truth.files]
     assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
@@ -524,7 +524,7 @@ def test_what_pairs_iterations_without_names_is_told(
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
     if "jitter" not in changes:
         return
-    # Off by as much as an iteration takes, counts and UTC contradict each other.
+    # With an error of one iteration length, counts and UTC contradict each other.
     errors = (0, 40_000_000, -40_000_000, 40_000_000)
     paths, _ = planted(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
     report = bubbleviz.analyze(paths)
@@ -596,7 +596,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
 
 
 def test_of_one_host_no_clocks_of_several_are_told(tmp_path: Path) -> None:
-    # Its constant names tell no iterations apart, so they cannot be paired.
+    # Its constant names do not distinguish iterations, so the iterations cannot be paired.
     paths, _ = planted(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
     report = bubbleviz.analyze(paths)
     (reason,) = said(report, "iterations across ranks")

@@ -13,7 +13,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Operations as (name, span), receives among them.
+#: Operations, including receives, as (name, span).
 Rows = list[tuple[str, tuple[int, int] | None]]
 #: (exact_ns, latest_ns, receives) of an operation.
 Arrival = tuple[int, int, bool]
@@ -38,7 +38,7 @@ def recorded(rows: Rows, folder: Path) -> Operations:
 
 
 def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
-    """Return arrivals of each F and B of one rank, by its name and iteration."""
+    """Return the arrival of each F and B of one rank, keyed by its name and iteration."""
     operations = recorded(rows, folder)
     found_arrivals = find_arrivals(operations)
     return {
@@ -55,7 +55,7 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (  # the receive of its name tells
+        (  # the receive of the same name shows it
             [
                 ("RECV_FORWARD.0.0.0", (100, 150)),
                 ("F0.0.0", (120, 200)),
@@ -64,7 +64,7 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (NEVER, NEVER, False)},
         ),
-        (  # one that was not recorded is missed
+        (  # the unrecorded receive is missing
             [
                 ("RECV_FORWARD.0.0.0", (100, 150)),
                 ("F0.0.0", (150, 200)),
@@ -74,7 +74,7 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F1.0.0 0": (NEVER, NEVER, True)},
         ),
-        (  # it is of its iteration, launched before an Optimizer, or before any F
+        (  # it belongs to the iteration, launched before an Optimizer or before any F
             [
                 ("RECV_FORWARD.0.0.0", (90, 100)),
                 ("F0.0.0", (100, 200)),
@@ -86,7 +86,7 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F0.0.0 0": (100, 100, True), "F0.0.0 1": (600, 600, True)},
         ),
-        (  # those without a name bound by the latest
+        (  # receives without a name give an upper bound
             [
                 ("RECV_FORWARD", (0, 100)),
                 ("RECV_FORWARD", (100, 260)),
@@ -109,7 +109,7 @@ def test_receives_show_when_inputs_were_there(
 
 @pytest.mark.parametrize("n_single_rows", [0, 1])
 def test_of_two_iterations_the_shorter_wait_is_usual(n_single_rows: int, tmp_path: Path) -> None:
-    # Medians are taken in another way where microbatches are not of as many iterations.
+    # Medians are computed differently if microbatches occur in different numbers of iterations.
     single_rows: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
     rows: Rows = [
         ("F0.0.0", (0, 10)),

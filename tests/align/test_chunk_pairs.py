@@ -1,4 +1,4 @@
-"""Recordings that begin in the middle of a stream: the same chunk is found on every stage."""
+"""Recordings that begin in the middle of a stream: chunks are matched across stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_n
 def recorded(
     folder: Path, run: Serving, begin_ns: int, *, has_names: bool, staged: bool = False
 ) -> tuple[Report, list[Chunk]]:
-    """Return the report on what began in a part of a run, chunks without numbers, and these."""
+    """Return the report on part of a run, with or without chunk numbers, and its chunks."""
     end_ns = max(chunk.end_ns for chunk in simulate_serving(run)) - begin_ns
     chunks = [c for c in simulate_serving(run) if begin_ns <= c.start_ns and c.end_ns <= end_ns]
     columns: dict[str, list[object]] = {

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are wrong by up to seconds: never silently, over a sample of all such jobs."""
+"""Hosts whose clocks are wrong by up to seconds: a sample of jobs is never silently wrong."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SECOND = 1_000_000_000
 
 
 def tables_of(folder: Path) -> list[Path]:
-    """Write a run as tables that tell neither stages nor pipelines; return its files."""
+    """Write a run as tables without stages and pipelines, and return the files."""
     return write_tables(
         plant(RECIPE),
         folder,

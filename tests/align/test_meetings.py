@@ -1,4 +1,4 @@
-"""Which collectives of all ranks are one."""
+"""Matching of the same collective across ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
-    """Return collectives; places are counted by rank, iteration, kind and group."""
+    """Return collectives, numbered in order within each rank, iteration, kind and group."""
     complete_rows = [(*row, *(-1, -1, -1)[len(row) - 5 :]) for row in rows]
     last_position: dict[tuple[int, ...], int] = {}
     names = CollectiveIntervals.column_names()
@@ -83,17 +83,17 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
     [
         ([], places([]), []),
         ([], BOTH, []),
-        # All that end at one instant meet.
+        # Collectives that end at one instant match.
         (
             [(0, 0, 0, 0, 100), (1, 0, 0, 90, 100), (2, 0, 0, 100, 100)],
             places([0, 1, 2]),
             [(0, 1, 2)],
         ),
-        # One that a rank is alone in meets none.
+        # A collective of a single rank matches no other.
         ([(0, 0, 0, 0, 100)], places([0]), []),
         ([(0, 0, 0, 0, 100)], BOTH, []),
         ([(0, 0, 0, 0, 100), (1, 0, 0, 0, 200)], BOTH, []),
-        # Replicas of a stage meet where not all ranks do.
+        # Replicas of a stage match if not all ranks do.
         (
             [(0, 0, 1, 0, 500), (1, 0, 1, 0, 900), (2, 0, 1, 400, 500), (3, 0, 1, 100, 901)],
             PIPELINES,
@@ -101,7 +101,7 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
         ),
         # The first and the last stage of a pipeline.
         ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], places([0, 1, 2]), [(0, 1)]),
-        # Only one kind of one iteration meets.
+        # Only collectives of the same kind and iteration match.
         ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], places([0, 0, 0]), []),
         # Collectives without a name can only be matched by their group.
         ([(0, 0, 2, 0, 100), (1, 0, 2, 0, 100)], HALF, []),
@@ -119,8 +119,8 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
         ),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401)], HALF, [(0, 1, 2)]),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400)], HALF, [(0, 2)]),
-        # Ranks leave long ones within 2 % of what the last to enter takes: 200 of 10,000, not of
-        # 2,000.
+        # Ranks leave long collectives within 2 % of the time of the last rank to enter: 200 of
+        # 10,000 match, 200 of 2,000 do not.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
         # Ends that coincide in few iterations are a coincidence.
@@ -165,13 +165,13 @@ def test_clocks_may_be_off_by_their_uncertainty(
 
 
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
-    # No smaller group is certain where a larger one cannot be refuted.
+    # No smaller group is certain if a larger one cannot be refuted.
     where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
     unrelated_clocks = timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
     assert met(table(*rows), where, unrelated_clocks) == []
     assert met(table(*rows), where, unrelated_clocks, sizes_known=True) == [(0, 2), (1, 3)]
-    # Here the ranks of one clock show that not all are one.
+    # Here the ranks of one clock show that not all of them form one collective.
     where, unrelated_clocks = places([0, 0, 1, 1, 2]), timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
     assert met(table(*rows), where, unrelated_clocks) == [(0, 1), (2, 3)]
@@ -188,15 +188,15 @@ def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
     rows: list[Row] = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
     collectives = table(*rows, groups=(COMMUNICATOR,))
     assert met(collectives, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
-    # Groups of one name and other ranks.
+    # Groups with equal names and different ranks.
     rows = [(rank, 0, 0, 0, 100 + 500 * (rank // 2), 0) for rank in range(4)]
     collectives = table(*rows, groups=(Group("7", size=2),))
     assert met(collectives, places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
     assert met(collectives, places([0, 0, 1, 1]), clocks(0, -1, -1, -1)) == []
-    # A rank with more pieces than the other.
+    # One rank has more pieces than the other.
     rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
     assert met(table(*rows, groups=(COMMUNICATOR,)), places([0, 5])) == [(0, 1, 2)]
-    # Those of a group are not taken for ones without.
+    # Collectives of a group do not match collectives without a group.
     rows, group = (
         [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)],
         Group("0xb2", size=8, has_unique_name=True),

@@ -1,4 +1,4 @@
-"""Several profiles and ranks: stages, pairing, headline, and what is missing."""
+"""Merging of several profiles and ranks: stages, pairing, headline and missing ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_of(
     iterations: int = 2,
     names: Sequence[str] = ("F0.0.0", "B0.0.0", "Optimizer"),
 ) -> Path:
-    """Write one rank: an iteration of these names every 100 ns, marked or not."""
+    """Write one rank with an iteration of these names every 100 ns, with or without a range."""
     rows = ExportRows(pid)
     for k in range(iterations):
         base = 100 * k + 10 * pid
@@ -45,7 +45,7 @@ def run_of(
 
 
 def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
-    """Two namings tell F and B of both; torch's leads where there are sends."""
+    """Two conventions match F and B of both; torch's is preferred if there are sends."""
     names = ["PP:0F0 F0.0.0", "PP:0B0 B0.0.0", "Optimizer"]
     sends = [f"PP:0SEND_F{n}" for n in range(5)]
     files = [run_of(tmp_path, 1, names=names), run_of(tmp_path, 2, names=[*names, *sends])]
@@ -63,7 +63,7 @@ def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
     files = [run_of(tmp_path, 1, marked=True), run_of(tmp_path, 2)]
     assert [len(i.ranks) for i in bubbleviz.analyze(files).iterations] == [2, 2]
-    # One that lacks a rank is incomplete.
+    # An iteration without a rank is incomplete.
     files = [run_of(tmp_path, pid, marked=True, iterations=4 - pid) for pid in (1, 2)]
     report = bubbleviz.analyze(files)
     assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]

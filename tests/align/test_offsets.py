@@ -1,4 +1,4 @@
-"""Offsets of clocks: bounds that close intervals, and bounds that contradict each other."""
+"""Clock offsets: bounds that give intervals, and bounds that contradict each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[int, int, int, int]
 
 
 def precedences(pairs: Sequence[Pair]) -> Precedences:
-    """Return the pairs as a table; their rows are named by their place."""
+    """Return the pairs as a table whose row numbers are their positions."""
     earlier, later, *times = np.array(pairs, np.int64).reshape(-1, 4).T
     position = np.arange(len(pairs), dtype=np.int64)
     rows = position, position.copy()
@@ -26,7 +26,7 @@ def precedences(pairs: Sequence[Pair]) -> Precedences:
 def solved(
     pairs: Sequence[Pair], clocks: int = 2, capture: int = 1_000
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
-    """Return the solution for clocks that all capture [0, capture]."""
+    """Return the solution for clocks that all record [0, capture]."""
     zero = np.zeros(clocks, np.int64)
     return solve_clocks(precedences(pairs), zero, zero + capture)
 
@@ -34,12 +34,12 @@ def solved(
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        # Clock 1 moves right by at least -50 (its start) and at most 40 (its end): 45 are open,
-        # and the capture's drift, rounded up.
+        # Clock 1 moves right by at least -50 (its start) and at most 40 (its end). The
+        # uncertainty is 45 plus the drift during the capture, rounded up.
         ([(0, 1, 100, 150), (1, 0, 360, 400)], [(0, 0), (-5, 46)]),
-        # Those out of reach agree with each other.
+        # Unreachable clocks agree with each other.
         ([(1, 2, 0, 110), (2, 1, 100, 10)], [(0, 0), (0, None), (-100, None)]),
-        # Bounds that miss each other a little are grain.
+        # Small contradictions are within the clock resolution.
         ([(0, 1, 100, 98), (1, 0, 402, 400)], [(0, 0), (0, 1)]),
     ],
 )
@@ -61,7 +61,7 @@ def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int
             60_000,
             [1, 2],
         ),
-        # The worst circle is named.
+        # The worst cycle is reported.
         (
             [
                 (0, 1, 0, 100),
@@ -92,6 +92,6 @@ def test_bounds_that_miss_each_other_contradict(
 
     assert contradiction is not None
     assert (contradiction.by_ns, sorted(contradiction.rows)) == (by_ns, rows)
-    if clocks == 2:  # least violation: both give by half
+    if clocks == 2:  # minimum violation: both bounds move by half
         assert offsets[1].offset_ns == 0
         assert (offsets[1].uncertainty_ns or 0) >= by_ns // 2

@@ -34,7 +34,7 @@ UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or 
 #: An operation of a rank: its name, first start and last end.
 Operation = tuple[str, int, int]
 
-#: A rank that waits longer between F and B than the other works, as the upstream one of two does.
+#: A rank that waits longer between F and B than the other works, like an upstream rank.
 SLOW_INPUT = (
     (("F0.0.0", 0, 100), ("B0.0.0", 1000, 1200)),
     (("F0.0.0", 500, 600), ("B0.0.0", 700, 900)),
@@ -44,14 +44,14 @@ GPIPE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 500, 600), ("B1.0.0", 600, 700)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 300), ("B0.0.0", 300, 400), ("B1.0.0", 400, 500)),
 )
-#: The same order; one microbatch is away from the first rank for too short to be on the second.
+#: The same order, but one microbatch leaves the first rank for too short to run on the second.
 UNLIKE_A_PIPELINE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
 )
 #: Two replicas, one of them late.
 LATE = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
-#: One forward before the first backward on one, two on the other.
+#: One rank runs one forward before the first backward, the other rank two.
 WARM_UP = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 300, 400), ("B1.0.0", 500, 600)),
     (("F0.0.0", 100, 200), ("B0.0.0", 200, 300), ("F1.0.0", 300, 400), ("B1.0.0", 400, 500)),
@@ -66,7 +66,7 @@ def _sending(transfer: str) -> Sequence[Sequence[Operation]]:
 def _ranks(
     folder: Path, ranks: Sequence[Sequence[Operation]], *, host: str | None = None
 ) -> list[Path]:
-    """Write one profile a rank, of three such iterations, each on a host of its own."""
+    """Write one profile per rank with three of these iterations, each on a separate host."""
     paths = []
     for pid, operations in enumerate(ranks, 1):
         rows = ExportRows(pid)
@@ -132,7 +132,7 @@ def test_what_no_pipeline_does_shows_none(
     ("ranks", "expected", "name"),
     [
         (GPIPE, {}, "gpipe"),  # both microbatches are away for as long as the other rank has them
-        (WARM_UP, {}, "1f1b"),  # the ranks run orders of their own
+        (WARM_UP, {}, "1f1b"),  # the ranks run different orders
         (_sending("SEND_FORWARD.0.0.0"), {}, "1f1b"),
         (_sending("RECV_BACKWARD.0.0.0"), {}, "1f1b"),
         (SLOW_INPUT, {"order": [0, 1]}, "1f1b"),

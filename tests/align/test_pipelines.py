@@ -1,4 +1,4 @@
-"""Which ranks form a pipeline, which are replicas of one stage, and which rows they share."""
+"""Assignment of ranks to pipelines, replicas of a stage, and the rows of drawings."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
     assert sizes.ranks == 8
     assert sizes.stage(number).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert sizes.pipeline(number).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    # Those of one stage and one tensor-parallel place reduce together.
+    # Ranks of one stage and one tensor-parallel index reduce together.
     assert sizes.reducing(number).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("number", "stage", "world", "pipeline"),
     [
-        # No copies: one pipeline, whoever takes part.
+        # Without replicas there is one pipeline, whichever ranks take part.
         (None, [0, 1, 2], 0, [0, 0, 0]),
         (None, [1, -1, 0], 0, [0, 0, 0]),
         (None, [-1, -1], 0, [0, 0]),
         (None, [], 0, []),
-        # Copies: names must number the ranks.
+        # With replicas, names must contain the rank numbers.
         (range(4), [0, 0, 1, 1], 0, [0, 1, 0, 1]),
         (None, [0, 0, 1, 1], 0, [-1] * 4),
-        # Not in Megatron's order, or not as many of each stage.
+        # Not in Megatron's order, or stages with different numbers of ranks.
         (range(4), [0, 1, 0, 1], 0, [-1] * 4),
         (range(3), [0, 0, 1], 0, [-1] * 3),
         # With replicas, ranks without a stage belong to no pipeline.
@@ -51,7 +51,7 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
         # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
         ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),
         ([1, 2, 3, 4], [0, 0, 1, 1], 6, [1, 2, 0, 1]),
-        # Their stages are in no such order, or the run is of another size.
+        # The stages are in another order, or the run has another size.
         ([0, 1, 3, 4, 5], [0, 1, 1, 1, 0], 6, [-1] * 5),
         *(([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], world, [-1] * 5) for world in (7, 0)),
     ],
@@ -71,7 +71,7 @@ def run_of(stages: Sequence[int | None]) -> Report:
 
 
 def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the rank that is drawn and what it stands for, by row."""
+    """Return the drawn rank and the ranks it represents, by row."""
     return [(row.rank.index, row.replicas) for row in make_rows(report, view)]
 
 

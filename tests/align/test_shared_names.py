@@ -1,4 +1,4 @@
-"""One hostname of several machines, as containers with a fixed name have it."""
+"""Several machines with one host name, like containers with a fixed name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTRADICTED = "ranks of one host contradict each other"
 
 
 def planted(planting: Planting, folder: Path) -> Truth:
-    """Plant a run whose hosts have one name, processes of their own, and no steady clock."""
+    """Plant a run whose hosts share a name, with distinct processes and no steady clock."""
     truth = plant(planting, folder)
     for number, path in enumerate(sorted(folder.glob("*.sqlite"))):
         statements = [
@@ -52,7 +52,7 @@ def mean_of(truth: Truth) -> float:
         (27_900_000, True),
         (-3_000_000, True),
         (300_000, True),
-        # Without receives, work may begin before its input is there, so only its end counts.
+        # Without receives, work may begin before its input exists, so only its end counts.
         (27_900_000, False),
         (-3_000_000, False),
     ],

@@ -1,4 +1,4 @@
-"""Kernels of unknown names that wait for each other on several ranks are pointed out."""
+"""Kernels with unknown names that wait for each other across ranks are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.nsys_exports import ExportRows
 
 WHAT = "kernels that look like waiting count as compute"
 NAME = "acme_xchg"
-#: Two files on one clock, several hosts, tensor parallel copies; transfers and collectives.
+#: Two files on one clock, several hosts, tensor-parallel replicas; transfers and collectives.
 RUNS: dict[str, dict[str, Any]] = {
     "transfers": {"transfer_ns": 300_000},
     "files": {"transfer_ns": 100_000, "jitter": 0.1, "files": "rank"},
@@ -76,7 +76,7 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
     assert WHAT in svg(report, View())
     document = json.loads(json_document.render(report, View()))
     assert WHAT in [entry["what"] for entry in document["limitations"]]
-    # The headline has a mark, and the advice is to name what communicates.
+    # The headline is marked, and the advice is to name the kernels that communicate.
     assert list_restriction_codes(report) == ["waiting-counted"]
     assert f"! uncertain: {WHAT}" in screen
     assert (describe_first_steps(report) or "").startswith("List kernels that communicate")
@@ -98,7 +98,7 @@ def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
 
 
 def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
-    """Analyse two ranks that run an unknown kernel five times, on the second begin to end us."""
+    """Analyse two ranks that run an unknown kernel five times; the times are for the second."""
     rows = ExportRows()
     for rows.pid, unknown in ((1, (100, 1000)), (2, (start_us, end))):
         for step in range(5):
@@ -116,8 +116,8 @@ def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
 @pytest.mark.parametrize(
     ("start_us", "end", "is_waiting"),
     [
-        (900, 1000, True),  # ends with the other, and began much later
-        (900, 1005, True),  # within the clocks' grain
+        (900, 1000, True),  # ends with the other, and begins much later
+        (900, 1005, True),  # within the clock resolution
         (900, 1080, False),  # ends later
         (100, 1000, False),  # begins at the same time as the other
         (400, 1000, False),  # takes two thirds of it
@@ -131,7 +131,7 @@ def test_kernels_wait_if_they_end_together_and_begin_apart(
 
 
 def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
-    """Return stage, name, start of the wait, start and end of each operation in us, by stage."""
+    """Return (stage, name, start of wait, start, end) of each operation in us, by stage."""
     orders = []
     for stage in range(stages):
         ahead = min(stages - stage - 1, microbatches)
@@ -191,7 +191,7 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
                 rows.launch(call_ns + 1000 * number, begin_ns, end_ns, kernel, took=500)
         rows.add_range(call_ns - 500, call_ns + 3000, name)
     for stage in range(3):
-        # All operations are of one named iteration.
+        # All operations belong to one named iteration.
         rows = exports[stage % hosts]
         rows.pid = stage + 1
         rows.add_range(0, 20_000_000, f"iter_{stage}_0")

@@ -130,7 +130,7 @@ def test_numbers_that_are_none_are_told_or_left_out(tmp_path: Path) -> None:
 
 
 def test_a_path_of_jax_may_hold_a_hash() -> None:
-    """Paths number what occurs twice (``dot#1``); the thunk ends at the last ``#`` alone."""
+    """Paths number repeated parts (``dot#1``); only the last ``#`` ends the thunk."""
     thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
     names = parse_range_names(
         [thunk.format("jvp(a)"), thunk.format("transpose(jvp(a))"), thunk.format("add")],

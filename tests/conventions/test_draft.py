@@ -1,4 +1,4 @@
-"""The draft of a naming convention."""
+"""Drafts of naming conventions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def suggest(counts: dict[str, int]) -> str | None:
-    """Return the likeliest draft for some names; None without any phase."""
+    """Return the likeliest draft for some names, or None if no name contains a phase."""
     return next(iter(generate_drafts(counts)), None)
 
 
@@ -100,12 +100,12 @@ def _loaded(counts: dict[str, int], folder: Path) -> Convention:
 
 
 def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLine) -> None:
-    """Though names, and so regular expressions, are wider than a terminal."""
+    """Names, and so regular expressions, are wider than the terminal."""
     name = "trainer/interleaved.schedule/model.part/stage0/{} microbatch=# (a part)"
     run = _renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
     mine = tmp_path / "mine.toml"
 
-    # Ranges inside others that say the same are no operations of their own.
+    # Ranges inside ranges with the same meaning are not separate operations.
     with closing(sqlite3.connect(run)) as database, database:
         columns = [row[1] for row in database.execute("PRAGMA table_info(NVTX_EVENTS)")]
         inner = {"text": "'forward_func'", "start": "start + 1", "end": '"end" - 1'}
@@ -213,7 +213,7 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
 
 
 def _inserted(run: Path, glob: str, **columns: str) -> None:
-    """Insert a copy of each range of those names, with some columns exchanged."""
+    """Insert a copy of each range that matches ``glob``, with some columns replaced."""
     copied = read_columns(run)["NVTX_EVENTS"]
     values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
     names = ", ".join(f'"{name}"' for name in copied)
@@ -222,7 +222,7 @@ def _inserted(run: Path, glob: str, **columns: str) -> None:
 
 
 def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
-    """Return a draft and the ratio of its trial, having compared the trial with an analysis."""
+    """Return a draft and the ratio of its trial, after comparing the trial with an analysis."""
     inspection = bubbleviz.inspect(run)
     assert not inspection.analysable
     assert inspection.suggestion is not None
@@ -280,7 +280,7 @@ def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_pat
 
 #: Shapes of names that a library writes inside others.
 INSIDE = [
-    # It names every other forward once more, and counts otherwise.
+    # The library names every second forward again, with other numbers.
     {"fwd *[02468]": "model forward 0"},
     {"fwd *": "layer_3_forward", "bwd *": "layer_3_backward"},
 ]
@@ -305,7 +305,7 @@ def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> N
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
-    # Without transfers in between nothing says where a microbatch ends.
+    # Without transfers in between, the end of a microbatch is unknown.
     edit_database(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
 
@@ -329,7 +329,7 @@ def test_a_refusal_shows_each_name_by_itself(
     for name in names:
         displayed_name = name if len(name) <= 40 else f"{name[:39].rstrip()}…"
         assert f"{displayed_name!r} (1)" in refusal
-    # No draft of these names forward and backward.
+    # No draft of these names contains both forward and backward.
     assert "mine.toml" not in refusal
 
 
@@ -400,7 +400,7 @@ LAYERS = [
 
 @pytest.mark.parametrize("form", LAYERS)
 def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
-    """Not in any of the drafts that are tried in turn; numbers of microbatches are."""
+    """No draft reads layer numbers as microbatches; microbatch numbers are read."""
     forward = [form.format(m=m, l=layer) for m in range(4) for layer in range(16, 24)]
     backward = [n.replace("forward", "backward").replace("fwd", "bwd") for n in forward]
     names = list(dict.fromkeys((*forward, *backward)))

@@ -222,7 +222,7 @@ def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> N
     assert [name for name, is_likely in zip(computing, candidates, strict=True) if is_likely] == []
 
 
-# Names of megabytes.
+# Names of several megabytes.
 
 
 @pytest.mark.parametrize("length", [1, MATCHED_CHARACTERS, 1 << 23])
@@ -417,7 +417,7 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     ]
 
 
-# Calls that launch work are told by their names, in the host's activities as everywhere.
+# Calls that launch work are recognized by name, also among host activities.
 
 
 def test_launches_and_copies_are_activities_of_their_own() -> None:

@@ -27,8 +27,8 @@ from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import CHECKOUT
 
-#: Characters of a long name; seconds of a processor that a regex may take for it. One that tries
-#: every pair of places takes ten times as long.
+#: Length of a long name, and the CPU seconds that a regex may take for it. A regex with quadratic
+#: run time takes ten times as long.
 LONG, SOON_S = 30_000, 0.15
 
 
@@ -55,7 +55,7 @@ def words_of(regex: str) -> list[str]:
 
 
 def long_names(regex: str) -> Iterator[str]:
-    """Yield names that begin as the regex wants it, and repeat one or two of its words."""
+    """Yield long names that start like a match and repeat one or two words of the regex."""
     words = words_of(regex)[:12]
     repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
     for prefix in {"", *words[:2], "".join(words[:2])}:
@@ -146,7 +146,7 @@ MANY = [f"name {i}" for i in range(100)]
 WRITTEN = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
 ANYTHING = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
 ANYTHING += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
-#: Names, patterns, and the names that they let through.
+#: Names, patterns, and the names that match.
 PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
     ([*LIBRARY, *KNOWN], [*collect_globs(tuple(built_in().values()))], KNOWN),
     # The number of patterns is not limited.
@@ -220,7 +220,7 @@ def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: l
     assert not np.any(np.array(expected, bool) & ~likely)
     assert NameShapes(names).match_globs(globs).tolist() == expected
     packed = PackedNames()
-    # Twice, as names of two parts of a file; in the second no name is packed.
+    # Add the names twice, like two parts of a file. In the second part no name is packed.
     for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]

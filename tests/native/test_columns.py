@@ -35,12 +35,12 @@ TIMES = st.integers(0, 20)
 SPANS = st.lists(st.tuples(TIMES, TIMES), max_size=12)
 IDS = st.sampled_from((0, 1, 2, 3, 70, UNCORRELATED - 1, UNCORRELATED))
 PROCESSES = st.integers(1, 3)
-#: (process, correlation id) of what was launched.
+#: (process, correlation id) of launched work.
 WORK = st.lists(st.tuples(PROCESSES, IDS), max_size=12)
 THREADS = st.integers(0, 2)
-#: (process, thread of it, start, end) of ranges.
+#: (process, its thread, start, end) of ranges.
 OPENED = st.lists(st.tuples(PROCESSES, THREADS, TIMES, TIMES), max_size=9)
-#: (process, thread of it, correlation id, start) of calls, in blocks.
+#: (process, its thread, correlation id, start) of calls, in blocks.
 CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8), max_size=4)
 
 
@@ -95,7 +95,7 @@ def around(spans: list[tuple[int, int]], inner_spans: list[tuple[int, int]]) -> 
 
 
 def activities(work: list[tuple[int, int]]) -> Activities:
-    """Return work of processes, on a device each."""
+    """Return activities of processes, each on a separate device."""
     process, ids = columns(work)
     ranks, rank = np.unique(process, return_inverse=True)
     none = np.zeros(len(work), np.int64)
@@ -106,7 +106,7 @@ def activities(work: list[tuple[int, int]]) -> Activities:
 
 
 def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
-    """Return a block of calls, numbered from one on with gaps."""
+    """Return a block of calls whose row numbers start at ``first`` and have gaps."""
     table = np.array(block, np.int64).reshape(-1, 4)
     return Calls(
         first + 2 * np.arange(len(table)),
@@ -118,7 +118,7 @@ def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
 
 
 def opened(spans: list[tuple[int, int, int, int]]) -> Ranges:
-    """Return ranges of threads: (process, thread, start, end), every third a start/end range."""
+    """Return (process, thread, start, end) ranges; every third one is a start/end range."""
     process, thread, start, end = np.array(spans, np.int64).reshape(-1, 4).T
     owner, row = process << 24 | thread, np.arange(len(spans))
     return Ranges(
@@ -168,7 +168,7 @@ def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
 
 
 def divided(group: list[int]) -> Any:
-    """Return columns of rows in the order of groups, as narrow codes and as wide ones."""
+    """Return columns sorted by group, with equal results for narrow and wide group codes."""
     rows = np.arange(len(group))
     parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16), rows.astype(np.int8)]
     narrow, wide = (
@@ -215,7 +215,7 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
 
 
 def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
-    """Return the order of many rows of two columns, their groups and the distinct ones."""
+    """Return the sort orders, groups and distinct rows of two columns with many rows."""
     first, second = np.tile(np.array(rows, np.int64).reshape(-1, 2), (60, 1)).T
     groups, groups_of_first = group_rows(first, second), group_rows(first, np.zeros_like(second))
     return [
@@ -230,7 +230,7 @@ VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min
 
 
 def last(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[list[int]]:
-    """Return the last rows of groups before times and at them, in any order and sorted."""
+    """Return the last row of each group before or at given times, unsorted and sorted."""
     return [
         intervals.find_last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
         for some, asked in ((rows, queries), (sorted(rows), sorted(queries)))
@@ -239,7 +239,7 @@ def last(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[li
 
 
 def windows(spans: list[tuple[int, int, int]], limits: list[tuple[int, int, int]]) -> list[Any]:
-    """Return how much groups' sets cover of windows, and the extents of groups."""
+    """Return the time that the sets of groups cover in windows, and the extents of groups."""
     group, start, end = np.array(spans, np.int64).reshape(-1, 3).T
     sets = intervals.group_union(group, 4, start, end)
     owner, low, length = np.array(limits, np.int64).reshape(-1, 3).T
@@ -248,7 +248,7 @@ def windows(spans: list[tuple[int, int, int]], limits: list[tuple[int, int, int]
 
 
 GROUPS = st.integers(0, 3)
-#: What is drawn, what must be among it, and what is made of it.
+#: Strategies of the arguments, required examples, and the function to compare.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
     "differences": (

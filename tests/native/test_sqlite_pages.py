@@ -1,4 +1,4 @@
-"""Pages that SQLite refuses are not decoded, and numbers in a file reach no further than it."""
+"""Pages that SQLite refuses are not decoded, and no offset points outside the file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NUMBER = np.array([(0, UNUSUAL, -1, 0)], np.int64)
 
 
 def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:
-    """Write a table of a number and a text on page 2, then change its bytes."""
+    """Write a table with a number and a text column on page 2, then change its bytes."""
     path = folder / "table.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(f"PRAGMA page_size = {PAGE}")
@@ -50,7 +50,7 @@ def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | No
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> Iterator[None]:
-    """Decode with the C part as its source is now."""
+    """Decode with a library compiled from the current C source."""
     functions = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(native.SWITCH, raising=False)
@@ -96,9 +96,9 @@ def _put(page: int, byte: int, value: bytes) -> Callable[[bytearray], None]:
 
 
 def _shorter_text(raw: bytearray) -> None:
-    """Have the last record of the root say that its text is a byte shorter than it is."""
+    """Make the last record of the root declare its text one byte too short."""
     cell = _at(ROOT, int.from_bytes(raw[_at(ROOT, 5) : _at(ROOT, 7)], "big"))
-    # Bytes of payload, row, bytes of header, types of number and text.
+    # Payload size, row, header size, types of number and text.
     assert raw[cell + 4] == 13 + 2 * len("forward")
     raw[cell + 4] -= 2
 
@@ -131,7 +131,7 @@ def _repeat_child(raw: bytearray) -> None:
 
 
 MANY = ["forward " * 9] * 30
-#: Texts of a table, and what is done to its pages: SQLite refuses each.
+#: Texts of a table, and changes of its pages that SQLite refuses.
 REFUSED: dict[str, tuple[list[str], Callable[[bytearray], None]]] = {
     "a record longer than its columns": (["forward"], _shorter_text),
     "an empty leaf": (MANY, _empty_leaf),
@@ -152,7 +152,7 @@ def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
     path = _file(tmp_path, texts, edit)
 
     assert _decoded(path) is None
-    # Rows of a leaf twice are rows to SQLite; their numbers do not ascend.
+    # SQLite accepts the rows of a repeated leaf, but their numbers do not ascend.
     if name != "a leaf twice":
         with pytest.raises(sqlite3.DatabaseError):
             _by_sqlite(path)
@@ -296,7 +296,7 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_damaged_pages_are_safe_under_sanitizers() -> None:
-    """As ``python scripts/fuzz_pages.py`` does for longer."""
+    """``python scripts/fuzz_pages.py`` runs the same test for longer."""
     build_library()
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "scripts/fuzz_pages.py"), "1"],

@@ -71,12 +71,12 @@ class Bench:
         return Outcome(code, printed.out, printed.err)
 
     def analyze(self, *arguments: str | Path) -> Outcome:
-        """Run ``analyze`` with every output asked for."""
+        """Run ``analyze`` with all outputs."""
         options = [part for name in OUTPUTS for part in (f"--{name}", self.outputs / f"x.{name}")]
         return self.run("analyze", *arguments, *options)
 
     def refused(self, *arguments: str | Path, code: int = 1) -> str:
-        """Return the one sentence in which ``analyze`` refuses, having written nothing."""
+        """Return the message with which ``analyze`` refuses, and check that it writes nothing."""
         output_content = content(self.outputs)
         outcome = self.analyze(*arguments)
 
@@ -180,7 +180,7 @@ def link_to_itself(path: Path) -> Path:
 
 NO_PROFILE = b"neither a profile nor a database"
 WRITING = ("still being written", "nsys export --type sqlite")
-#: What is given, and words of the sentence in which it is refused.
+#: Function that writes the inputs, and words of the message that refuses them.
 REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a missing file": (lambda b: [b.inputs / "nowhere.sqlite"], ("nowhere.sqlite", "no such file")),
     "a link to itself": (
@@ -560,7 +560,7 @@ SECRET = "hunter2-0123456789abcdef"
 
 
 def with_secrets(path: Path) -> Path:
-    """Put a token wherever an export keeps the recorded host's environment and output."""
+    """Put a token wherever an export stores the environment and output of the host."""
     thread = pack_global_id(1, 1)
     return edit_database(
         path,
@@ -585,7 +585,7 @@ def with_secrets(path: Path) -> Path:
         "INSERT INTO PROCESS_STREAMS VALUES (1, 100000)",
         f"INSERT INTO PROCESSES VALUES (1, 1, '{SECRET}')",
         f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, '{SECRET}')",
-        # A mark is no range: scripts put their arguments there.
+        # A mark is not a range; scripts put their arguments there.
         "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid) "
         f"VALUES (1, 34, '{SECRET}', {thread})",
         "INSERT INTO NVTX_EVENTS (start, eventType, textId, globalTid) "

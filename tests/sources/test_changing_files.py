@@ -1,4 +1,4 @@
-"""Arrow files that another program cuts or overwrites while they are read end in one sentence."""
+"""Arrow files that change while they are read end in one error message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.columnar_exports import ARROW, write_columnar
 from tests.support.operation_tables import write_columns
 from tests.support.places import CHECKOUT
 
-#: Runs a command in which every Arrow file is damaged at some moment of its reading.
+#: Runs a command in which every Arrow file is damaged while it is read.
 _PROGRAM = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Directories of Parquet and Arrow tables give the reports of the SQLite export that they are."""
+"""Directories of Parquet and Arrow tables give the same reports as the SQLite export."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ MAIN = (COMMANDS[0], COMMANDS[-1])
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every sentence printed on one line."""
+    """Print every sentence on one line."""
     monkeypatch.setenv("COLUMNS", "2000")
 
 
 def outcome(
     path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
-    """Return the exit code and what a command prints of a profile, whatever that is called."""
+    """Return the exit code and output of a command, independent of the name of the profile."""
     code = main([command[0], str(path), *command[1:]])
     printed = capsys.readouterr()
     texts = (
@@ -81,9 +81,9 @@ def test_reports_of_a_planted_run_are_equal(
 def test_reports_of_real_exports_are_equal(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half of them in each form."""
+    """Half of the exports are tested in each format."""
     for original in sorted(get_real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
-        # Sentences are cut at a length, so that paths must be equally long.
+        # Sentences are truncated, so the paths must have the same length.
         compared(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
 
 
@@ -94,7 +94,7 @@ def compared(
     capsys: pytest.CaptureFixture[str],
     commands: Sequence[tuple[str, ...]] = COMMANDS,
 ) -> None:
-    """Hold what commands print of a directory against what they print of the export it is."""
+    """Compare the output of commands for a directory with the output for its export."""
     directory = write_columnar(path, folder, form)
     for command in commands:
         expected = outcome(path, command, capsys)
@@ -219,7 +219,7 @@ def test_parquet_tables_are_read_without_pyarrow(
 
 @pytest.mark.parametrize("name", ["a*b", "a[1]", "a?", "it's", "k=v", "a{x,y}", "a\\b"])
 def test_folders_of_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
-    """A pattern of DuckDB would match other folders, or none."""
+    """As a DuckDB pattern, the name would match other folders or none."""
     write_columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
         tmp_path / "a1" / "node0_pqtdir"
     )
@@ -230,7 +230,7 @@ def test_folders_of_any_name(name: str, tmp_path: Path, cli: CommandLine) -> Non
 
 
 def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """Return a report, for which a program called nsys runs a script."""
+    """Return a report, and install a script as nsys to export it."""
     report = folder / "run" / "node0.nsys-rep"
     report.parent.mkdir()
     report.write_bytes(b"what nsys alone can read")

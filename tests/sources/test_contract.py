@@ -32,21 +32,21 @@ NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 
 FULL = replace(planted_runs.FULL, library_depth=3, first_iteration=5, files="rank")
-#: Tables whose absence means that the recording lacks them: the remedy is to record again.
+#: Tables whose absence means that they were not recorded: the remedy is to record again.
 RECORDED = (KERNEL, RUNTIME, NVTX)
 
 
-#: How else the emptiness of a table can be told.
+#: Other words that report an empty table.
 EMPTY = {
     "TARGET_INFO_SESSION_START_TIME": ("does not record when its session started",),
     "TARGET_INFO_SYSTEM_ENV": ("hostname",),
     "StringIds": ("string",),
 }
-#: Columns whose NULL is a value like another.
+#: Columns in which NULL is a regular value.
 SHOWN_AS_NONE: dict[tuple[str, str], tuple[str, ...]] = {
     **{("TARGET_INFO_GPU", column): ("gpus",) for column in ("name", "uuid", "busLocation")},
     (NVTX, "endGlobalTid"): ("coverage",),
-    # Without threads no kernel is known to be of another thread.
+    # Without threads, no kernel is known to belong to another thread.
     **dict.fromkeys(
         [(f"rocpd_{table}", "tid") for table in ("info_thread", "region", "api")], ("coverage",)
     ),
@@ -78,7 +78,7 @@ def planted(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, 
 
 
 def unpacked(folder: Path, form: str = "nsys") -> list[Path]:
-    """Write the full profile, and return its files; the first one is what tests change."""
+    """Write the full profile and return its files. Tests change the first one."""
     paths = []
     for name, content in planted(form)[0].items():
         paths.append(folder / name)
@@ -260,7 +260,7 @@ def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
 def test_a_lost_column_is_told_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
 ) -> None:
-    """A dropped column is named; one that the profiler left empty is told in whatever words."""
+    """A dropped column is named; an empty column is reported in any words."""
     paths = unpacked(tmp_path, form)
     names = [f'"{name}"' for name in planted(form)[1][table] if name != column]
     names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS one"]
@@ -406,7 +406,7 @@ def test_metadata_are_read_under_either_name(name: str | None, tmp_path: Path) -
 
 
 def old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield how exports of other years look, as far as analysis concerns them."""
+    """Yield the year of older exports and the statements that give the example their schema."""
     metadata = ("DROP TABLE META_DATA_EXPORT", "DROP TABLE META_DATA_CAPTURE")
     enums = tuple(f"DROP TABLE {t}" for t in planted()[1] if t.startswith("ENUM_"))
     kernel = tuple(

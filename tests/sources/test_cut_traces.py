@@ -1,4 +1,4 @@
-"""Traces that were cut short or damaged are marked; those that were joined are refused."""
+"""Truncated and damaged traces are marked, and concatenated traces are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def whole_trace(folder: Path) -> Path:
 
 
 def cut(path: Path, fraction: float, name: str) -> Path:
-    """Return a copy of the first share of a file."""
+    """Return the path of a copy of the first ``fraction`` of a file."""
     content = path.read_bytes()
     cut_path = path.with_name(name)
     cut_path.write_bytes(content[: int(fraction * len(content))])

@@ -1,4 +1,4 @@
-"""Damaged, edited and sparse exports of nsys: refused, counted or whole, never silently wrong."""
+"""Damaged, edited and sparse exports of nsys are never silently wrong."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_call_that_is_missing_among_its_rows_is_damage(
 
 
 def renumber_first_row(path: Path, table: str, number: int) -> None:
-    """Change the row number of the first row of a table of one page; the number is below 128."""
+    """Change the number (below 128) of the first row of a table that has one page."""
     with closing(sqlite3.connect(path)) as database:
         (page_bytes,) = database.execute("PRAGMA page_size").fetchone()
         query = "SELECT rootpage FROM sqlite_master WHERE name = ?"

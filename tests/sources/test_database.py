@@ -107,7 +107,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
 
 
 def plan(name: str, variants: tuple[Query, ...]) -> list[str]:
-    """Return the steps of SQLite for a query on empty tables."""
+    """Return the steps of SQLite's query plan on empty tables."""
     with closing(sqlite3.connect(":memory:")) as database:
         for variant in variants:
             for table, columns in variant.requires.items():

@@ -1,4 +1,4 @@
-"""What is decoded from the pages of a file is what SQLite reads, or nothing at all."""
+"""The direct reader decodes the same rows that SQLite reads, or none at all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the C part of this source loaded, even where another is installed."""
+    """Load the library compiled from this source, even if another is installed."""
     functions = build_library()
     monkeypatch.setattr(native, "_load_once", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
@@ -99,7 +99,7 @@ def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
 
 
 def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
-    """Return a selection with some registered strings, as if their texts fitted."""
+    """Return a selection with some registered strings, as if their texts matched."""
     rows = export.query_rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
     ids = sorted(export.to_integer(row[0]) for row in rows)
     return Selection(read_event_types(export), globs, tuple(ids))
@@ -213,7 +213,7 @@ def test_rows_that_touch_one_of_several_times() -> None:
     with open_export(str(EXAMPLE)) as export:
         (all_rows, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
         start_ns, end_ns = np.array(all_rows[0]), np.array(all_rows[1])
-        # Some begin where a row ends, and end where one starts: neither touches it.
+        # Some times begin at the end of a row and end at the start of another, so touch neither.
         since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
         until_ns[1::2] = [start_ns[start_ns > at].min(initial=at + 1) for at in since_ns[1::2]]
         times = since_ns.tolist(), until_ns.tolist()
@@ -327,7 +327,7 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
 @settings(max_examples=50)
 @given(st.data(), st.booleans())
 def test_drawn_files(data: st.DataObject, odd: bool) -> None:
-    """Odd ones have values of any type, which are left to SQLite."""
+    """Odd files have values of any type, which are left to SQLite."""
     with TemporaryDirectory() as folder:
         decoded = _compare(data.draw(files(Path(folder), odd=odd)))
         assert odd or decoded == ALL - 1
@@ -347,7 +347,7 @@ def _reserve_most(path: Path) -> None:
     _byte(20, 33)(path)
 
 
-#: What is done to a file that is then left to SQLite.
+#: Changes of a file after which it is left to SQLite.
 UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
     "a log": ("PRAGMA journal_mode = WAL",),
     "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
@@ -372,7 +372,7 @@ def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) 
         with open_export(str(path)) as export:
             assert export.describe_readers().startswith("SQLite (")
     except ProfileError:
-        pass  # a file that SQLite does not read either
+        pass  # SQLite does not read this file either
 
 
 _RANGES = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
@@ -441,7 +441,7 @@ _KEYED = {
     )
     for key in NVTX_COLUMNS
 }
-#: What is done to the tables of a file, and how many of all queries are decoded then.
+#: Changes of the tables of a file, and the number of queries that are still decoded.
 ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     "empty tables": ((f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS"), ALL),
     "a key that is the row number": (
@@ -460,7 +460,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
         ("UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3",),
         3,
     ),
-    # A key is stored as NULL, which is no kind, no registered text, no time and no thread.
+    # A key is stored as NULL, which is not a valid kind, text, time or thread.
     **{f"a key, {key}": (statements, len(GLOBS) + 3) for key, statements in _KEYED.items()},
     "a registered name of number -1": (
         (
@@ -582,7 +582,7 @@ def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path) -> None:
             if not isinstance(reference, ProfileError):
                 compared += 1
                 assert decoded == reference, seed
-    # Most damage hits one table, or nothing that is read.
+    # Most damage affects one table, or bytes that are not read.
     assert compared > 100
 
 

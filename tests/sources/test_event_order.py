@@ -1,4 +1,4 @@
-"""The order of rows and events in a file says nothing: every reader gives the same report."""
+"""Reports do not depend on the order of rows and events in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage: files that no profiler wrote end in a report or a sentence, and soon."""
+"""Garbage: files that no profiler wrote quickly give a report or an error message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOON_S = 10
 
 
 def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """Run a command; return its sentences, which are no traceback and come soon."""
+    """Run a command, check that it ends soon and without a traceback, and return its messages."""
     begin_s = time.process_time()
     code = main([str(argument) for argument in arguments])
 
@@ -101,7 +101,7 @@ def test_nested_traces(
     elif position == "tail":
         text = f'{text.rstrip()[:-1]}, "x": {deep}}}'
     else:
-        # A list of more than a block is decoded by another decoder.
+        # A list larger than a block uses another decoder.
         filler = '{"ph": "i"}, ' * (200_000 if position == "many events" else 1)
         event = f'{{"ph": "X", "cat": "kernel", "args": {{"x": {deep}}}}}, '
         text = text.replace('"traceEvents": [', f'"traceEvents": [{filler}{event}')

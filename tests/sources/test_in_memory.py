@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bubbleviz.model.profile import IMPOSSIBLE_NS, UNCORRELATED
 from bubbleviz.sources.activities import ActivitiesBuilder
 
-#: Start, end, device, thread, correlation id and name of kernels; many times and ids are odd.
+#: Kernels as (start, end, device, thread, correlation id, name). Many times and ids are odd.
 _KERNELS = st.tuples(
     st.sampled_from((1, 2, 5, 0, -3, 1 << 60)),
     st.sampled_from((5, 9, 0, 1 << 60)),
@@ -50,7 +50,7 @@ def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, 
         )
         for start, end, device, thread, id_, name in possible
     ]
-    # Rank by rank; kernels of a rank keep their order.
+    # Rows are sorted by rank; kernels of a rank keep their order.
     assert rows == sorted(expected_rows, key=lambda row: row[2:4])
     assert builder.untimed["kernels"] == len(kernels) - len(timed)
     assert builder.impossible["kernels"] == len(timed) - len(possible)

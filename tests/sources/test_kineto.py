@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler: the same run gives the same report through either door."""
+"""Traces of PyTorch's profiler: a run gives the same report in every input format."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) 
 
 
 def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
-    """As SGLang names them; a name that every file has is of the run, and so is a lone stage."""
+    """SGLang names files like this. Parts shared by all files, or a lone stage, label the run."""
     plant(Planting(stages=2, replicas=2, microbatches=4), tmp_path)
     (export,) = tmp_path.glob("*.sqlite")
     traces = write_traces(export, tmp_path)
@@ -435,7 +435,7 @@ def _operators(*names: str) -> list[dict[str, Any]]:
     return [_range(10.0 * at, 6.0, name, cat="cpu_op") for at, name in enumerate(names)]
 
 
-#: Category of work, of calls, and what the device is called.
+#: Category of work, category of calls, and name of the device.
 ACCELERATORS = [
     ("kernel", "cuda_runtime", "GPU"),
     ("kernel", "hip_runtime", "GPU"),
@@ -451,7 +451,7 @@ ACCELERATORS = [
 def test_devices_of_any_accelerator_are_devices(
     tmp_path: Path, work: str, call: str, noun: str
 ) -> None:
-    # Busy for 30 of 100 us; the operators, which cover all of it, are no work of a device.
+    # Busy for 30 of 100 us; operators cover all of it, but are not device activities.
     events = [
         _range(0, 120, "aten::linear", cat="cpu_op"),
         *(_call(start - 2, 1, number, cat=call) for number, start in enumerate((10, 60, 100))),

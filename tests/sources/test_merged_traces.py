@@ -41,7 +41,7 @@ def _kernel(pid: int | str, correlation: int, start_us: float, device: int = 0) 
 
 
 def _rank(host: int, device: int, starts_us: list[float], launch_us: float = 2) -> list[Event]:
-    """Return launches and kernels of one rank; its correlation ids count from 1."""
+    """Return the launches and kernels of one rank, with correlation ids from 1."""
     return [
         event
         for correlation, start_us in enumerate(starts_us, 1)
@@ -270,7 +270,7 @@ def test_calls_recorded_as_runtime_and_driver_are_one_recording(tmp_path: Path) 
 
 
 def test_devices_numbered_otherwise_than_their_processes_are_one_recording(tmp_path: Path) -> None:
-    """Visible devices may be numbered from 0, and processes by the machine's numbers."""
+    """Visible devices may be numbered from 0, and processes by the machine's device ids."""
     events = [_launch(5083, 1, 5), _kernel(4, 1, 10, 0), _launch(5083, 2, 6), _kernel(2, 2, 10, 1)]
 
     path = _write(tmp_path / "a.json", events)

@@ -1,4 +1,4 @@
-"""XLA's profiles of several processes in one file: two planes of one name are two devices."""
+"""XLA profiles of several processes in one file: planes of one name are separate devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.needs import get_real_file
 from tests.support.xla_files import E, L, P, make_space, make_trace_json
 from tests.support.xla_profiles import list_ratios, make_gpu, make_tpu, read_profile_of
 
-#: Number, compute time and span of a device.
+#: Index, compute time and span of a device.
 _Device = tuple[int, int, int]
 
 
@@ -162,7 +162,7 @@ def test_the_order_of_events_of_an_xplane_does_not_matter(seed: int, tmp_path: P
 
 
 def test_an_instruction_and_its_loop_may_start_and_end_together(tmp_path: Path) -> None:
-    """Which of them is inside the other does not depend on the order of the file."""
+    """Their nesting does not depend on the order of events in the file."""
     loop, inner = E("while.1", 0, 100), E("dot.2", 0, 100)
     names = []
     for number, ops in enumerate(([loop, inner], [inner, loop])):

@@ -33,10 +33,10 @@ def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> 
         (numbered(25, form="rank{}_trace2.json.gz"), 1),
         ([], 0),
         (numbered(), 0),
-        (numbered(0, 63), 0),  # nothing says where numbers begin and end
+        (numbered(0, 63), 0),  # the first and last numbers are unknown
         (numbered(3, count=8), 0),  # too few
         (numbered(*range(1, 64, 8)), 0),  # too many are missing
-        ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # as times are
+        ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # like time stamps
         ([*numbered(3), "other.sqlite"], 0),
         ([f"a{n}-{n}.sqlite" for n in range(64) if n != 3], 0),  # several numbers vary
     ],

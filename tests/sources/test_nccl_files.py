@@ -54,7 +54,7 @@ TWO = (
 )
 
 
-# Nothing
+# Empty files
 
 
 @pytest.mark.parametrize("text", ["", "[\n{}]\n", "[", "{}", "[]", "\0" * 100, "{" * 100])
@@ -82,20 +82,20 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
     assert [events.names[n] for n in events.name.tolist()] == ["AllReduce", "Send"]
     assert events.kind.tolist() == [OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT]
     assert events.peer.tolist() == [-1, 3]
-    # A root of an all-reduce says nothing.
+    # The root of an all-reduce is meaningless.
     assert events.root.tolist() == [-1, -1]
     assert events.sequence.tolist() == [0, -1]
     assert events.count.tolist() == [1 << 20, 10]
     assert events.names[events.algorithm[0]] == "RING"
     assert events.names[events.protocol[0]] == "SIMPLE"
     assert (events.host_start_ns - 10_000 + 20_000).tolist() == [56_000, 96_000]
-    # Times of the GPU are the first and the last of its channels.
+    # GPU times are the first start and last end of the channels.
     ahead = Plugin().gpu
     assert (events.gpu_start_ns - ahead).tolist() == [60_000, 100_000]
     assert (events.gpu_end_ns - ahead).tolist() == [90_000, 130_000]
     # The second channel is seen first.
     assert (events.kernel_start_ns + 10_000).tolist() == [60_300, 100_300]
-    # States of steps are summed and united.
+    # States of steps are summed and merged.
     times = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
     assert times == {
         "SendBufferWait": 0,
@@ -365,7 +365,7 @@ def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None
     assert events.host_end_ns.tolist() == [UNKNOWN]
 
 
-# What is what
+# Detection of formats
 
 _PROXY = [("Send", 1, 4, (1, 2, 3, 4)), ("Recv", 2, 4, (1, 2, 3, 4, 5))]
 _IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(

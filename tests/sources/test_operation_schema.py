@@ -1,4 +1,4 @@
-"""The schema of operations covers the columns that users are told about and that reports write."""
+"""The schema of operations covers the documented columns and the columns of reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
 from tests.support.places import CHECKOUT, FIXTURES
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
-#: A column that follows from others: it is written for people, and not read.
+#: A derived column, which is written for people and not read.
 DERIVED = {"busy_ns"}
 
 

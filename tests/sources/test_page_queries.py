@@ -124,7 +124,7 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
 
 @pytest.mark.parametrize(("maker", "name", "null"), [*cases()])
 def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> None:
-    """Every value differs, so that a column in the place of another would be seen."""
+    """Every value differs, so exchanged columns would be noticed."""
     queries, declared = MAKERS[maker]
     table, columns = table_read(queries, name, declared[name])
     for order in (1, -1):

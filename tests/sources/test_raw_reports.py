@@ -1,4 +1,4 @@
-"""Reports that were not exported: through the user's nsys, or one sentence."""
+"""Reports that were not exported are exported with the user's nsys or refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program called nsys on the PATH, alone."""
+    """Make a program named nsys the only one on the PATH."""
     folder.mkdir()
     nsys = folder / "nsys"
     nsys.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")

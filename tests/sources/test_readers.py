@@ -35,7 +35,7 @@ PLANES = [
 
 
 def planted(folder: Path) -> dict[str, Path]:
-    """Write a file of each kind; return them by their reader."""
+    """Write a file of each format and return the files by reader."""
     export = write_profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
     (trace,) = write_traces(export, folder)
     planes, trace_json = folder / "host.xplane.pb", folder / "host.trace.json.gz"
@@ -89,7 +89,7 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
 def test_damaged_bytes_end_in_a_report_or_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bytes of any place are others, and the end may be missing."""
+    """Random bytes are changed, and the end may be missing."""
     path = planted(tmp_path)[name]
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for seed in range(40):
@@ -115,7 +115,7 @@ TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 
 
 def without_calls(folder: Path) -> dict[str, Path]:
-    """Write a file of each kind that tells work, and neither launches nor ranges."""
+    """Write a file of each format that contains GPU work but neither launches nor ranges."""
     export = write_profile(
         folder, [K(10, 20, 1), K(30, 45, 2)], without=("CUPTI_ACTIVITY_KIND_RUNTIME",)
     )

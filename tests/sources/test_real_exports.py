@@ -1,4 +1,4 @@
-"""Real exports of many versions: each is analysed, or refused in the sentence that fits it.
+"""Real exports of many versions: each is analysed, or refused with the right message.
 
 They are not part of the project; ``BUBBLEVIZ_DATA`` names the folder that contains them.
 """
@@ -17,7 +17,7 @@ from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
 from tests.support.needs import get_real_file
 
-#: Beginnings of the sentences in which ``analyze`` refuses.
+#: Beginnings of the messages with which ``analyze`` refuses.
 NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
 NO_KERNELS_REASON = (
     "no CUDA kernels were recorded (nsys reported: CUDA profiling might have not been started "

@@ -74,7 +74,7 @@ def rows_of(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]
 
 
 def expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
-    """Return the same of the iterations that were written."""
+    """Return the fields of the written iterations in the format of :func:`rows_of`."""
     threads: dict[int, int] = {}
     rows: list[tuple[object, ...]] = []
     for iteration, block in enumerate(blocks):
@@ -103,7 +103,7 @@ def test_every_field_comes_back(
     texts: tuple[str, str | None, str],
     chunk_bytes: int,
 ) -> None:
-    # Iterations are read in the order of their clock.
+    # Iterations are read in the order of their clock times.
     blocks_and_clocks.sort(key=lambda each: each[0].start_ns)
     host, device, run = texts
     environment = {"SLURM_JOB_ID": run.replace("\0", "")}
@@ -189,7 +189,7 @@ NAMES = {"0": "bubbleviz:F mb=0 stage=0", "1": "bubbleviz:BW mb=0 stage=0"}
 
 
 def iteration(number: int, **extra_fields: Any) -> dict[str, Any]:
-    """Return the line of an iteration as others may write it."""
+    """Return the line of an iteration as another program may write it."""
     start_ns = 10_000 * (number + 1)
     return {
         "iteration": number,
@@ -289,7 +289,7 @@ def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_lines_that_another_machine_sees_late_are_no_damage(tmp_path: Path) -> None:
-    """A network file system may show zeros where data is still on its way."""
+    """A network file system may show zeros until the data arrives."""
     path = write(tmp_path, [HEADER, iteration(0), iteration(1), iteration(2)])
     content = path.read_bytes()
     lines = content.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Recordings read: planted ones give the planted numbers, damaged ones what is whole."""
+"""Reading of recordings: planted numbers, and intact iterations of damaged files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
 
     first, second = describe_first_steps(profile), describe_first_steps(recording)
     assert first is not None
-    # A recording knows the job's ranks, and no GPU.
+    # A recording contains the ranks of the job but no GPU.
     assert second == first.replace("node0 GPU 1 (pipeline order 1)", "Rank 1 (node0)")
     assert second != first
     assert recording.headline == profile.headline
@@ -243,12 +243,12 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
         iteration_numbers = numbers(path)
         assert set(iteration_numbers) <= set(range(8))
         assert iteration_numbers == sorted(iteration_numbers)
-        # Refused in a sentence, or not at all.
+        # Damaged files are refused with a message or accepted.
         assert main(["analyze", str(path)]) in (0, 1)
 
 
 def damage(path: Path, line: int, position: int = -20) -> None:
-    """Change a bit of a line, which counts from 0."""
+    """Change a bit of a line, numbered from 0."""
     lines = path.read_bytes().splitlines(keepends=True)
     content = bytearray(lines[line])
     content[position] ^= 1
@@ -269,7 +269,7 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
     assert "damaged      1 line (line 3: the checksum does not match)" in cli.printed(
         "inspect", path
     )
-    # The iteration in front of the damage has no next one.
+    # The iteration before the damage has no next one.
     assert ratios(report)["0"]["period"] is None
     assert ratios(report)["2"]["period"] is not None
 
@@ -486,7 +486,7 @@ def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
     parts = rotated(tmp_path)
     parts[1].unlink()
 
-    # Without it nothing leads from the last parts to the first.
+    # Without it, the last parts are not connected to the first.
     report = bubbleviz.analyze([parts[3]])
 
     names = [int(iteration.name) for iteration in report.iterations]

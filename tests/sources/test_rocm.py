@@ -1,4 +1,4 @@
-"""Profiles of ROCm's tools: one run through every door gives one report, and damage is told."""
+"""Profiles of ROCm's tools: a run gives the same report in every format; damage is reported."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ DAY_NS = 24 * 3600 * 10**9
 
 
 def table(path: Path, base: str) -> str:
-    """Return the table of a file of one process that begins in some way."""
+    """Return the table whose name starts in a given way, in a file of one process."""
     (table_name,) = (name for name in read_columns(path) if name.startswith(f"{base}_"))
     return table_name
 
 
 def with_tracks(path: Path) -> Path:
-    """Rewrite a file of one process as schema 4 has it: tracks in place of threads, categories."""
+    """Rewrite a file of one process in schema 4, with tracks instead of threads, and categories."""
     views = "SELECT name FROM sqlite_master WHERE type = 'view'"
     with closing(sqlite3.connect(path)) as db:
         edit_database(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
@@ -124,7 +124,7 @@ OF_NSYS = {"uuid", "gpu", "pci"}
 
 
 def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
-    """Return a report free of labels, its times counted from the first iteration."""
+    """Return a report without labels, with times relative to the first iteration."""
     start_ns = report["iterations"][0]["start_ns"]
 
     def without(value: Any, key: str = "") -> Any:
@@ -361,7 +361,7 @@ def test_secrets_are_never_shown(
 
 
 def single(folder: Path) -> Path:
-    """Write the profile of the run's first process alone."""
+    """Write the profile of only the first process of the run."""
     (export,) = exports(folder)
     return write_rocpd(folder / "1_results.db", read_processes(export)[:1])
 
@@ -454,7 +454,7 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
     (export,) = exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
-        # RCCL has one kernel for all that it does.
+        # RCCL has one kernel for all operations.
         process.kernels = [
             (*row[:5], "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)")
             if "nccl" in row[5]

@@ -77,7 +77,7 @@ STORAGES = {
 
 
 def _find_table(database: Path, *beginnings: str) -> str:
-    """Return the first table whose name is one of these, with or without the id of a process."""
+    """Return the first table with one of these names, with or without a process id."""
     return min(
         (name for name in read_columns(database) if name in beginnings),
         default=min(name for name in read_columns(database) if name.startswith(beginnings)),
@@ -154,7 +154,7 @@ def test_a_table_without_any_column_that_is_read_ends_in_no_traceback(
 
 
 def _swap_two_rows(path: Path, table: str) -> None:
-    """Exchange the first two rows of a leaf of a table, and so the order of their numbers."""
+    """Exchange the first two rows of a leaf of a table, so that their numbers do not ascend."""
     with closing(sqlite3.connect(path)) as connection:
         ((root,),) = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
@@ -162,7 +162,7 @@ def _swap_two_rows(path: Path, table: str) -> None:
         ((page_bytes,),) = connection.execute("PRAGMA page_size")
     content = bytearray(path.read_bytes())
     page = (root - 1) * page_bytes
-    while content[page] == 5:  # an inner page, whose last child it names
+    while content[page] == 5:  # an inner page, which points to its last child
         page = (int.from_bytes(content[page + 8 : page + 12], "big") - 1) * page_bytes
     cells = page + 8
     first, second = content[cells : cells + 2], content[cells + 2 : cells + 4]

@@ -1,4 +1,4 @@
-"""Times count from the session's start or from any other moment: below 0 they mean the same."""
+"""Reports do not depend on the zero of times, even if times are negative."""
 
 from __future__ import annotations
 

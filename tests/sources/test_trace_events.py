@@ -1,4 +1,4 @@
-"""The stream of trace events: whatever a file's layout, the same events; whatever its damage."""
+"""The stream of trace events does not depend on a file's layout, and survives damage."""
 
 from __future__ import annotations
 

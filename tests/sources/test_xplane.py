@@ -1,4 +1,4 @@
-"""XLA's xplane files: planted runs, what counts as work, real files read another way, bad bytes."""
+"""XLA's xplane files: planted runs, recognition of work, real files, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.support.xla_profiles import (
     write_planes,
 )
 
-#: Each operation is T_SEND shorter than its turn, and so is the whole.
+#: Each operation is T_SEND shorter than its slot, and so is the complete run.
 BUSY = MICROBATCHES * (T_F + T_B - 2 * T_SEND)
 RATIO = 1 - BUSY / (LENGTH - T_SEND)
 
@@ -283,7 +283,7 @@ def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
 
 
 def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the count and the sum of durations (ps) of every line, by protobuf alone."""
+    """Return the number and total duration (ps) of the events of every line, read by protobuf."""
     space = build_space_type().FromString(path.read_bytes())
     return {
         (plane.name.decode(), line.name.decode()): (
@@ -387,7 +387,7 @@ def traced(folder: Path, planes: list[P], name: str = "host0.trace.json.gz") -> 
 
 
 def rows(profile: Profile) -> list[tuple[int, str, int, int]]:
-    """Return device, name, start and end of all that ran."""
+    """Return (device, name, start, end) of all activities, sorted."""
     work = profile.activities
     names = [work.names[n] if n >= 0 else "" for n in work.name_id.tolist()]
     device = work.ranks[work.rank, 1].tolist()
@@ -413,7 +413,7 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
     json_trace = read_profile_of(get_real_file(f"jax/{PAIRS[name]}"))
     ours, theirs = rows(xplane), rows(json_trace)
 
-    # What is cut to nanoseconds there is rounded here.
+    # One format truncates times to nanoseconds, the other one rounds them.
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
     differences_ns = np.array([row[2:] for row in ours]) - np.array([row[2:] for row in theirs])
     assert np.abs(differences_ns).max() <= 1
