@@ -138,13 +138,16 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 
 
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
-    """Return advice on exposed communication and copies, with the time of each.
+    """Advise on exposed communication and exposed copies.
 
     Args:
-        measurement: The report.
+        measurement: The measured idle time.
         min_share: Minimum share of the span for which advice is given.
+
+    Returns:
+        Pairs of an exposed time in ns and a sentence of advice on it.
     """
-    # Events and kernels of NCCL show who is late; other libraries show no more than this.
+    # Which rank is late can only be found for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
     late_hint = (
         "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""

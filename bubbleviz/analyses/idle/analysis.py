@@ -196,16 +196,24 @@ def _make_window_since(start_ns: int) -> Window:
 
 
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Return ranks with the shortest labels that differ."""
-    # A trace without a host goes by its file, whose suffixes tell devices apart no better.
+    """Return the ranks with the shortest labels that are unique.
+
+    Labels consist of host and device. If two of them are equal, the process id is added, and the
+    host is replaced by the file name or path if necessary.
+    """
+    # A trace without a host has the name of its file as host; the suffix is left out.
     hosts = [
         strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
         for rank in ranks
     ]
     labels = [f"{host} {rank.device_label}" for host, rank in zip(hosts, ranks, strict=True)]
-    for wheres in (hosts, [Path(rank.path).name for rank in ranks], [rank.path for rank in ranks]):
+    for locations in (
+        hosts,
+        [Path(rank.path).name for rank in ranks],
+        [rank.path for rank in ranks],
+    ):
         if len(set(labels)) < len(labels):
-            pairs = zip(wheres, ranks, strict=True)
+            pairs = zip(locations, ranks, strict=True)
             labels = [f"{where} pid {rank.pid} {rank.device_label}" for where, rank in pairs]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
 

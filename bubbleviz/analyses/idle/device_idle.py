@@ -238,7 +238,7 @@ def _sum_work(
     work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
     count = np.bincount(name, minlength=len(works))
-    # Page migrations count as copies, although they have a name like kernels.
+    # Page migrations count as copies, although they have names as kernels do.
     classes = [
         COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(

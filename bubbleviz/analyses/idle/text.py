@@ -115,7 +115,7 @@ def _list_kernels(
 ) -> Iterator[blocks.Block]:
     """Yield a table of the longest kernels, with the fractions of kernel classes in its title.
 
-    Nothing is yielded without device work.
+    No table is yielded if no device ran any work.
     """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work)

@@ -186,8 +186,8 @@ class Cells:
     def spans(self) -> tuple[Ints, Ints, Bools]:
         """Return the start and end of each operation on its device, in ns.
 
-        A row with neither is an operation that ran nothing on its device. Starts and durations are
-        added before they are rounded, so that adjacent operations stay adjacent.
+        A row without start and end is an operation that ran nothing on its device. Starts and
+        durations are added before they are rounded, so that adjacent operations stay adjacent.
 
         Returns:
             start_ns: Start, or -1 if the operation has none.
@@ -263,12 +263,13 @@ class Cells:
         return np.asarray(total_ns, np.int64)
 
     def intervals(self, name: str) -> BusyIntervals:
-        """Return the intervals of a column, or none if the table lacks it.
+        """Parse a column of intervals, whose cells are texts such as ``12..15 20..31``.
 
-        They belong to the row of their cell, which is a text such as ``12..15 20..31``.
+        Each interval belongs to the row of its cell. The result is empty if the table lacks the
+        column.
 
         Raises:
-            ProfileError: A cell contains something else.
+            ProfileError: A cell is not a list of intervals.
         """
         if name in self.interval_columns:
             return self.interval_columns[name]
@@ -288,10 +289,12 @@ class Cells:
         return BusyIntervals(rows[row], start_ns, end_ns)
 
     def collectives(self) -> DeclaredCollectives:
-        """Return the collectives in the cells of their column, or none if the table lacks it.
+        """Parse the column ``collectives``, whose cells are JSON lists of collectives.
+
+        The result is empty if the table lacks the column.
 
         Raises:
-            ProfileError: A cell contains something else.
+            ProfileError: A cell is not a list of collectives.
         """
         column = self.texts.get("collectives")
         if column is None:

@@ -123,7 +123,7 @@ class _CollectedColumns:
     Attributes:
         path: Path of the table.
         header: Names of all its columns.
-        n_rows: Number of rows so far.
+        n_rows: Number of rows that were added.
     """
 
     def __init__(self, path: str, header: Sequence[str]) -> None:

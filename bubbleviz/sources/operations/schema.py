@@ -147,7 +147,7 @@ def _find_time_column(names: Collection[str], prefixes: Sequence[str]) -> str | 
 
 
 def list_missing(names: Collection[str]) -> list[str]:
-    """Return the columns that a table needs and lacks, in words."""
+    """Return the required columns that a table lacks, as phrases for a message."""
     missing = [name for name in ("rank", "phase") if name not in names]
     if find_start_column(names) is None:
         missing.append("start_ns (or start_us, start_ms, start_s)")

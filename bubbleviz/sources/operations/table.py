@@ -108,7 +108,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 
     Returns:
         rank_index: Index of the rank of each row.
-        places: The ranks, in ascending order of their numbers.
+        ranks: The ranks, in ascending order of their numbers.
 
     Raises:
         ProfileError: A row has no rank, or two rows contradict each other.
@@ -126,7 +126,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
     uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
     # Reports write the uncertainty of clocks that are aligned already.
     is_aligned = "clock_uncertainty_ns" in cells.names
-    places = []
+    ranks = []
     for index, rank in enumerate(numbers.tolist()):
         pipeline = pipelines[index]
         if pipeline is None and "pipeline" in cells.names:
@@ -143,8 +143,8 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
             stage=stages[index],
             pipeline=pipeline,
         )
-        places.append(declared_rank)
-    return rank_index, tuple(places)
+        ranks.append(declared_rank)
+    return rank_index, tuple(ranks)
 
 
 def _read_rank_numbers(
@@ -266,7 +266,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
-    """Return the operations of a table, without their work on devices.
+    """Return what the rows say about operations on the host, without times on devices.
 
     Args:
         cells: Cells of the table.

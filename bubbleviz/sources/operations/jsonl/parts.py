@@ -142,10 +142,10 @@ def join_stretches(stretches: list[Stretch]) -> Stretch:
 
 
 def sort_stretch(stretch: Stretch) -> Stretch:
-    """Return a stretch with its iterations in the order in which they began.
+    """Return a stretch with its iterations sorted by start.
 
     The clock of a recording only increases, so a file has another order only if it was edited.
-    Iterations that began at the same time keep their order.
+    The sort is stable.
     """
     start_ns = stretch.iterations.start_ns
     if (start_ns[1:] >= start_ns[:-1]).all():

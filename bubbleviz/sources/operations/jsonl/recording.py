@@ -262,12 +262,14 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
     return model.BusyIntervals(row_before, start_ns, end_ns)
 
 
-def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limitations.Limitation]:
+def _report_limitations(
+    session: RecordedSession, n_unknown: int
+) -> Iterator[limitations.Limitation]:
     """Yield the limitations of a recording.
 
     Args:
         session: The recording.
-        unknown: Number of ranges whose names are unknown.
+        n_unknown: Number of ranges whose names are unknown.
     """
     path, header, stretch = session.path, session.header, session.stretch
     kind = limitations.LimitationKind
@@ -294,7 +296,7 @@ def _report_limitations(session: RecordedSession, unknown: int) -> Iterator[limi
         ),
         (
             "ranges with unknown names",
-            unknown,
+            n_unknown,
             kind.RECORDING_NAMES_LOST if session.n_damaged else kind.OTHER,
             "a newer bubbleviz wrote them, or their names are damaged; they are left out",
         ),

@@ -60,7 +60,10 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Return the first part of each recording; opening it reads all parts. Keep other files."""
+    """Return the first part of each recording, and all other files.
+
+    Opening the first part reads all parts of its recording.
+    """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
         header = _read_header_if_valid(file) if file.endswith(layout.SUFFIX) else None
