@@ -67,7 +67,7 @@ class JoinedRecordings(RecordedTables):
     Attributes:
         ranks: All ranks.
         machine_of_profile: Machine whose clock each profile has.
-        told_clocks: Clock that each profile names, or None if it names none.
+        declared_clocks: Clock that each profile names, or None if it names none.
         timed: Whether the UTC of each rank's profile is known.
         recorded_start_ns: Time of the first kernel or call in the profile of each rank.
         recorded_end_ns: Time of the last kernel or call in that profile.
@@ -88,8 +88,8 @@ class JoinedRecordings(RecordedTables):
         iteration_numbers: Columns (rank, iteration of that rank, iteration over all ranks).
         stages_missing: Whether virtual stages are known to be missing.
         ranks_missing: Whether ranks of these or other stages are known to be missing.
-        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
-            one stage.
+        pipeline_unproven: Whether the ranks may be replicas of one stage instead of stages, because
+            there is no evidence.
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
@@ -98,7 +98,7 @@ class JoinedRecordings(RecordedTables):
 
     ranks: tuple[JoinedRank, ...]
     machine_of_profile: tuple[str, ...]
-    told_clocks: tuple[DeclaredClock | None, ...]
+    declared_clocks: tuple[DeclaredClock | None, ...]
     timed: Bools
     recorded_start_ns: Ints
     recorded_end_ns: Ints
@@ -150,7 +150,7 @@ class JoinedRecordings(RecordedTables):
 
         Args:
             rank: Ranks.
-            iteration: Iteration of each of these ranks, as the rank counts them.
+            iteration: Iterations of these ranks, numbered per rank.
         """
         ranks, iterations, common_iterations = self.iteration_numbers
         return grouping.lookup_values((ranks, iterations), common_iterations, (rank, iteration))
@@ -182,7 +182,7 @@ def join(
     joined_recordings = JoinedRecordings(
         ranks=tuple(ranks),
         machine_of_profile=tuple(machines),
-        told_clocks=tuple(recording.source.clock for recording in recordings),
+        declared_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.repeat(np.array(has_utc, np.bool_), n_ranks),
         recorded_start_ns=np.repeat(start_ns, n_ranks),
         recorded_end_ns=np.repeat(end_ns, n_ranks),
@@ -252,8 +252,8 @@ def apply_clocks(
     """Return recordings with corrected times.
 
     This is called twice: :func:`join` puts times on the clocks of sessions, and once the clocks of
-    all machines are known, the rest of their correction is added. Both versions of the times are
-    never kept at once.
+    all machines are known, the rest of their correction is added. The two versions of the times are
+    never in memory together.
 
     Args:
         recordings: The recordings.

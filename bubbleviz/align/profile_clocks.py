@@ -261,8 +261,8 @@ def list_untimed_profiles(
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
     """Return a mask of the profiles with the most frequent numbers of ranks and operations.
 
-    If several combinations are equally frequent, all of them count. If all profiles differ, none
-    does.
+    If several combinations are equally frequent, all of them count. If all profiles differ, the
+    mask is False.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -303,7 +303,7 @@ def refuse_unrelated(
     )
     order = sort_rows(starts_ns, ends_ns)
     profile, starts_ns, ends_ns = has_utc[order].tolist(), starts_ns[order], ends_ns[order]
-    # A long capture can contain shorter ones, so the gap is measured from the latest end.
+    # A long capture can contain shorter ones, so the gap is measured from the latest end so far.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
@@ -329,12 +329,12 @@ def refuse_unrelated(
             "apart by their clocks, so they are not one run; give the profiles of one run"
         )
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
-    reason = "the ranks are those of one run" if is_numbered else "they hold as much as these"
+    reason = "the rank numbers form one run" if is_numbered else "the profiles have equal sizes"
     return (
         Limitation(
             "clocks that are minutes off",
             f"{list_first(hosts, _MAX_NAMES)} recorded up to {span_ns / 1e9:,.0f} s away from the "
-            f"others by UTC, though {reason}; set the clock (NTP)",
+            f"others by UTC, although {reason}; set the clock (NTP)",
             len(hosts),
         ),
     )

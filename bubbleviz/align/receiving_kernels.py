@@ -32,7 +32,7 @@ from bubbleviz.model.operations import Operations
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
 #: Minimum share of a name's time on a rank that passes before inputs exist.
 _MIN_WAITED = 0.5
-#: Maximum time by which a receive ends before its input exists, as a share of the receive.
+#: Maximum time from the end of a receive until its input exists, as a share of the receive.
 _EARLY_END_SHARE = 0.02
 #: Maximum number of names that are checked.
 _MAX_NAMES = 8
@@ -135,7 +135,7 @@ def _number_over_recordings(
 
 
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
-    """Return when the inputs of each operation existed, or ``NEVER``.
+    """Return the time from which the inputs of each operation exist, or ``NEVER``.
 
     Operations with a recorded receive are left out.
 
@@ -150,7 +150,9 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the starts of all operations as if those that begin with a kernel began after it.
+    """Return the start times of all operations without waiting kernels at their beginning.
+
+    The start of an operation that begins with one of these kernels is moved to the kernel's end.
 
     Args:
         of_ranks: Kernels of one name on each rank.
@@ -189,7 +191,7 @@ def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Int
     Args:
         kernels: The kernels, with the number of the rank among all ranks.
         operations: Operations of all ranks, on the same clock.
-        ready_ns: When the input of each operation existed, or ``NEVER``.
+        ready_ns: Time from which the input of each operation exists, or ``NEVER``.
     """
     rows = _find_rows_of_rank(operations, kernels.rank)
     rows = rows[ready_ns[rows] != NEVER]

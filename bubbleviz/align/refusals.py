@@ -1,6 +1,7 @@
-"""Refuses profiles of several runs.
+"""Checks that all profiles are from a single run.
 
-Their captures are far apart in time, their shapes or names differ, or they repeat a process.
+Profiles are refused if their captures are far apart in time, if the shapes of their iterations or
+their naming conventions differ, or if a process occurs twice.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _refuse_other_shapes(
             (count, path), (another, second), *_ = first.items()
             raise MismatchError(
                 f"{path} and {second}: {count} and {another} {noun}, so they are not one run, "
-                "or a range is missing in one; give the profiles of one run, each as a whole"
+                "or a range is missing in one; give complete profiles of one run"
             )
 
 
@@ -136,9 +137,9 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
-        "process {} of the same host, so they are two captures or two runs; analyze each by "
-        "itself, or, if two containers have this host name, record again with a name for each",
-        "rank {}; give all rows of a rank in one table, or each rank a number of its own",
+        "process {} of the same host, so they are two captures or two runs; analyze each "
+        "separately, or if two containers have this host name, record again with different names",
+        "rank {}; give all rows of a rank in one table, or each rank a unique number",
     )
     for recording, machine in zip(recordings, machines, strict=True):
         source = recording.source

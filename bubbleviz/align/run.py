@@ -106,14 +106,14 @@ class Run:
         paired: Whether the matching of iterations between ranks is known.
         stages_missing: Whether some virtual stages of the run are in no profile.
         ranks_missing: Whether some ranks of the run are in no profile.
-        pipeline_unproven: Whether nothing shows that the ranks are stages instead of replicas of
-            one stage.
+        pipeline_unproven: Whether the ranks may be replicas of one stage instead of stages, because
+            there is no evidence.
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
         limitations: Properties that could not be determined.
         rank_of_local: For each profile, the index in the run of each of its ranks.
-        pauses: Intervals in which nothing was recorded on a rank.
+        pauses: Intervals without any recording on a rank.
         layers: Work of layers on each virtual stage; empty without layer ranges.
         recorded_start_ns: Time at which the recording of each rank's profile began.
         recorded: For each device, the start of its recording and the kernels that it may have
@@ -362,7 +362,7 @@ def _split_contradicting(
     recordings = alignment.recordings
     given_hosts = {host for group in hints.same_clock for host in group}
     is_given = any(recording.source.host in given_hosts for recording in parts.recordings)
-    is_given |= any(clock is not None and clock.aligned for clock in recordings.told_clocks)
+    is_given |= any(clock is not None and clock.aligned for clock in recordings.declared_clocks)
     shares_machine = len(alignment.machines) > len(set(alignment.machines))
     if is_given or not shares_machine or not recordings.paired:
         return alignment, ()

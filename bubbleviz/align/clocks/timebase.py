@@ -26,7 +26,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
-#: Machines that a limitation names; it counts all.
+#: Maximum number of machines that a limitation names. It counts all of them.
 _MAX_NAMES = 4
 
 
@@ -37,12 +37,12 @@ class Timebase:
     Attributes:
         clocks: Clock of each profile.
         machine: Index of the machine of each rank.
-        comparable: Mask of the machines whose times can be compared with those of the reference.
+        comparable: Mask of the machines whose times can be compared with the reference machine.
         uncertainty_ns: Uncertainty of the clock of each machine, or -1 if it is not bounded.
         contradicted: Whether the precedences contradict each other.
         limitations: Properties that could not be inferred.
-        jump_ns: Maximum error of durations on a single clock in each iteration, because the clock
-            was set meanwhile; empty if no clock was set.
+        jump_ns: Maximum error of durations on a single clock in each iteration, caused by setting
+            the clock; empty if no clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -68,7 +68,7 @@ def build_timebase(
         captures: First and last time of each profile, on its own clock.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
-    if any(clock is not None and clock.aligned for clock in recordings.told_clocks):
+    if any(clock is not None and clock.aligned for clock in recordings.declared_clocks):
         return _use_declared_clocks(recordings)
     if method != "causal" or len(recordings.machines) == 1:
         return _use_session_clocks(recordings, clocks, method)
@@ -239,7 +239,9 @@ def _solve_machines(
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the clocks declared by a table of operations, whose times are already on one clock."""
     uncertainty_of: dict[str, int | None] = {}
-    for machine, clock in zip(recordings.machine_of_profile, recordings.told_clocks, strict=True):
+    for machine, clock in zip(
+        recordings.machine_of_profile, recordings.declared_clocks, strict=True
+    ):
         uncertainty_of[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
     clocks = tuple(
         ProfileClock(0, uncertainty_of[machine]) for machine in recordings.machine_of_profile
@@ -287,8 +289,8 @@ def _use_session_clocks(
         return aligned
     if method == "none":
         reason = (
-            f"those of {count} hosts are left as they are (--align none), so ratios that need "
-            "a common clock are left out"
+            f"clocks of {count} hosts are not aligned (--align none), so ratios that need a common "
+            "clock are left out"
         )
         return replace(aligned, limitations=(Limitation("clocks of several hosts", reason),))
     reason = (
@@ -361,7 +363,7 @@ def _describe_contradiction(
         earlier_machine = machines[int(precedences.earlier_clock[row])]
         later_machine = machines[int(precedences.later_clock[row])]
         is_operation = precedences.later_row[row] >= 0
-        collective = f"a collective of {later_machine} holds {earlier_machine}"
+        collective = f"a collective on {later_machine} waits for {earlier_machine}"
         clauses.append(_describe_need(recordings, precedences, row) if is_operation else collective)
     hosts = dict.fromkeys(
         machines[int(precedences.earlier_clock[row])] for row in contradiction.rows

@@ -1,9 +1,9 @@
 """Chains: the ranks of one pipeline, stage after stage, even if some of them are missing.
 
 Starting at a stage with all of its replicas, each chain is continued by the only rank of the next
-stage that fits. Across a missing rank many ranks fit, because nothing shows how long that rank
-took. The remaining ranks then continue the remaining chains in the order of their numbers, if they
-fit::
+stage that fits. Across a missing rank many ranks fit, because the duration of the work on that rank
+is unknown. The remaining ranks then continue the remaining chains in the order of their numbers, if
+they fit::
 
     stage 4   a ── b ── c ── d
     stage 5   a ── b    .    .      two ranks without a profile

@@ -30,7 +30,7 @@ def find_missing_ranks(
 
     Args:
         numbers: Numbers of the recorded ranks.
-        parallel: Sizes of the run, or None if the user gives none.
+        parallel: Sizes of the run, or None if the user does not give them.
         world: Number of ranks of the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)

@@ -1,4 +1,4 @@
-"""Pipelines: which ranks pass microbatches to each other, and which are replicas of one stage.
+"""Pipelines: groups of ranks that pass microbatches to each other, and replicas of a stage.
 
 Tensor- and data-parallel replicas of a stage run the same microbatches at the same time. Megatron
 numbers the ranks so that tensor-parallel ones are next to each other and pipeline stages farthest

@@ -1,4 +1,4 @@
-"""Splits: ranks that share a stage, if replicas are not equally fast.
+"""Splits: divide ranks into stages and replicas if replicas are not equally fast.
 
 A slow rank makes its whole pipeline wait, so sorting all waits mixes the pipelines. But:
 
@@ -8,8 +8,8 @@ A slow rank makes its whole pipeline wait, so sorting all waits mixes the pipeli
 - over all replicas together, waits shrink from each stage to the next;
 - ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
 
-If ranks of several stages run alike (all forwards, then all backwards), they are split by their
-numbers, provided that this is possible in one way only.
+If ranks of several stages run the same order (all forwards, then all backwards), they are split by
+their numbers, provided that only one division is possible.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
 
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
-    """Order groups of ranks, each of which is a stage, by their waits.
+    """Order groups of ranks by their waits. Each group is a stage.
 
     Args:
         table: Timetable of all ranks.

@@ -1,4 +1,4 @@
-"""Replicas: which ranks share a stage, and which form one pipeline, by when microbatches pass.
+"""Replicas: match ranks of consecutive stages into pipelines, by the times of microbatches.
 
 A rank starts work on a microbatch only after the other rank has passed it on. The clocks of the two
 ranks may differ, but by the same offset throughout an iteration::

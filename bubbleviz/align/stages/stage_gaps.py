@@ -1,4 +1,4 @@
-"""Stage gaps: stages that are in no profile, between or after two stages that are.
+"""Stage gaps: stages without a profile, between or after stages with one.
 
 Range names and transfers may not mention missing stages. Three things show them.
 
@@ -9,8 +9,8 @@ stage would need::
     stage 1      └ F0 (no profile)    B0 ┘
     stage 2           F0           B0
 
-Rank numbers. Ranks 0 and 3 may be two stages of which ranks 1 and 2 are replicas, or the first and
-last of four stages.
+Rank numbers. Ranks 0 and 3 may be two stages with ranks 1 and 2 as replicas, or the first and last
+of four stages.
 
 The order of operations. While a microbatch is away, its rank runs more forwards. In most schedules
 it runs at most one for each stage that the microbatch passes meanwhile. A rank that runs more of

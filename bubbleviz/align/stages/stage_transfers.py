@@ -1,4 +1,4 @@
-"""Transfers of stages: what they show about stages that no profile contains."""
+"""Stage transfers: transfers that show stages without a profile."""
 
 from __future__ import annotations
 

@@ -474,7 +474,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
-        return None  # with one microbatch all ranks run alike
+        return None  # with one microbatch, all ranks run the same order
     for position, stage_count, replicas in _list_possible_sizes(inputs):
         stage_of_rank = position // replicas
         stages = virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, stage_count)

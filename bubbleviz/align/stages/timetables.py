@@ -1,4 +1,4 @@
-"""Timetables: which ranks can pass microbatches to each other, by the times of all microbatches."""
+"""Timetables: check which ranks can pass microbatches to each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Timetable:
         left_ns: End of F.
         returned_ns: Arrival of the gradient, or start of B.
         done_ns: Earliest end of B.
-        tolerance_ns: Time by which a neighbour may overlap F and B at either end.
+        tolerance_ns: Maximum overlap of F or B with the work of a neighbouring stage.
         machine: Machine of each rank. Ranks of one machine share its clock.
     """
 
@@ -88,7 +88,7 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
 def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Find the pairs of ranks of which the lower one can follow the upper one in a pipeline.
+    """Find the pairs of ranks in which the lower rank can follow the upper one in a pipeline.
 
     Args:
         table: Timetable of all ranks.

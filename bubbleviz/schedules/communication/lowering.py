@@ -65,7 +65,7 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
 def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
     """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
 
-    PyTorch gathers the parameters of the next stages and frees those of others
+    PyTorch gathers the parameters of the next stages, frees the parameters of others
     (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
     (``_add_reduce_grad``).
     """

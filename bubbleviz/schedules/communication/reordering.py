@@ -1,4 +1,4 @@
-"""Reordering: sends and receives in the order of time, so that none waits for an unrelated one.
+"""Reordering: sort sends and receives by time, so that none waits for an unrelated one.
 
 PyTorch lowers a plan as if all operations took equally long. If they do not, a receive can be
 started long before its message is sent, and later transfers on its stream wait for it::
@@ -40,7 +40,7 @@ Communication = tuple[model.LoweredPlan, int, int]
 
 
 def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
-    """Return the fastest lowering found, its makespan, and that of PyTorch's lowering, in ns.
+    """Return the fastest lowering found, its makespan, and the makespan of PyTorch's, in ns.
 
     The search tries PyTorch's lowering and orders by time, and then moves messages of the best
     order past other messages of the same ranks. On the ``buffered`` transport messages do not delay

@@ -1,4 +1,4 @@
-"""Transports: what a send and a receive wait for, and what waits until they are complete."""
+"""Transports: rules for what sends and receives wait for, and what waits for them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Layouts: which layers each virtual stage holds, and the ones with the shortest iteration."""
+"""Layouts: divisions of the layers of a model into virtual stages, and the fastest of them."""

@@ -128,7 +128,7 @@ def find_bottleneck_layout(
     Args:
         placement: Device of each virtual stage.
         paths: A path through each device.
-        sums: Sums, of which the first ones belong to these paths.
+        sums: Sums; the first ones belong to these paths.
 
     Returns:
         rest: Minimum length of the longest path of each stage and all later ones, by the first

@@ -30,8 +30,8 @@ _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 _DOWN, _UP = 0, 1
 #: Number of layouts that are evaluated together; an array of 32 kB stays in the cache.
 BLOCK = 4096
-#: A path through a plan: how often it takes each feature of each virtual stage, shape (7, S), and
-#: how often it crosses each boundary between virtual stages, down and up, shape (2, S - 1).
+#: A path through a plan: how often it contains each feature of each virtual stage, shape (7, S),
+#: and how often it crosses each boundary between virtual stages, down and up, shape (2, S - 1).
 Path = tuple[Floats, Floats]
 
 
@@ -92,7 +92,7 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        Its operations take so much longer than the others that the longest path contains them.
+        To find it, the operations of the device are made much longer than all others.
         """
         totals = [int(phase_length.sum()) for phase_length in layers.times]
         phase_length = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
