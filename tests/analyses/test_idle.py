@@ -72,7 +72,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         [k(0, 5, 1), k(5, 10, 1), k(50, 50, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
-    # A gap as short as the shortest counts; kernels without a length or gap before them end none.
+    # A gap of the minimum length counts; kernels without a duration or gap before them end no gap.
     for shortest_us in (10, 90):
         report = bubbleviz.idle(file, shortest_us=shortest_us)
         assert list_times(get_only_rank(report))["allocation"] == 2 + 3 + 4 + 5 + 6
@@ -210,7 +210,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     assert "launches after gaps" in list_limitation_subjects(report)
     assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
-    # Pages of managed memory are launched by no call.
+    # No call launches page migrations of managed memory.
     pages = [M(a * US, (a + n) * US, 0, kind=kind) for a, n, kind in PAGES]
     report = bubbleviz.idle(write_profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=pages))
     assert list_times(get_only_rank(report)) == {
@@ -223,7 +223,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
         10_000,
     )
     assert "cudaMemPrefetchAsync" in advice(report)[0]
-    # They are no kernels.
+    # They are not kernels.
     classes = {total.name: total.work_class for total in report.work()}
     assert classes == {
         "gemm": "matrix products",
@@ -290,7 +290,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
             IDLE,
             ["devices are idle for less than 1 % of the time: there is little to gain"],
         ),
-        # Receives that wait are the bubble of a pipeline.
+        # Waiting receives are the bubble of a pipeline.
         (
             [k(0, 500, 1), k(500, 860, 2, SENDRECV), k(860, 1_000, 3, NCCL)],
             (0, 1),
@@ -490,14 +490,14 @@ def test_a_single_kernel_gives_no_duty_cycle(
     )
 
 
-# Devices side by side.
+# Several devices.
 
 
 TITLE = "Devices side by side"
 
 
 def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader") -> Path:
-    """Return a profile of 1 ms: compute, then idle inside a range of the host, then compute."""
+    """Return a profile of 1 ms: compute, idle time inside a host range, and compute."""
     return write_profile(
         tmp_path,
         [k(0, 1000 - idle_us - 10, 1), k(990, 1000, 2)],
@@ -546,11 +546,11 @@ def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
     assert "median 20.00 % of 3 devices" in lines[6]
 
 
-# Kernels and the launch queue; reports on idle time are compared, checked and paged as others are.
+# Kernels and the launch queue; comparisons, checks and pages of reports on idle time.
 
 
 def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
-    # Two gemms are launched at 0 and 10, and begin at 100 and 300; a third one as it begins.
+    # Two gemms are launched at 0 and 10 and begin at 100 and 300; a third begins when launched.
     kernels = [k(100, 200, 0), k(300, 400, 1), k(400, 500, 2, "ncclDevKernel_AllReduce")]
     calls = [c(0, 5, 0), c(10, 15, 1), c(400, 401, 2)]
     report = bubbleviz.idle(write_profile(tmp_path, kernels, calls))

@@ -1,4 +1,4 @@
-"""Idle time of real profiles, and against HolisticTraceAnalysis."""
+"""Idle time of real profiles, also compared with HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_real_exports_without_kernels_are_refused() -> None:
 
 def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> None:
     for name, calls, works in [
-        # Versions of 2022 to 2025, whose numbers for the kinds of waits differ.
+        # Versions of 2022 to 2025, which number the kinds of waits differently.
         ("rodinia_report3", ["cudaThreadSynchronize"], {"Fan1", "Fan2"}),
         ("nsightful_power_iteration", ["cudaStreamSynchronize"], {"copy or memset"}),
         ("gomory_report10", ["cudaDeviceSynchronize", "cudaEventSynchronize"], None),
@@ -54,7 +54,7 @@ def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> Non
         with subtests.test(name=name):
             rank = get_only_rank(bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite")))
 
-            # All of their waiting is known: each call waits for one stream, or the only device.
+            # All of their waits are known: each call waits for one stream, or for the only device.
             (waiting,) = (part for part in rank.activities if part.activity == "waiting")
             assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
             assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}

@@ -31,7 +31,7 @@ from tests.support.idle_runs import (
 )
 from tests.support.nsys_exports import write_profile
 
-#: Names of ranges and calls by the activity that they are.
+#: Names of ranges and calls, keyed by activity.
 ACTIVITIES = {
     "data loading": (
         "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",

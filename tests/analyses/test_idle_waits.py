@@ -47,7 +47,7 @@ def two_devices(
     launch: tuple[int, int] = (50, 55),
     on_second_device: bool = False,
 ) -> Path:
-    """Return an export in which a kernel waits for one, or a copy, that another stream runs.
+    """Return an export in which a kernel waits for a kernel or copy of another stream.
 
     ::
 
@@ -93,7 +93,7 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     assert (rank.waits[0].waits, other.waits) == (1, ())
     check_sums(rank)
 
-    # The host is late until 300, launches until 340, and only then the event is waited for.
+    # The host is late until 300 and launches until 340; the wait for the event starts then.
     late_launch = two_devices(tmp_path, name=name, launch=(300, 340))
     assert list_times(
         bubbleviz.idle(add_synchronisation(late_launch, [RECORDED], [WAITED])).ranks[0]
@@ -148,7 +148,7 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
             "records": [RECORDED, Rec(8, 43, 7, pairing=10)],
             "waits": [Wait(33, 8, 42, 6, pairing=9), Wait(41, 7, 43, 4, pairing=10)],
         },
-        # The other stream, which records it, waits as well: from when its work could begin.
+        # The recording stream also waits, from the time when its work could begin.
         [("long", 436), ("long", 400)],
     ),
     "a graph ends with its last kernel": (
@@ -184,12 +184,12 @@ def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -
     [
         [],
         [Rec(20, 43, 3, device=1)],
-        # The record that the wait names is lost; an earlier one of the event is not the reason.
+        # The awaited record is lost; an earlier record of the event is not the cause.
         [Rec(20, 42, 3, pairing=8, device=1)],
-        # Its call is not recorded, so that it is unknown what was before it.
+        # Its call is not recorded, so the work before it is unknown.
         [Rec(20, 42, 77, pairing=9, device=1)],
         [Rec(20, 42, None, pairing=9, device=1)],
-        # A stream, and a device, that ran nothing.
+        # A stream and a device without work.
         [Rec(33, 42, 3, pairing=9, device=1)],
         [Rec(20, 42, 3, pairing=9, device=5)],
     ],
@@ -262,7 +262,7 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
     rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
 
     if device and not records:
-        # A wait tells its event's record on its own device only.
+        # A wait identifies the record of its event only on the same device.
         assert list_times(rank) == {"stream or rank dependency": 500}
     else:
         assert rank.waits == expected.waits != ()

@@ -30,7 +30,7 @@ def table(tmp_path: Path, text: str) -> str:
 
 
 def test_tables_are_read(tmp_path: Path) -> None:
-    """Three columns are enough; memory is in bytes where a cell has a unit."""
+    """Three columns suffice; cells with a unit are converted to bytes."""
     layers = read_layers(table(tmp_path, f"{HEAD}\nembedding,1,3\nlayers.0,2.5,5\nlm_head,1,1\n"))
     assert layers.layers.forward_ns.tolist() == [1_000_000, 2_500_000, 1_000_000]
     assert layers.layers.fused_ns.tolist() == [3_000_000, 5_000_000, 1_000_000]
@@ -46,7 +46,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert costs.kinds == (LayerKind.MTP,)
     assert (layers.split, layers.memory, layers.in_bytes) == (True, True, True)
 
-    # What is written is read.
+    # Written tables are read back.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     layers = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
     text = format_table(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
@@ -170,7 +170,7 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("modules", [False, True])
 def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
-    """Of modules, each process counts its own from 0; the layers are numbered through."""
+    """Each process numbers its modules from 0; layers are numbered consecutively."""
     names = "nn.Module: TransformerLayer_{}"
     planting = replace(BASE, layer_names=names, layer_backward=False)
     plant(planting if modules else replace(BASE, autograd="named"), tmp_path / "nsys")

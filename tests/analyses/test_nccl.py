@@ -1,4 +1,4 @@
-"""NCCL's communication: nothing recorded, waiting and moving, bandwidth, windows."""
+"""NCCL's communication: missing records, waiting and moving, bandwidth, windows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
     """An XLA trace next to its planes counts once, and so does a report next to its export."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
         write_file(tmp_path, name, f"the content of {name} is not read")
-    # Event files count whatever they are called, and are no export of a report.
+    # Event files count under any name, and are not exports of a report.
     events = write_ring(tmp_path, 2, 2)
     Path(events[0]).rename(tmp_path / "b.pt.trace.json")
     Path(events[1]).rename(tmp_path / "host0.trace.json")
@@ -114,7 +114,7 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
     # 2 (n - 1) / n of two ranks is 1.
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
     assert total.moving_gbps == pytest.approx((4 << 20) / 460_000)
-    # A member that is missing is told.
+    # A missing member is reported.
     communication = measure_communication(write_ring(tmp_path, 6, 3)[::2])
     assert communication.ranks == (3,)
     assert "operations of which not all members were recorded" in list_limitation_subjects(
@@ -126,7 +126,7 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
 
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
-    """Rank 0 sends twice to 1; the k-th send is the k-th receive, whatever else there is."""
+    """Rank 0 sends twice to 1. The k-th send matches the k-th receive, despite other operations."""
     sender, receiver = Plugin(pid=1, lag=EXACT), Plugin(pid=1, gpu=3 * 10**17, lag=EXACT)
     for number, delay_ns in enumerate((5_000, 9_000)):
         start = 1_000_000 * (number + 1)
@@ -139,7 +139,7 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     ]
     communication = measure_communication(paths)
 
-    # The threads of one process share its clock, so that nothing need be placed.
+    # The threads of one process share its clock, so no alignment is needed.
     assert [clock.aligned_by.value for clock in communication.clocks] == ["reference"]
     assert list_columns(communication, "rank", "peer", "waiting_ns") == [
         (0, 1, 5_000),
@@ -160,7 +160,7 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     assert list_columns(communication, "waiting_ns", "moving_ns", "split") == [
         (30_000, 30_000, Split.PROXY)
     ]
-    # How many ranks there are is not told by one.
+    # A single rank does not show the number of ranks.
     assert communication.ranks == (None,)
     assert find_totals(communication)[0].bus_gbps is None
 
@@ -188,7 +188,7 @@ SUMS = ("count", "MB", "ms", "waiting", "moving")
 
 
 def rows_of(communication: Communication) -> list[dict[str, str]]:
-    """Return the rows of the printed table, the one of all operations last."""
+    """Return the rows of the printed table; the last row is the total."""
     table = next(
         section
         for section in sections(communication)
@@ -202,7 +202,7 @@ def number(cell: str) -> float:
 
 
 def covered(communication: Communication) -> int:
-    """Return the time in which each GPU runs anything, instant by instant."""
+    """Return the total busy time of all GPUs in ns, counted instant by instant."""
     instants: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
     covered_ns = 0
     for gpu, clock, start, length in list_columns(
@@ -241,7 +241,7 @@ def check(communication: Communication) -> None:
 
 
 def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Path) -> None:
-    """Two sends and a receive of one kernel of 1 ms, twice, and an all-reduce of 3 ms."""
+    """Two sends and a receive share one kernel of 1 ms, twice, next to an all-reduce of 3 ms."""
     ranges, kernels, calls = [], [], []
     for group in range(2):
         start_ns = 10_000_000 * group
@@ -278,7 +278,7 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
 
 
 def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
-    """The communicator that is used after the window is none of it; files count what is in it."""
+    """The window excludes the communicator used after it; file counts cover the window."""
     file = Plugin(pid=1, begin=0, lag=EXACT)
     for sequence in range(6):
         start = 1_000_000 * (sequence + 1)
@@ -352,7 +352,7 @@ def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("damage", ["none", "cut", "lines", "gzip"])
 def test_a_damaged_event_file_is_marked(damage: str, tmp_path: Path, cli: CommandLine) -> None:
-    """A killed job cuts its last event only, which takes nothing from the sums."""
+    """A killed job truncates only its last event, which does not change the sums."""
     paths = [Path(path) for path in write_ring(tmp_path, count=40)]
     text = paths[0].read_text()
     if damage == "cut":

@@ -1,4 +1,4 @@
-"""NCCL's event files aligned to profiles: clocks, and matching against a plain reference."""
+"""Alignment of NCCL's event files to profiles: clocks, and matching compared with brute force."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("host", "second", "aligned_by", "starts_ns"),
     [
-        # Another session of one machine: its steady clock tells, whatever NTP did to UTC.
+        # Another session of the same machine: the steady clock is used, since NTP may change UTC.
         ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
         # Its steady clock began a day later: another machine, or another boot, of this name.
         ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),

@@ -1,4 +1,4 @@
-"""Flight recorders of PyTorch: who is missing, who is late, what is damaged."""
+"""Flight recorders of PyTorch: missing ranks, late ranks, and damaged dumps."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> 
 
 
 def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
-    """Ends are seen at any time; the shorter a member's is, the later it entered."""
+    """Ends are observed late, so a shorter operation means that the member entered later."""
     entries = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
     entries[0] += (sent(1, 300, 5),)
     entries[2] += (received(1, 200, 8),)
     communication = measure_communication(write_dumps(tmp_path, entries))
-    # Two are last at one time, and share what the others wait.
+    # Two ranks enter last at the same time, and share the waiting time of the others.
     ranked = [LateRank(1, 1, 4_500_000), LateRank(2, 1, 4_500_000), LateRank(0, 1, 3_000_000)]
     assert list_columns(communication, "run_rank", "waiting_ns", "awaited_ns") == [
         (0, 7_000_000, 0),
@@ -101,7 +101,7 @@ def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) ->
 HOLDS = b"\x80\x02}X\x07\x00\x00\x00version"
 DAMAGED = {
     HOLDS + b"cos\nsystem\nX\x02\x00\x00\x00ls\x85Rs.": "it asks for os.system",
-    # An index, and a length, of more than there is.
+    # An index and a length that exceed the data.
     HOLDS + b"r\xff\xff\xff\x7fs0": "damaged",
     HOLDS + b"X\xff\xff\xff\x7f": "damaged",
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Communication as PyTorch's profiler tells it: planted traces with known bytes and bandwidths."""
+"""Communication in PyTorch traces: planted traces with known bytes and bandwidths."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def told(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
 def launched(
     number: int, start: float, dur: float, args: dict[str, Any], name: str = GENERIC
 ) -> Events:
-    """Return a call and the kernel that it launched, in microseconds."""
+    """Return a call and its kernel, with times in microseconds."""
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 9, "tid": 9}
     work = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7}
     arguments = {"External id": 100 + number, "device": 0, "stream": 7, "correlation": number}
@@ -133,7 +133,7 @@ def test_bytes_are_counted_as_nccl_counts_them(
 
     assert (total.name, total.bytes, total.ranks) == (operation, size, 4)
     assert (total.algorithm_gbps, total.bus_gbps) == pytest.approx((algorithm, bus))
-    if name == "all_to_all":  # parts that differ make it one of vectors
+    if name == "all_to_all":  # parts of different sizes make it a vector collective
         args = told(name, took, **{"In split size": "[1000, 500, 1500, 1000]"})
         assert measured(tmp_path, args).name == "AlltoAllv"
         args["In split size"] = "[1000, 1000, 1000, 1000]"
@@ -197,7 +197,7 @@ def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
 
 
 def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Events:
-    """Return a batch: a send to the other of two ranks, and a receive from it."""
+    """Return a batch with a send to the other of two ranks and a receive from it."""
     pair = {"Group size": 2, "Process Group Ranks": "[0, 1]", "Rank": 1 - rank}
     kernel = launched(7, start, 100, {}, SENDRECV)
     kernel[0]["name"] = call
@@ -356,7 +356,7 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
 def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
     tmp_path: Path, start_us: int
 ) -> None:
-    """One without timestamps, or long before its launch; the other keeps its own collective."""
+    """One kernel has no timestamps or precedes its launch; the other keeps its collective."""
     sent, received = told("allreduce", 10), told("allreduce", 30)
     bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, received)
     bad[1] |= {"ts": start_us, "dur": 0 if start_us == 0 else 40}

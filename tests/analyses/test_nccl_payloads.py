@@ -1,4 +1,4 @@
-"""NCCL's ranges of a profile: payloads, groups of calls, kernels."""
+"""NCCL ranges of a profile: payloads, groups of calls, kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HASH = 0xFEEDFACECAFEBEEF
 
 
 def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
-    """Write a rank that begins, all-reduces, then sends to 3 and receives from 2 in one kernel."""
+    """Write a rank with an all-reduce, then a send to 3 and a receive from 2 in one kernel."""
     ranges = [
         R(10, 20, "ncclCommInitRank", registered=True),
         R(100, 200, "ncclAllReduce", registered=True),

@@ -1,4 +1,4 @@
-"""Instruction costs: planted JAX runs with known costs, and what makes costs wrong."""
+"""Instruction costs: planted JAX runs with known costs, and sources of wrong costs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
 
 
 def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
-    # xla/python/aggregate_profile_test.cc: of 0, 10, .. 100 the 90th percentile is 90.
+    # xla/python/aggregate_profile_test.cc: the 90th percentile of 0, 10, .. 100 is 90.
     run = Run()
     for took in (7, *range(0, 101, 10)):
         with run.module():
@@ -121,12 +121,12 @@ def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
     path = run.written(tmp_path)
 
     assert list_costs(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
-    # Collectives may have a rule of their own; the name says nothing, the kernel does.
+    # Collectives may have a separate rule, which depends on the kernel and not on the name.
     costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
     assert list_costs(costs) == {"custom-call": 0.0, "psum.2": 0.1}
 
 
-# What makes costs wrong
+# Sources of wrong costs
 
 
 @pytest.mark.parametrize(("shared_ns", "warned"), [(0, False), (10, False), (11, True)])
@@ -142,7 +142,7 @@ def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_p
             run.now = max(run.now, run.free[0, 7])
     costs = measure_costs(run.written(tmp_path))
 
-    # One hundredth is a tie, and passes.
+    # Exactly one hundredth passes.
     assert (OVERLAP in list_limitation_subjects(costs)) == warned
 
 
@@ -158,7 +158,7 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
         ("all-gather-start.1 fusion.2 all-gather-done.9", [2]),
         # Pairs that cross.
         ("all-gather-start.1 async-start.1 all-gather-done.2 async-done.2", [4]),
-        # These are apart by nature.
+        # These differ by design.
         ("send.1 recv.2 send-done.3 recv-done.4", []),
     ],
 )
@@ -213,7 +213,7 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
     assert file.read_text() != "mine"
     assert cli("pgle", path, "--pb", path, "-f")[0] == 1
 
-    # Without a file they are shown; what XLA does not read is not written.
+    # Without a file, costs are printed; entries that XLA does not read are not written.
     code, out, err = cli("pgle", path)
     assert (code, err) == (0, "")
     table_rows = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
@@ -241,7 +241,7 @@ def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
     assert [row["instruction"] for row in read] == ["all-gather-start.2", "fusion.1"]
     assert float(read[1]["ratio"]) == pytest.approx(2.002)
 
-    # Fingerprints of modules are taken off; of equal differences the names decide.
+    # Fingerprints of modules are removed; names break ties between equal differences.
     costs = measure_costs(path)
     for estimates, names in (
         ({"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0}, ["fusion.1"]),
@@ -255,7 +255,7 @@ def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
     assert (
         format_comparison_csv(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
     )
-    # That no instruction is compared is reported.
+    # It is reported if no instruction is compared.
     file = tmp_path / "estimates.pbtxt"
     for content in ("", 'costs { name: "other" cost_us: 7 }\n'):
         file.write_text(content)

@@ -1,4 +1,4 @@
-"""Measured runs: the order that ran, and what passes before operations."""
+"""Plans of measured runs: the order that ran, and delays before operations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
 
 
 RAN = find_schedule("1f1b").plan(4, 8, 1)
-#: Of four stages, in bytes.
+#: Memory of four stages, in bytes.
 MEASURED = MeasuredMemory((2e9,) * 4, (1e9,) * 4, (1e9, 2e9, 3e9, 4e9))
 
 
@@ -192,7 +192,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
 
     assert complete.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps
-    if not overlaps:  # one that lists no operations has the order of its schedule
+    if not overlaps:  # a report without operations uses the order of its schedule
         assert complete.executed_plan is not None
         assert rest.executed_plan is not None
         assert rest.executed_plan.orders == complete.executed_plan.orders == RAN.orders
@@ -200,7 +200,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
 
 
 def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
-    """None begins before all of another has begun."""
+    """No iteration begins on any rank before another has begun on all ranks."""
     ran = Planting(
         schedule="interleaved-1f1b", microbatches=8, replicas=2, iterations=3, jitter=0.1
     )

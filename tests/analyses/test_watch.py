@@ -1,4 +1,4 @@
-"""A running job is watched: its numbers are the planted ones, and what befalls ranks is said."""
+"""Watching a running job: planted numbers, and reports of lost or late ranks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(live: LiveRun, *iterations: int, ranks: Sequence[int] | None = None) -> 
 
 
 def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a run that is over."""
+    """Return the folder of a finished run."""
     live = LiveRun(truth, folder, monkeypatch)
     run(live, *range(len(truth.iterations)))
     live.stop()
@@ -65,7 +65,7 @@ def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
-    """Return the number of each iteration, and how many ranks it is of."""
+    """Return the number and the rank count of each iteration."""
     return [(row.number, row.ranks) for row in rows]
 
 
@@ -75,7 +75,7 @@ def page(sight: Observation, width: int = 120) -> str:
     return console.export_text()
 
 
-#: A run that is being recorded, and who watches it.
+#: A run that is being recorded, and its watcher.
 Job = tuple[LiveRun, Watcher]
 
 
@@ -231,7 +231,7 @@ def test_a_run_that_begins_again_is_followed(
     sight = watcher.look(1.0)
 
     assert sight.events == (f"the run began again, with {stages} ranks",)
-    # Whoever comes later sees the new one alone.
+    # A later watcher sees only the new one.
     for rows in (sight.iterations, sight.trend, Watcher(str(folder)).look(0.0).trend):
         assert measured(rows) == [(1, stages), (2, stages)]
 
@@ -383,7 +383,7 @@ def test_the_command_prints_iterations_and_heeds_limits(
     assert watch(folder, *options, "--for", "2", *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
-    # Without one file, what the others wrote is still held.
+    # Without one file, the data of the others is kept.
     next(folder.glob("*.bvrec")).unlink()
     assert watch(folder, "--stop-after", "0.01", "--max-bubble", "schedule=1%") == 3
     if runs:
@@ -466,7 +466,7 @@ def start_watching(folder: Path) -> subprocess.Popen[str]:
 def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_path: Path) -> None:
     with start_watching(tmp_path) as running:
         assert running.stderr is not None
-        # It watches once it says that it waits.
+        # Watching has started when the waiting message appears.
         assert str(tmp_path) in running.stderr.readline()
         running.send_signal(number)
         _, err = running.communicate(timeout=60)

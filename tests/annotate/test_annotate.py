@@ -227,7 +227,7 @@ def test_an_iteration_names_the_rank_of_the_run(
 
 
 class FakeTorch(ModuleType):
-    """As much of PyTorch as is asked; ``log`` gets what NVTX and the profiler get."""
+    """The required parts of PyTorch; ``log`` receives the calls of NVTX and the profiler."""
 
     def __init__(self, *, built_for_gpus: bool, has_nvtx: bool = True) -> None:
         super().__init__("torch")

@@ -1,7 +1,7 @@
-"""Planted runs under the names of each framework: recognised, and every number as planted.
+"""Planted runs with the names of each framework are recognised, with all planted numbers.
 
-A run is planted with zero-bubble's names, which are then rewritten in the export; the truth
-stays what it is.
+A run is planted with zero-bubble's names, which are then rewritten in the export. The truth does
+not change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.planted_runs import (
     rank_numbers,
 )
 
-#: A new name for a range of (rank, virtual stage, name); None takes the range away.
+#: Returns the new name of a range of (rank, virtual stage, name), or None to remove the range.
 Rename = Callable[[int, int | None, str], str | None]
 
 BASE = Planting(stages=4, microbatches=6, kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
@@ -58,7 +58,7 @@ def rows_of(db: sqlite3.Connection) -> list[tuple[int, int, str, bool, int]]:
 
 
 def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path], Truth]:
-    """Plant a run, and give its ranges other names, registered ones as registered strings."""
+    """Plant a run and rename its ranges. Registered strings stay registered."""
     truth = plant(planting, folder)
     stages = {(o.rank, o.name): o.virtual_stage for o in truth.operations}
     paths = [folder / file.path for file in truth.files]
@@ -87,7 +87,7 @@ def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path
 
 
 def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> int | None:
-    """Return the virtual stage of an operation, or of what a transfer belongs to."""
+    """Return the virtual stage of an operation, or of the operation that a transfer belongs to."""
     match = _NAME.fullmatch(name)
     if match is None:
         return stages.get((rank, name))
@@ -120,7 +120,7 @@ TRANSFERS = {
 
 
 def torch_names(backward: str, tail: str = "") -> Rename:
-    """Return names like ``PP:1F3``, where ``backward`` is what a planted B is called."""
+    """Return names like ``PP:1F3``, with the name of a planted B given by ``backward``."""
     words = {"F": "F", "B": backward, "W": "W", **TRANSFERS}
     return templates({op: f"PP:{{stage}}{word}{{mb}}{tail}" for op, word in words.items()})
 
@@ -158,7 +158,7 @@ PITHTRAIN = templates(
 
 
 def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
-    """Return the operations with the W that follow one another joined, as one name makes them."""
+    """Return the operations with consecutive W joined into one operation."""
     result: list[TrueOperation] = []
     for operation in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
         previous = result[-1] if result else None
@@ -385,7 +385,7 @@ def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path)
 
 @dataclass(frozen=True)
 class Thunks:
-    """How XLA names what runs."""
+    """Names of thunks in XLA."""
 
     forward: str = "TSL:Thunk:#name=jit(step)/jit(main)/jvp(x)/dot_general,hlo_op=fusion.{n}#"
     backward: str = (
@@ -413,7 +413,7 @@ THUNKS = {
 
 
 def as_thunks(planting: Planting, folder: Path, thunks: Thunks) -> tuple[list[Path], Truth]:
-    """Plant a run, and put each call of an operation in a range of its own."""
+    """Plant a run and put each call of an operation into a separate range."""
     truth = plant(planting, folder)
     paths = [folder / file.path for file in truth.files]
     for path in paths:
@@ -466,7 +466,7 @@ def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
 def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
     """Names contain no microbatch: all operations are kept, and inferred numbers are reported.
 
-    A receive between thunks of one pass is waiting, not work: else the ratio would be too small.
+    A receive between thunks of one pass is a wait, not work; otherwise the ratio is too small.
     """
     paths, truth = as_thunks(replace(XLA, schedule=schedule), tmp_path, THUNKS["newest"])
     report = bubbleviz.analyze(paths)
@@ -485,7 +485,7 @@ def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
 
 
 def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
-    """Write one process of JAX that runs these modules; only ``jit_step`` has both passes."""
+    """Write one JAX process that runs these modules; only ``jit_step`` contains both passes."""
     passes = {
         "jit_init": (),
         "jit_eval": (Thunks.forward,),
@@ -573,7 +573,7 @@ def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None
 
 
 def pair(folder: Path, name: str, forward: Sequence[str], backward: Sequence[str]) -> Path:
-    """Write one rank that runs forwards, one pair of two kernels, and backwards."""
+    """Write one rank that runs forwards, a pair with two kernels, and backwards."""
     ranges, calls, kernels = [], [], []
     for i, text in enumerate([*forward, name, *backward]):
         start_ns = 1_000 * i

@@ -1,4 +1,4 @@
-"""Times of a GPU by events: right, from a small pool, on the right stream, and never waited for."""
+"""GPU times measured with events: correct, on the right stream, and without waiting."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., St
 
 
 def stopped(recorder: Recorder, clock: Clock, folder: Path) -> RecordedOperations:
-    """End a recording once the device has done all; return its operations."""
+    """End a recording after the device has finished, and return its operations."""
     clock.now_ns += 10_000_000
     recorder.stop()
     return session(folder).stretch.operations
@@ -60,7 +60,7 @@ def session(folder: Path) -> RecordedSession:
 
 
 def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tuple[int, int]:
-    """Run one operation whose launch takes the host a microsecond; return its time."""
+    """Run one operation whose launch takes one microsecond, and return its time."""
     opened = recorder.open(f"bubbleviz:{name}")
     gpu.clock.now_ns += 500
     times = gpu.launch(length_ns)
@@ -72,7 +72,7 @@ def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tupl
 def iterate(
     recorder: Recorder, gpu: FakeGpu, number: int, host_ns: int = 60_000
 ) -> list[tuple[int, int]]:
-    """Run an iteration of four operations, 100 us of work; return their times."""
+    """Run an iteration of four operations with 100 us of work, and return their times."""
     around = recorder.open("", iteration=number)
     times = [
         operate(recorder, gpu, f"{phase} mb={microbatch}", length_ns)
@@ -207,7 +207,7 @@ def test_a_graph_that_is_captured_and_a_gpu_that_is_not_yet_used_get_no_events(
     operations = stopped(recorder, clock, tmp_path)
 
     assert (operations.start_ns != -1).tolist() == [False] * 4 + [True] * 4
-    # Those of a graph are lost.
+    # Events inside a graph are lost.
     is_lost = [state == "capturing"] * 4 + [False] * 4
     assert operations.times_lost.tolist() == is_lost
 

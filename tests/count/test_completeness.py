@@ -1,4 +1,4 @@
-"""Why iterations are incomplete, and what their ranks lack."""
+"""Reasons for incomplete iterations, and the missing operations of their ranks."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
     assert not report.operations_lacking
 
 
-# Whole iterations in any order are complete, and a capture that begins within one cuts it.
+# Iterations in any order are complete; a capture that begins within one truncates it.
 
 
 SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 
 
 def since(first: int, folder: Path) -> Report:
-    """Return a report on operations of the run out of order, without its first ones."""
+    """Return a report on the run's operations in another order, without the first ones."""
     rows = write_csv(list_columns(analyze_planting(SWAPPED))).splitlines()
     start_column = rows[0].split(",").index("host_start_ns")
     later = sorted(rows[1:], key=lambda row: int(row.split(",")[start_column]))[first:]
@@ -111,7 +111,7 @@ def test_a_capture_that_begins_within_such_an_iteration_cuts_it(first: int, tmp_
 
 
 def recorded(folder: Path, planting: Planting, after_ns: int, before_ns: int = 1 << 62) -> Report:
-    """Return a report on what of a planted run begins between two instants after its first work."""
+    """Return a report on the rows that start in a given period after the first kernel."""
     plant(planting, folder)
     tables = "KERNEL", "RUNTIME"
     of_cupti = [f"CUPTI_ACTIVITY_KIND_{name}" for name in tables]

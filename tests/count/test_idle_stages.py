@@ -1,4 +1,4 @@
-"""Iterations in which a stage has nothing to run, as a vision encoder in text-only steps."""
+"""Iterations in which a stage is idle, like a vision encoder in text-only steps."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
 ) -> None:
     """Numbers alone would pair forwards of stage 0 with forwards of an earlier iteration.
 
-    Without Optimizers, nothing but time shows the iterations in which the stage is idle, and hosts
-    need not share a clock.
+    Without Optimizers, only time shows the iterations in which the stage is idle, and hosts need
+    not share a clock.
     """
     planting = Planting(
         schedule="gpipe",
@@ -183,7 +183,7 @@ def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
     plant(Planting(iterations=3, iteration_ranges=True, barrier=True), tmp_path)
     path = tmp_path / "node0.sqlite"
     iteration = "(SELECT {} FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
-    # A process is all but the last 24 bits of its threads.
+    # A process id is a thread id without the last 24 bits.
     process = iteration.format("globalTid >> 24 << 24")
     between = f"BETWEEN {iteration.format('start')} AND {iteration.format('end')}"
     calls = (
@@ -210,7 +210,7 @@ def test_a_stage_may_idle_in_half_of_the_iterations(tmp_path: Path) -> None:
     check_ratios(report, truth, ("schedule", "stage", "period"))
 
 
-# Idle stages that enter their ranges and launch nothing.
+# Idle stages that enter their ranges without launching work.
 
 
 def add_empty_ranges(path: Path, *, is_named: bool = False, is_launched: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Runs that only go forward: their kind, their windows, the ratio to quote, and evaluations."""
+"""Forward-only runs: kind, windows, headline ratio, and evaluations."""
 
 from __future__ import annotations
 

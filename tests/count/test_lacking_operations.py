@@ -1,4 +1,4 @@
-"""Operations that some ranks lack are counted, and the ratio is marked and bounded."""
+"""Operations that are missing on some ranks are counted; the ratio is marked and bounded."""
 
 from __future__ import annotations
 

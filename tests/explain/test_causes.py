@@ -1,4 +1,4 @@
-"""Causes: planted ones come out under their names, and every nanosecond of bubble has just one."""
+"""Causes: planted causes are found, and each nanosecond of bubble has exactly one cause."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ RUNS = {
 
 @cache
 def planted(name: str) -> tuple[Path, Report]:
-    """Return the first file of a planted run, and its report."""
+    """Return the first file of a planted run and the report on the run."""
     folder = Path(tempfile.mkdtemp())
     truth = plant(RUNS[name], folder)
     return folder / truth.files[0].path, bubbleviz.analyze(folder)
 
 
 def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
-    """Return nanoseconds of a cause over all ranks and iterations."""
+    """Return the total time of a cause in ns over all ranks and iterations."""
     return int(report.explanation.causes.idle_ns[ratio][:, :, cause].sum())
 
 
@@ -109,7 +109,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     report = bubbleviz.analyze(path)
 
     assert len(report.bubbles) == 0
-    # No training iteration is there to advise on.
+    # There is no training iteration to advise on.
     assert describe_first_steps(report) is None
     assert find_longest_bubbles(report) == ()
     assert render_bubbles(report, View()).splitlines() == [",".join(list_bubble_columns(report))]
@@ -159,7 +159,7 @@ def test_a_slow_link_is_communication(name: str) -> None:
     assert (describe_first_steps(report) or "").startswith("Make transfers between stages faster")
     assert report.explanation.phase_times.transfer_ns == 300 * US
     changes = {change.name: change for change in report.explanation.changes}
-    # Without transfers it is the textbook's (p - 1) / (m + p - 1).
+    # Without transfers, the ratio is the textbook's (p - 1) / (m + p - 1).
     assert changes["no-delay"].bubble_ratio == pytest.approx(3 / 11, abs=5e-3)
 
 
@@ -263,7 +263,7 @@ def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
 
 
 def heat_cells(svg: str, shade: str) -> int:
-    """Return how many cells of the heat maps have a shade."""
+    """Return the number of cells of the heat maps with a shade."""
     paths: list[str] = re.findall(rf'<path d="([^"]*)"[^>]*fill="{shade}"', svg)
     return sum(path.count("M") for path in paths)
 
@@ -288,7 +288,7 @@ def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
 
 
 def drawn(report: Report) -> int:
-    """Return the iteration that is drawn by itself."""
+    """Return the iteration that is drawn by default."""
     typical = report.typical_iteration()
     assert typical is not None
     return typical.index
@@ -304,7 +304,7 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
 
 
 def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
-    """Microbatches of DualPipe go both ways, and tell no order of stages."""
+    """Microbatches of DualPipe run in both directions, so they show no order of stages."""
     report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True),
         what_if=True,
@@ -356,7 +356,7 @@ def test_contradicted_stages_explain_no_idle_time(communication: bool, tmp_path:
     plant(Planting(iterations=3, communication=communication), tmp_path)
     report = bubbleviz.analyze(tmp_path, order=[3, 2, 1, 0])
 
-    # A receive shows when the input came, whosever it was; without one, nothing does.
+    # Only a receive shows the arrival of the input, whichever rank sent it.
     expected_causes = {
         Cause.WARMUP,
         Cause.DRAIN,
@@ -417,7 +417,7 @@ def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
 
 
 def _kernels_of(path: str) -> list[tuple[int, ...]]:
-    """Return start, end, pid and device of kernels, and whether they communicate."""
+    """Return kernels as (start, end, pid, device, whether they communicate)."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return database.execute(
             "SELECT start, \"end\", globalPid >> 24 & 0xFFFFFF, deviceId, value LIKE '%nccl%' "
@@ -428,7 +428,7 @@ def _kernels_of(path: str) -> list[tuple[int, ...]]:
 def _communication_window(
     report: Report, index: int, rank_iteration: RankIteration
 ) -> tuple[int, int]:
-    """Return when the communication of a rank's iteration begins and ends."""
+    """Return the start and end of the communication in a rank's iteration."""
     receives, account = (
         report.explanation.receives,
         rank_iteration.accounts.get(report.bubbles.ratio),

@@ -1,4 +1,4 @@
-"""Costs of chunks: planted ones come out, and no more is fitted than is there."""
+"""Costs of chunks: planted costs are found, and no spurious terms are fitted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
     noise = np.random.default_rng(3).normal(0, 5_000, 30)
     tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
     prefixes = [1024 * n for n in (*range(8), *range(6), 0)] * 2
-    if expected:  # as of prompts in turns
+    if expected:  # like alternating prompts
         order = np.random.default_rng(5).permutation(len(tokens)).tolist()
         tokens, prefixes = ([column[at] for at in order] for column in (tokens, prefixes))
     times = [

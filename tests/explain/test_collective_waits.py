@@ -1,4 +1,4 @@
-"""Until when ranks wait in a collective, and for whom."""
+"""Waits in collectives: their end and the awaited rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<
 
 
 def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
-    """Return collectives of (rank, start_us, end_us, meeting)."""
+    """Return collectives with the given (rank, start_us, end_us, meeting)."""
     none = np.full(len(rows), -1, np.int64)
     rank, start, end, meeting = np.array(rows, np.int64).reshape(-1, 4).T.copy()
     columns = dict.fromkeys(CollectiveIntervals.column_names(), none) | {
@@ -44,13 +44,13 @@ def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 
 
 def worked(*spans: tuple[int, int, int]) -> Operations:
-    """Return operations of (rank, start_us, end_us)."""
+    """Return operations with the given (rank, start_us, end_us)."""
     ops = [Op(rank, Phase.F, 0, start * US, end * US) for rank, start, end in sorted(spans)]
     return make_operations(ops)[0]
 
 
 def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
-    """Return when data moves, who entered last, and the row of what that had run before."""
+    """Return the start of the transfer, the last rank to enter, and the row it ran before."""
     columns = waits.moving_ns // US, waits.last_rank, waits.last_operation
     return list(zip(*(values.tolist() for values in columns), strict=True))
 
@@ -58,7 +58,7 @@ def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("rows", "worked_before", "expected"),
     [
-        # The shortest kernel is the move.
+        # The shortest kernel shows the length of the transfer.
         (
             [(0, 100, 1_000, 7), (1, 700, 1_000, 7), (2, 500, 1_000, 7)],
             [(1, 0, 600)],
@@ -87,7 +87,7 @@ def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [(0, 0, 100), (1, 0, 499), (2, 0, 300)],
             [(500, 1, 1), (500, -1, -1), (500, 1, 1)],
         ),
-        # No move takes less than a launch.
+        # No transfer takes less time than a launch.
         ([(0, 100, 1_000, 7), (1, 996, 1_000, 7)], [], [(1_000, 1, -1), (996, -1, -1)]),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_last_to_enter_begins_the_move(
 
 
 def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
-    """Write two iterations of 10 ms of a rank on a host of its own, whose clock nobody knows.
+    """Write two iterations of 10 ms of a rank on a separate host with an unknown clock.
 
     Rank 1 works until 6 ms, rank 0 until 3 ms; the reduce-scatter ends at 6.5 ms.
     """
@@ -256,7 +256,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     assert (times.wait_ns.tolist(), times.transfer_ns.tolist()) == ([[3 * MS, 0]], [[MS, MS]])
     assert times.exposed_ns.tolist() == [[MS, MS]]
     assert times.communication_ns.tolist() == [[4 * MS, MS]]
-    # Without its move the wait in it stays.
+    # Without the transfer, its wait remains.
     replays = {change.name: change.makespan_ns // MS for change in explanation.changes}
     names = ("measured", "no-collective", "no-delay")
     assert [replays[name] for name in names] == [13, 12, 12]

@@ -1,4 +1,4 @@
-"""The critical path: through transfers and collectives, over copies, to the optimizer."""
+"""The critical path through transfers, collectives and replicas to the optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.planted_runs import RUNS, analyze_planting
 from tests.support.report_texts import text_of
 
 US = 1_000
-#: Two replicas that reduce after their last backward, and wait for each other in the norm.
+#: Two replicas that reduce after the last backward and wait for each other in the norm.
 COPIES = Planting(
     stages=2,
     replicas=2,
@@ -37,7 +37,7 @@ def report_of(planting: Planting) -> Report:
 
 
 def path_of(report: Report) -> CriticalPath:
-    """Return the critical path of a report that has one."""
+    """Return the critical path of a report, which must exist."""
     path = report.explanation.path
     assert path is not None
     return path
@@ -81,7 +81,7 @@ def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> 
 
 
 def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
-    """A host launches the reduce-scatter late, so that all of its rank's work could end later."""
+    """A host launches the reduce-scatter late, so all earlier work of its rank has slack."""
     late_planting = replace(COPIES, late_reducer=0, late_reduce_ns=900 * US)
     report, punctual_report = report_of(late_planting), report_of(COPIES)
     path = path_of(report)

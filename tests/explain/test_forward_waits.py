@@ -1,4 +1,4 @@
-"""Causes of idle time in runs that only go forward: those that were planted."""
+"""Planted causes of idle time in forward-only runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report_of(folder: Path, run: Serving) -> Report:
 
 
 def causes_of(report: Report) -> list[dict[str, int]]:
-    """Return the idle time of each rank by cause, without those that did not occur."""
+    """Return the idle time of each rank by cause, without causes that did not occur."""
     times = report.explanation.causes
     ranks = report.iteration(0).ranks.rank
     columns = times.columns("schedule", 0, ranks)
@@ -52,7 +52,7 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
         assert causes.get("warmup", 0) == stage * UNIT_NS
         assert causes.get("drain", 0) == (3 - stage) * UNIT_NS
         assert set(causes) <= {"warmup", "drain"}
-    # Forwards alone have no schedule that could be another one.
+    # Forward-only runs have no alternative schedule.
     advice = describe_first_steps(report)
     assert advice is not None
     assert "more requests, or more chunks in flight" in advice
@@ -64,7 +64,7 @@ def test_a_slow_stage_makes_those_behind_it_wait(tmp_path: Path) -> None:
 
     assert set(first) | set(second) <= {"warmup", "drain"}
     assert third["stages"] == 23 * UNIT_NS // 2
-    # The last one takes as long as the third: it waits for what that waits for.
+    # The last stage is as fast as the third, so it has the same waits.
     assert last["stages"] == 23 * UNIT_NS // 2
     assert "chunks" not in third | last
 

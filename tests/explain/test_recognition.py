@@ -1,4 +1,4 @@
-"""Which schedule ran: plans of every schedule, published orders, and what deviates from them."""
+"""Recognition of schedules: plans of every schedule, published orders, and deviations."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
 
 @pytest.mark.real_files
 def test_orders_of_the_authors_schedulers_are_named(subtests: pytest.Subtests) -> None:
-    """A dozen of each, for time."""
+    """A dozen orders of each scheduler are tested, to limit the run time."""
     for name in [*SEARCHED, *(name for name in OURS if name not in SEARCHED)]:
         with subtests.test(name=name):
             # With no more microbatches than stages, most limits are never reached.
@@ -173,7 +173,7 @@ def swapped(orders: list[list[Op]]) -> list[list[Op]]:
 
 
 def overlapped(plan: Plan) -> list[list[Op]]:
-    """Return orders in which what runs together is a pair."""
+    """Return orders in which overlapped operations are pairs."""
     orders = []
     for device in plan.orders:
         out: list[Op] = []
@@ -222,7 +222,7 @@ OTHERS: tuple[Callable[[Op], list[Op]], ...] = (
     numbered(1),
     numbered(7, 10),
 )
-#: Orders, and what is said of them.
+#: Orders and their expected recognition.
 ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     *(
         (change(list_devices(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
@@ -232,7 +232,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
     # Result of searches with long transfers.
     (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
-    # All warm up with all forwards; each W follows its B at once, or all of them at the end.
+    # All warm up with all forwards. Each W follows its B immediately, or all are at the end.
     *((each(name, split), {"name": name, "exact": True}) for name in ("gpipe", "looped-bfs")),
     *(
         ([sorted(o, key=lambda op: op.phase is W) for o in each(name, split)], {"name": None})
@@ -258,7 +258,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         [o[:6] + o[7:] if n == 3 else o for n, o in enumerate(forwards_of_the_last_from_one())],
         {"deviations": (Deviation(3, 0, F, 3, 0, "missing", 0),)},
     ),
-    # A name can say anything; what no run has costs nothing.
+    # Names are arbitrary; microbatch numbers that no run has cost nothing.
     (each("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
     (
         [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in each("1f1b", split)],
@@ -291,8 +291,8 @@ def test_1f1b_in_a_v_has_no_known_name() -> None:
     assert recognition.reason == "no known schedule has this order"
 
 
-#: What becomes of rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6
-#: B7; deviations that may be told, and how many are.
+#: Changed order of rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6
+#: B7; deviations that may be reported, and their number.
 Told = list[tuple[Phase, int, str, int]]
 CHANGES: list[tuple[Callable[[list[Op]], list[Op]], Told, int]] = [
     (lambda o: [*o[:3], o[4], o[3], *o[5:]], [(BW, 0, "late", 1), (F, 3, "early", 1)], 1),
@@ -340,7 +340,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
     for order in orders:
         weights = [op for op in order if op.phase is W]
         rest = [op for op in order if op.phase is not W]
-        # Each W waits for three more backwards, as a search may have it.
+        # Each W waits for three more backwards, as in the result of a search.
         out, done, ran = [], 0, 0
         for op in rest:
             out.append(op)
@@ -466,7 +466,7 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
 
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
-    """Of numbers 5 to 12 one iteration lacks the first: it is missing, and no other is moved."""
+    """One iteration lacks the first of numbers 5 to 12: it is missing, and no other moves."""
     regular = each("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in regular]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((regular, cut)[n])]
@@ -485,7 +485,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
 def test_copies_are_recognised_as_one_is(
     rule: Schedule, copies: int, with_stages: bool, swaps: list[tuple[int, int]]
 ) -> None:
-    """Whether their pipelines are told or not."""
+    """Replicas are recognised with and without known pipelines."""
     orders = list_devices(planned(rule.name))
     for device, index in swaps:
         orders[device][index : index + 2] = reversed(orders[device][index : index + 2])

@@ -1,4 +1,4 @@
-"""Stretches: a run is explained the same however many pipelines are explained at a time."""
+"""Stretches: the explanation does not depend on the number of pipelines per stretch."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import bubbleviz
 
 MS = 1_000_000
-#: Rank, phase, microbatch, start and end in ms. A forward is on its way for 30 ms, a gradient 5,
-#: and 1 ms passes between operations that wait for nothing.
+#: Rank, phase, microbatch, start and end in ms. Activations take 30 ms to arrive, gradients 5 ms,
+#: and operations that do not wait are 1 ms apart.
 TWO_STAGES = (
     (0, "F", 0, 0, 10),
     (0, "F", 1, 11, 21),
     (1, "F", 0, 40, 50),
-    (1, "F", 1, 52, 61),  # under way while F0 ran: it shows no transfer, nor a gap
+    (1, "F", 1, 52, 61),  # sent while F0 ran: it shows neither a transfer nor a gap
     (1, "BW", 0, 62, 82),
     (1, "BW", 1, 83, 100),
     (0, "BW", 0, 87, 107),

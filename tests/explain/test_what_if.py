@@ -1,4 +1,4 @@
-"""Other schedules at the measured times: truths of planted runs, and what cannot be told."""
+"""Other schedules at the measured times: planted runs, and unknown predictions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.thorough
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
 FUSED = Planting(transfer_ns=100_000)
-#: DualPipeV runs some backwards whole and some in two parts.
+#: DualPipeV runs some backwards fused and some in two parts.
 RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")), FUSED]
 
 
 @cache
 def planted(planting: Planting) -> tuple[Report, WhatIf]:
-    """Return the report of a planted run, and what other schedules would take."""
+    """Return the report on a planted run and the predictions for other schedules."""
     report = analyze_planting(planting, what_if=True)
     assert report.what_if is not None
     return report, report.what_if
@@ -121,7 +121,7 @@ def test_equal_microbatches_have_no_better_order() -> None:
 
 
 def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
-    """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
+    """A planted 1F1B. Searched schedules use its memory, counted like the measured memory."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
     _, what_if = planted(planting)
     rows = {row.schedule: row for row in what_if.rows}
@@ -132,7 +132,7 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     for name, max_peak in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
         assert (rows[name].peak_activations or 0.0) <= max_peak
         assert rows[name].fits is (name != "zb-2p")
-    # By makespan, which they are ranked by.
+    # They are ranked by makespan.
     assert makespan["zb-1p"] <= makespan["zb-h1"]
     assert makespan["zb-2p"] <= min(makespan["zb-1p"], makespan["zb-h2"])
 
@@ -228,7 +228,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
         "cost_ms": 0,
         "bubble_ratio": 0,
     }
-    # What is given comes first.
+    # Given values take precedence.
     assert (
         cli.json("simulate", "--from", report, "--schedule", "1f1b", "-m", "3", "--json", "-")[
             "microbatches"

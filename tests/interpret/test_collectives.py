@@ -26,19 +26,19 @@ from tests.support.nccl_payloads import add_payloads
 from tests.support.needs import get_real_file
 from tests.support.nsys_exports import C, K, R, write_profile
 
-# The collectives of ranks that are kept, and what profiles record of them.
+# Collectives of ranks, and their records in profiles.
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
-#: Name of a kernel, its launch, start and end.
+#: Kernel as (name, launch, start, end).
 Work = tuple[str, int, int, int]
 
 
 def write_recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
-    """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
+    """Return a rank with F, B and Optimizer that also runs communication kernels."""
     all_work = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
     path = write_profile(
         folder,
@@ -50,7 +50,7 @@ def write_recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Re
 
 
 def summarize(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
-    """Return kind, start, end, iteration and order of each."""
+    """Return the (kind, start, end, iteration, order) of each collective."""
     columns = (table.kind, table.start_ns, table.end_ns, table.iteration, table.order)
     return [
         (table.kinds[kind], *more)
@@ -158,7 +158,7 @@ def make_work(
 
 
 def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, Any]]) -> Path:
-    """Write a rank of one F and one B, with collectives after it."""
+    """Write a rank with one F and one B, followed by collectives."""
     events = [
         _make_range("F0.0.0", 5, 45),
         _make_range("B0.0.0", 46, 75),
@@ -307,7 +307,7 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
             "nccl:all_to_all",
             {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2},
         ),
-        # These tell no collective.
+        # These contain no collective.
         ("nccl:coalesced", {}),
         ("ncclGroupEnd", {}),
         ("nccl:recv 0<-1", {}),

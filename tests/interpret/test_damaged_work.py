@@ -1,4 +1,4 @@
-"""Work that cannot be is left out and counted, and so are kernels that were launched and lost."""
+"""Impossible work is left out and counted, and lost kernels are counted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DAY_NS = 86_400_000_000_000
 
 
 def _changed(folder: Path, *statements: str, example: str = "1f1b/node0.sqlite") -> Path:
-    """Return a copy of an example on which SQL was run."""
+    """Return a copy of an example, edited with SQL."""
     path = folder / Path(example).name
     shutil.copy(FIXTURES / example, path)
     path.chmod(0o644)
@@ -124,7 +124,7 @@ def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
     assert count_limitations(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
 
 
-# Times that cannot be.
+# Impossible times.
 
 #: SQL that damages the kernels of some rows, and the limitation that counts them.
 DAMAGES = {
@@ -160,7 +160,7 @@ def _windows(report: Report) -> list[int]:
 def without_rows(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Report]:
-    """Return numbers of kernels, and the report of a run that never recorded them."""
+    """Return row numbers of kernels, and the report on a run that never recorded them."""
     delete = f"DELETE FROM {KERNEL} WHERE rowid IN ({request.param})"
     return request.param, analyze([_changed(tmp_path_factory.mktemp("without"), delete)])
 
@@ -223,7 +223,7 @@ def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path
     assert _ratios(report) == _ratios(analyze(traces))
 
 
-# Processes and devices that nothing else mentions.
+# Processes and devices that occur only in kernels.
 
 #: SQL that assigns kernels to another process or device, and where they appear to have run.
 ELSEWHERE = {
@@ -251,7 +251,7 @@ def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
     assert count_limitations(idle_time)[NOWHERE] == 1
-    # The rest is as if it had not been recorded.
+    # The rest equals a run without these kernels.
     without = analyze(_changed(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid = 100"))
     assert [i.ratios["schedule"] for i in report.iterations] == [
         i.ratios["schedule"] for i in without.iterations
@@ -295,7 +295,7 @@ _BEFORE_THE_LAST = """
 
 
 def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
-    """Return a copy of an example without some kernels, and how many of these must be told."""
+    """Return a copy of an example without some kernels, and how many must be reported."""
     path = _changed(folder, example=example)
     with closing(sqlite3.connect(path)) as database, database:
         kernels = f"FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE {rows}"
@@ -308,7 +308,7 @@ def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
 
 
 def _lost_of(path: Path) -> tuple[int, bool]:
-    """Return how many lost kernels linking counts, and whether of a sample."""
+    """Return the number of lost kernels that linking counts, and whether it is sampled."""
     for note in _link(path).limitations:
         if note.what == LOST:
             return note.count, "about" in note.reason
@@ -421,12 +421,12 @@ _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
     ("around", "n_lost"),
     [
         ((_begin(18), _end(24)), 0),
-        # One that has ended captures nothing more; one that never ends, all.
+        # A capture that ended has no effect; one that never ends captures all.
         ((_begin(14), _end(16)), 1),
         ((_begin(18),), 0),
         ((_begin(18, pid=2), _end(24, pid=2)), 1),
         (_TWICE, 0),
-        # The end of a capture that began before the profile ends no other.
+        # The end of a capture that began before the profile does not end another one.
         ((_end(13), *_TWICE), 0),
     ],
 )
@@ -449,7 +449,7 @@ def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     kernels = [K(start[i], start[i] + 1, i) for i in start if start[i] < 200]
     assert 0 < len(kernels) < 18
     assert _lost_of(write_profile(tmp_path, kernels, calls)) == (0, False)
-    # One that is missing earlier is lost.
+    # A kernel that is missing earlier is lost.
     assert _lost_of(write_profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
 
 
@@ -595,7 +595,7 @@ def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path
     assert max(row.end_ns for row in unknown) <= first_ns
 
 
-# Kernels that are linked to the wrong launch, or to none.
+# Kernels linked to the wrong launch, or to no launch.
 
 
 def _pairs(folder: Path, n_lost: int = 0) -> Path:
@@ -638,7 +638,7 @@ def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> 
     assert LOST not in count_limitations(report)
 
 
-# Kernels whose times no work can have.
+# Kernels with impossible times.
 
 IMPOSSIBLE_MARK = "kernels-left-out"
 
@@ -673,7 +673,7 @@ def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bo
 US = 1_000
 #: Every ``DAMAGED_EVERY``-th kernel has invalid times.
 DAMAGED_EVERY = 10
-#: How times of a kernel are damaged: the factor of its start, what is added to that, its duration.
+#: Damage to the times of a kernel: factor of its start, offset of its start, duration.
 INVALID_TIMES = {
     "no times": (0, 0, 0),
     "no duration": (1, 0, 0),
@@ -706,7 +706,7 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
     path = WRITERS[form](_launches(tmp_path, INVALID_TIMES[damage], 5), tmp_path)
     report = idle(path)
     assert list_restriction_codes(report) == [IMPOSSIBLE_MARK]
-    # From the end of the kernel before to the start of the next one.
+    # From the end of the previous kernel to the start of the next one.
     assert report.unknown_ns == 5 * 110 * US
 
 

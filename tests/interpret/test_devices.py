@@ -1,4 +1,4 @@
-"""Devices: ranks by (host, process, device), whoever launches, and what GPUs are called."""
+"""Devices: ranks by (host, process, device) for any launching thread, and names of GPUs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Rows:
         device: int = 0,
         by: int | None = None,
     ) -> None:
-        """Run one operation from ``time_ns`` to ``at + 200``, launched by its thread or another."""
+        """Run one operation of 200 ns from ``time_ns`` on, launched by its thread or another."""
         self.ranges.append(R(time_ns, time_ns + 200, name, tid=tid, pid=pid))
         self.launch(time_ns, pid, tid if by is None else by, device)
 
     def step(
         self, time_ns: int, *, pid: int = 1, tid: int = 1, device: int = 0, chunk: int = 0
     ) -> None:
-        """Run a forward, a backward and an optimizer, of one microbatch."""
+        """Run a forward, a backward and an optimizer for one microbatch."""
         self.run(f"F0.{chunk}.0", time_ns, pid=pid, tid=tid, device=device)
         self.run(f"B0.{chunk}.0", time_ns + 300, pid=pid, tid=tid, device=device)
         self.run("Optimizer", time_ns + 600, pid=pid, tid=tid, device=device)
@@ -254,9 +254,9 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
     [
         ((), None, (), (UNKNOWN, UNKNOWN)),
         (GPUS, [(0, 0, 11), (1, 0, 12)], (), (FIRST, SECOND)),
-        # Real exports of schema 3.24 have the column, and NULL in it.
+        # Real exports of schema 3.24 have the column with NULLs.
         (GPUS, [(0, 0, 11), (1, 0, 12)], (None, None), (FIRST, SECOND)),
-        # A table that knows some processes only (or none) takes nothing from the others.
+        # A table with only some processes (or none) does not affect the others.
         (GPUS, [(1, 0, 12)], (), (UNKNOWN, SECOND)),
         (GPUS, [], (), (FIRST, FIRST)),
         # TARGET_INFO_CUDA_DEVICE has the UUID of a MIG instance, TARGET_INFO_GPU that of the GPU.

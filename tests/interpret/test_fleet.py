@@ -1,4 +1,4 @@
-"""However many read, here or on a cluster, and whatever becomes of them: one result."""
+"""Results do not depend on the number of readers, a cluster, or lost processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1,
 
 
 def written(report: Report) -> bytes:
-    """Return all that a report says, as its JSON and CSV."""
+    """Return the JSON and CSV of a report."""
     view = View()
     return (json_document.render(report, view) + csv_of(report, view)).encode()
 
@@ -63,7 +63,7 @@ def exports_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
+    """Read files in short stretches with odd boundaries, many of them ahead of use."""
     monkeypatch.setattr(sqlite_export, "ROWS", 61)
     monkeypatch.setattr(export, "_MIN_POOL_ROWS", 0)
 
@@ -345,13 +345,13 @@ def test_a_signal_ends_all_at_once(
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that a process has started, where the system lists them."""
+    """Return the child processes of a process, if the system lists them."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
 
 def _until(true: Callable[[], object]) -> None:
-    """Wait until something is true, for five minutes at most."""
+    """Wait until a condition is true, for at most five minutes."""
     deadline = time.monotonic() + 300
     while not true():
         assert time.monotonic() < deadline, "it never came true"
@@ -365,14 +365,14 @@ needs_stopping = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take what is silent for a moment for frozen."""
+    """Treat workers as frozen after a short silence."""
     monkeypatch.setattr(dask_fleet, "POLL_S", 0.3)
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 5.0)
 
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run a Dask scheduler without workers, and give its scheduler file."""
+    """Run a Dask scheduler without workers and yield its scheduler file."""
     file = tmp_path_factory.mktemp("dask") / "scheduler.json"
     with running_scheduler(file):
         yield file
@@ -380,7 +380,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run a Dask scheduler with two workers, and give its scheduler file."""
+    """Run a Dask scheduler with two workers and yield its scheduler file."""
     file = tmp_path_factory.mktemp("cluster") / "scheduler.json"
     with running_scheduler(file), workers(file, 2):
         yield file
@@ -396,7 +396,7 @@ def running_scheduler(file: Path, first: str = "") -> Iterator[subprocess.Popen[
 
 @contextmanager
 def dask(*arguments: str, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of Dask in a process that does something else first."""
+    """Run a Dask command in a process that runs start-up code first."""
     module = f"distributed.cli.dask_{arguments[0]}"
     program = f"{first}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__')"
     with subprocess.Popen(
@@ -424,7 +424,7 @@ def _client(scheduler: Path) -> Any:
     )
 
 
-#: Options of a worker without a nanny, so that who is killed stays dead.
+#: Options of a worker without a nanny, so that a killed worker is not restarted.
 _ALONE = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
 
 
@@ -432,7 +432,7 @@ _ALONE = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.
 def workers(
     scheduler: Path, count: int = 1, first: str = "", *, last: bool = False
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run workers that do something else first; ``last`` if their scheduler may go before them."""
+    """Run workers with start-up code; ``last`` if their scheduler may end before them."""
     options = ("worker", "--scheduler-file", str(scheduler), *_ALONE)
     with ExitStack() as stack:
         with _client(scheduler) as client:
@@ -446,7 +446,7 @@ def workers(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Freeze a process, and wait until it is."""
+    """Freeze a process and wait until it has stopped."""
     process.send_signal(signal.SIGSTOP)
     _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
 
@@ -459,7 +459,7 @@ LOST: Mapping[str, Callable[[subprocess.Popen[bytes]], None]] = {
 
 
 class Losing(Noted):
-    """Loses processes as soon as a number of files is done."""
+    """Loses processes after a number of files is read."""
 
     def __init__(
         self, processes: Sequence[subprocess.Popen[bytes]], after: int, how: str = "frozen"
@@ -533,7 +533,7 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     with running_scheduler(file), workers(file, 3, MORTAL, last=True):
         report = bubbleviz.analyze(run, dask=str(file))
     dead = [note.reason for note in report.limitations if "every worker that read" in note.reason]
-    # One that waits for the same worker may be suspected with it.
+    # A task that waits for the same worker may also be suspected.
     assert 1 <= len(dead) <= 2
     assert any("node5.sqlite" in reason for reason in dead)
     assert len(report.profiles) == 8 - len(dead)
@@ -605,7 +605,7 @@ def test_a_scheduler_file_without_an_address_is_an_error(
 
 
 def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
-    """Return a socket that listens, and a thread that answers who connects; None says nothing."""
+    """Return a listening socket and a thread that answers clients, or is silent for None."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -837,7 +837,7 @@ def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
 
 @pytest.mark.thorough
 def test_a_scheduler_that_dies_prints_one_sentence(exports_folder: Path, tmp_path: Path) -> None:
-    """In a process of its own, as what Dask logs may come as late as at its end."""
+    """This runs in a separate process, since Dask may log as late as its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
     with running_scheduler(file) as process, workers(file, last=True):
         program = (

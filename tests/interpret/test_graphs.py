@@ -1,4 +1,4 @@
-"""CUDA graphs, copies and communication: everything that runs on a GPU finds its operation."""
+"""CUDA graphs, copies and communication: all GPU work is assigned to its operation."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
 
 
 def with_kernel(folder: Path, name: str) -> Path:
-    """Write F and B, each one kernel, and in F another one of that name that ends later."""
+    """Write F and B with one kernel each, and in F a second kernel that ends later."""
     calls = [*CALLS, C(250, 260, 77)]
     kernels = [K(1_000 * i + 300, 1_000 * i + 400, 10 + i) for i in range(4)]
     return write_profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)

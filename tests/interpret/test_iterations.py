@@ -1,4 +1,4 @@
-"""Iterations of a rank, and names as serving frameworks write them."""
+"""Iterations of a rank, and range names of serving frameworks."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ def test_which_optimizers_are_iterations_without_work(ranges: str, numbers: str)
     [
         ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 0 0 1 2 2 2 3"),
         ("O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 1 2 2 2 3"),
-        # The other rank does not run as many.
+        # The other rank runs a different number.
         ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O", "0 0 0 0 1 1 1 1"),
-        # The other one's Optimizers say nothing.
+        # The Optimizers of the other rank are ambiguous.
         ("F0 B0 O O F0 B0 O O", "F0 F1 B0 O B1 O F0 F1 B0 O B1 O", "0 0 0 0 1 1 1 1"),
     ],
 )
@@ -196,7 +196,7 @@ def test_ranks_that_run_as_many_optimizers_step_together(
 
 
 def numbers_of(*ranges: str) -> list[str]:
-    """Return the iterations of the ranges of each rank, one range after another."""
+    """Return the iteration of each range, by rank."""
     names = [(rank, name) for rank, text in enumerate(ranges) for name in text.split()]
     phases = {"F": Phase.F, "B": Phase.BW, "O": Phase.OPTIMIZER}
     rank = np.array([number for number, _ in names])
@@ -209,7 +209,7 @@ def numbers_of(*ranges: str) -> list[str]:
 
 
 def naming(folder: Path, *patterns: str) -> Path:
-    """Return a convention of some patterns, each a glob, a regex and further lines."""
+    """Return a convention with patterns of (glob, regex, further lines)."""
     file = folder / "mine.toml"
     file.write_text(
         "name = 'mine'\n" + "".join(f"[[pattern]]\n{pattern}\n" for pattern in patterns)
@@ -304,7 +304,7 @@ def test_one_microbatch_and_named_iterations_are_told_apart(
 
 TOKENS = (512, 2048, 64, 1024, 4096, 512, 64, 2048)
 RUN = Serving([t / 1024 for t in TOKENS], (1.0, 1.5), transfer_ns=20_000, depth=2, host_ns=50_000)
-#: From when everything is recorded.
+#: Start of the complete recording.
 _BEGIN_NS = 10_000_000
 
 

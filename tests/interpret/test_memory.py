@@ -83,7 +83,7 @@ HELD = [
     # Of F0: freed by its B and by its W.
     (50, 250, 1),
     (60, 350, 16),
-    # Between operations, never freed, and freed before the backward: held by no forward.
+    # Between operations, never freed, and freed before the backward: kept by no forward.
     (95, 250, 200),
     (110, None, 400),
     (120, 150, 1000),
@@ -109,7 +109,7 @@ def test_what_backwards_free_is_held_by_their_forwards() -> None:
 
 
 def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -> MemoryEvents:
-    """Return events of a rank: when, and how many bytes, each at an address of its own."""
+    """Return the events of a rank from (time, bytes) pairs, each with a separate address."""
     time, change = np.array(changes, np.int64).T.copy()
     none = np.full(len(time), -1)
     total = none.copy() if totals is None else np.array(totals, np.int64)

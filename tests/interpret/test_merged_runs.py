@@ -35,7 +35,7 @@ def _run(
     steps: int = STEPS,
     microbatches: int = MICROBATCHES,
 ) -> list[Row]:
-    """Return a run of GPipe that runs all its microbatches so often in each iteration."""
+    """Return a GPipe run that repeats all microbatches several times in each iteration."""
     rows: list[Row] = []
     for step in range(steps):
         for number in range(passes):
@@ -127,7 +127,7 @@ def test_runs_that_share_some_iterations_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [1, STEPS])
 def test_an_iteration_may_run_its_microbatches_twice(steps: int, tmp_path: Path) -> None:
-    """As gradient accumulation does, whose passes count microbatches from 0 each."""
+    """Each pass of gradient accumulation numbers microbatches from 0."""
     report = bubbleviz.analyze(_table(tmp_path / "a.csv", _run(0, 1000, passes=2, steps=steps)))
 
     assert len(report.iterations) == steps
@@ -166,7 +166,7 @@ def test_the_order_of_an_event_list_does_not_matter(
 
 
 def test_a_trace_with_two_threads_of_steps_is_refused(tmp_path: Path) -> None:
-    """Correlation ids differ, so that only iterations show the two runs."""
+    """Correlation ids differ, so only iterations show the two runs."""
     events: list[dict[str, Any]] = []
     for thread, rows in enumerate((_run(0, 1000), _run(400, 1300))):
         for step in range(STEPS):

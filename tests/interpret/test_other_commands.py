@@ -13,13 +13,13 @@ from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Two kernels that a program without ranges ran.
+#: Two kernels of a program without ranges.
 KERNELS = [K(20, 30, 1), K(40, 60, 2)]
 CALLS = [C(1, 2, 1), C(3, 4, 2)]
 
 
 def _commands(text: str) -> list[list[str]]:
-    """Return the commands that a text advises on a profile."""
+    """Return the commands that a text suggests for a profile."""
     flat = " ".join(text.split())
     matches = re.findall(r"bubbleviz ((?:idle|nccl|pgle|inspect|analyze) \S+)", flat)
     return [shlex.split(command) for command in matches]

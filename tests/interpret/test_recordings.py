@@ -1,4 +1,4 @@
-"""Recordings: the same for ranks alone or side by side."""
+"""Recordings of ranks are the same when read alone or together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silent workers are noticed by their heartbeats, on whatever clock, and given up in time."""
+"""Silent workers are detected by their heartbeats on any clock, and given up in time."""
 
 from __future__ import annotations
 

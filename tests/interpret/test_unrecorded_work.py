@@ -1,4 +1,4 @@
-"""Work that was launched and not recorded is counted, and idle time around it is unknown."""
+"""Work that was launched but not recorded is counted; idle time around it is unknown."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def without_graphs(
     """Return an export of graph launches without any kernels, and a kernel after each launch.
 
     Args:
-        folder: Where to write it.
+        folder: Folder to write to.
         tid: Thread that launches the graphs; thread 1 launches the kernels.
         n_unlinked: Number of kernels whose launch is unknown.
         traced: Launches whose graph was traced as a whole.
@@ -317,7 +317,7 @@ def captured_late(
     first: tuple[int, int] = (463 * MS, 464 * MS),
     call: C | None = None,
 ) -> Path:
-    """Return a capture that begins while the device works: its first kernel has to wait.
+    """Return a capture that begins while the device is busy, so its first kernel waits.
 
     Args:
         folder: Folder of the capture.

@@ -1,4 +1,4 @@
-"""Predictions: from one planted run what others take, and how sure that is."""
+"""Predictions of other runs from one planted run, and their uncertainty."""
 
 from __future__ import annotations
 

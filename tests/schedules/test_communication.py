@@ -39,12 +39,12 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import get_reference_file
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
-#: Names and least microbatches a stage of schedules whose plans have one direction.
+#: Unidirectional schedules, with their minimum number of microbatches per stage.
 NAMES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zb-v", "looped-bfs")
 
 
 def workload_of(plan: Plan, seed: int) -> Workload:
-    """Return uneven times and transfers, the same for one seed."""
+    """Return uneven times and transfers, determined by the seed."""
     draw = random.Random(seed)
     count = plan.virtual_stages
 
@@ -200,7 +200,7 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
     assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
     assert main(["simulate", "--plan", str(file), "--transport", "nccl", *TIMES]) == 2
     assert tuple(transport.name for transport in TRANSPORTS) == CARRIERS
-    # So is one whose operations wait for each other.
+    # The same applies to a plan whose operations wait for each other.
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
     assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
 
@@ -267,7 +267,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
             "rank 0 waits at 0SEND_F1 for rank 1's 1SEND_B0; "
             "rank 1 waits at 1SEND_B0 for rank 0's 0SEND_F1",
         ),
-        (  # A send before what it sends.
+        (  # A send before its data exists.
             ("0SEND_F0,0F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1", BEHIND),
             TRANSPORTS,
             "rank 0 has 0SEND_F0 before 0F0, which it needs",

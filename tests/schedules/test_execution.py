@@ -1,4 +1,4 @@
-"""Plans run by PyTorch on gloo: they load, train and give the gradients of the whole model."""
+"""Plans run by PyTorch on gloo: they load, train and give the gradients of the full model."""
 
 from __future__ import annotations
 

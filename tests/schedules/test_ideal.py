@@ -1,4 +1,4 @@
-"""Simulated schedules: published costs through the command, and the report that is drawn."""
+"""Simulated schedules: published costs on the command line, and the drawn report."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_times_of_nothing_give_no_ratio() -> None:
 def test_a_measurement_of_the_ideal_has_its_ratios(
     schedule: Any, stages: int, groups: int, times: list[int]
 ) -> None:
-    """What is drawn is counted as a measurement is, and gives what the simulation says."""
+    """The drawn report is analysed like a measurement and agrees with the simulation."""
     forward, backward, weight, transfer = (float(time) for time in times)
     times_ = StageTimes((forward,), (backward,), (weight,), transfer)
     try:

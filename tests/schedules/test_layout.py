@@ -1,4 +1,4 @@
-"""Layouts: the best of all, by the times of the simulator and within the memory, and told."""
+"""Layouts: the best of all layouts that fit in memory, by the times of the simulator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model(
     weight_activation: Sequence[float] | None = None,
     resident: Sequence[float] | None = None,
 ) -> Layers:
-    """Return layers of these times; what is not given is as the forward, or 1, or 0."""
+    """Return layers with these times. Omitted values equal the forward time, 1 or 0."""
     count = len(forward_ns)
     forward = np.array(forward_ns, np.int64)
     backward = forward if backward_ns is None else np.array(backward_ns, np.int64)
@@ -68,7 +68,7 @@ def model(
 
 
 def all_layouts(layers: int, placement: tuple[int, ...]) -> list[Layout]:
-    """Return every layout with at least a layer a virtual stage."""
+    """Return every layout with at least one layer per virtual stage."""
     cuts = combinations(range(1, layers), len(placement) - 1)
     return [Layout(placement, (0, *cut, layers)) for cut in cuts]
 
@@ -143,7 +143,7 @@ def test_the_recurrence_is_the_simulator(
     times: tuple[list[int], ...],
     activation: list[int],
 ) -> None:
-    """Also the memory, and the longest path, which is as long as the makespan."""
+    """This includes the memory and the longest path, whose length equals the makespan."""
     forward, backward, weight, fused, down, up = times
     layers = model(
         forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
@@ -411,7 +411,7 @@ def test_megatron_is_told_nothing_that_it_refuses() -> None:
 
 
 def test_torchtitan_is_told_of_the_modules() -> None:
-    """Also of ends that were not measured apart, and of a head of several layers by their names."""
+    """This includes ends that were not measured separately, and a head of several layers."""
     layers, layout = layout_of(["Et", "LL"])
     names = replace(layers, names=("emb", "layers.0", "norm", "output"))
 

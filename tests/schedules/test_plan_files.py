@@ -1,4 +1,4 @@
-"""Plans as files: read, written, simulated, and compared with what ran."""
+"""Plan files: read, written, simulated, and compared with the executed order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: i
 @settings(max_examples=60)
 @given(st.data())
 def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
-    """Stages on any rank; each stage's operations in any sequence that begins with F."""
+    """Stages are on any rank, with operations in any sequence that begins with F."""
     p, v, m = (data.draw(st.integers(1, 3)) for _ in range(3))
     placement = data.draw(st.permutations([device for device in range(p) for _ in range(v)]))
     chains: list[list[list[PlannedOperation]]] = [[] for _ in range(p)]
@@ -195,7 +195,7 @@ def test_a_written_plan_costs_what_its_schedule_costs(
     assert written_cost == expected_cost
     printed = cli.printed("simulate", "--plan", file, *TIMES)
     assert "plan.csv: the order in this file" in printed
-    # What is read is never written to.
+    # Input files are never overwritten.
     cli.refused("simulate", "--plan", file, *TIMES, "--csv", file, "--force", code=1)
 
 

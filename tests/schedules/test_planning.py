@@ -87,7 +87,7 @@ def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
 
 
 def shortest_of_all(work: Workload, *, fused: bool) -> int:
-    """Return the shortest makespan, by trying every order of every device."""
+    """Return the shortest makespan of all orders of all devices."""
     problem = build_problem(work, fused=fused)
 
     @cache
@@ -106,7 +106,7 @@ def shortest_of_all(work: Workload, *, fused: bool) -> int:
 
 
 def checked(plan: Plan, work: Workload) -> None:
-    """Assert that a plan has every operation once, and fits."""
+    """Assert that a plan contains every operation once and fits in memory."""
     ran = sorted(
         (op.virtual_stage, op.microbatch, phase)
         for order in plan.orders
@@ -173,7 +173,7 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     if exact.is_optimal:
         assert compute_lower_bound(problem) <= exact.makespan
         assert length <= exact.makespan * 1.05
-        # Both models of an order's time agree.
+        # Both models of the time of an order agree.
         replayed = improve_orders(problem, exact.codes, 0)
         assert replayed is not None
         assert replayed[0] == exact.makespan
@@ -258,7 +258,7 @@ def test_one_device_has_no_bubble() -> None:
 
 
 def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
-    """As in PyTorch's Interleaved1F1B(4 ranks, 6 microbatches), six run in one round."""
+    """As in PyTorch's Interleaved1F1B (4 ranks, 6 microbatches), six run in one round."""
     in_rounds = [plan.name for plan in list_fixed_plans(workload(make_looped_placement(4, 2), 6))]
     plans = list_fixed_plans(workload((0, 1, 2, 3), 8))
 
@@ -338,7 +338,7 @@ def workload_of(row: Row) -> Workload:
 def test_no_published_order_is_shorter(
     monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    """A few of each, in a fraction of the time that a user's plan takes."""
+    """A few orders of each schedule are tested with a reduced time budget."""
     monkeypatch.setattr("bubbleviz.schedules.planning._MAX_TIMED", 10_000_000)
     for name in PLACED:
         with subtests.test(name=name):

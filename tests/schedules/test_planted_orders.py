@@ -1,4 +1,4 @@
-"""The planter's orders and the product's, written apart, agree; PyTorch's files agree with both."""
+"""The independent orders of the planter and of bubbleviz agree, also with PyTorch's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.planting import orders
 from tests.support.needs import get_reference_file
 from tests.support.published_orders import OURS, parse_listed_plan, read_numbers, read_reference
 
-#: Names of the schedules that have one order at all times.
+#: Names of the schedules whose order does not depend on times.
 NAMES = sorted(rule.name for rule in SCHEDULES if rule.has_one_order)
 
 
@@ -65,7 +65,7 @@ def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: in
 
 @pytest.mark.real_files
 def test_planted_orders_are_the_published_ones() -> None:
-    """Rows that list an order, of schedules whose published order is unique."""
+    """Tested are rows with an order, of schedules whose published order is unique."""
     is_equal = (
         "1F1B",
         "torch:ScheduleGPipe",

@@ -1,4 +1,4 @@
-"""Schedules and the simulator, held against published tables."""
+"""Schedules and the simulator compared with published tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.published_orders import (
 )
 from tests.support.stage_times import make_durations
 
-#: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.
+#: Ticks per microsecond, so that chunks of a quarter, a third or half of a stage are exact.
 TICKS_A_US = 12
 
 
@@ -170,7 +170,7 @@ def plans(draw: st.DrawFn) -> Plan:
     try:
         return schedule.plan(stages, stages * groups, schedule.chunks)
     except UsageError:
-        # Those that run both ways need an even number of stages, and microbatches enough.
+        # Bidirectional schedules need an even number of stages and enough microbatches.
         return schedule.plan(2 * stages, 4 * stages * groups, schedule.chunks)
 
 
@@ -233,7 +233,7 @@ def test_what_goes_together_begins_and_ends_together() -> None:
     plan = Plan("beside", 2, 2, 1, (0, 1), operations, together=together)
     simulation = simulate(plan, workload(plan, (10, 10, 10), 1))
 
-    # F1 waits for stage 0 until 21, and B0, which could have run before, with it; what either
-    # gives is there when both ended.
+    # F1 waits for stage 0 until 21, and so does B0, which could have run earlier. The results of
+    # both are available when both have ended.
     assert simulation.start_ns[simulation.device == 1].tolist() == [11, 21, 31, 41, 51, 61]
     assert simulation.start_ns[2] == 42

@@ -1,4 +1,4 @@
-"""Searched schedules: published rates, and a plain count of what orders must keep to."""
+"""Searched schedules: published rates, and direct checks of the constraints on orders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.thorough
 
 #: h and a of the models of Table 5; s is 1024.
 MODELS = {"1.5B": (2304, 24), "6.2B": (4096, 32)}
-#: Our names of the searched schedules in the tables, and their limit in units of M_B by p.
+#: Names of the searched schedules in bubbleviz, and their memory limit in M_B by p.
 SEARCHED: dict[str, tuple[str, Callable[[int], float]]] = {
     "ZB-1p": ("zb-1p", lambda p: p),
     "ZB-2p": ("zb-2p", lambda p: 2 * p),
@@ -51,7 +51,7 @@ ALL = [one for one in schedules() if one.searched]
 
 
 def checked(plan: Plan, memory: Memory) -> None:
-    """Assert that a plan is whole, can be run, and keeps within its memory."""
+    """Assert that a plan is complete and executable, and fits in memory."""
     operations = [(o.virtual_stage, o.phase, o.microbatch) for each in plan.orders for o in each]
     phases = (Phase.F, Phase.B, Phase.W)
     assert sorted(operations) == sorted(
@@ -80,7 +80,7 @@ def of_model(hidden: int, heads: int) -> tuple[float, float]:
 def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
     """Yield rows of the published table under the names of their schedules, with M_B and M_W.
 
-    Only a part of what the authors' code computes is tried, for time.
+    Only a part of the results of the authors' code is tested, to limit the run time.
     """
     parts = {
         ("4", "4", "paper_1.5B_m24"),
@@ -206,7 +206,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     limit: int,
     window: str,
 ) -> None:
-    """Judged by the simulation, at the times of the search."""
+    """Orders are compared by simulation with the times of the search."""
     tf, tb, tw = (tuple(map(float, time[: sizes[0]])) for time in times)
     own = StageTimes(tf, tb, tw, transfer)
     memory, unit = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
@@ -238,7 +238,7 @@ def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> N
 
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] == ideal("zb-2p", 4, 8, times).cost_ms
-    # One at a time: there and back, with a W in between for its memory.
+    # One microbatch at a time, forward and back, with a W in between to free its memory.
     assert costs[0] >= 8 * (6.0 * 4 + 7.0 * 4 + 0.5 * 6)
 
 
@@ -280,7 +280,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY_OPERATIONS", 0)
-    # In the steady state there is no bubble, so that what many have is what few have.
+    # There is no bubble in the steady state, so the bubble is independent of m.
     assert bubble(40) <= of_few
 
 
@@ -334,6 +334,6 @@ def test_chimera_has_the_bubble_of_its_paper() -> None:
         assert result.schedule_ratio == pytest.approx((p - 2) / (1.5 * p + p - 2))
         assert max(result.peak_activations) == p
         assert min(result.peak_activations) == p / 2 + 1
-        # Forward as long as backward: no group waits for the one before but at its ends.
+        # Forward as long as backward: groups wait for the previous one only at the ends.
         even = ideal("chimera", p, 4 * p, StageTimes((2.0,), (1.0,), (1.0,)))
         assert even.makespan_ms == 4 * p * 4 + (p - 2) * 2

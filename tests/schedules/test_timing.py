@@ -1,4 +1,4 @@
-"""Timing: when rows end that follow others and meet them, against one row at a time."""
+"""Timing: end times of rows with predecessors and meetings, compared with a simple loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bubbleviz.schedules.timing import (
     find_longest_path,
 )
 
-#: The meeting of each row, -1 if it meets no other row.
+#: Meeting of each row, or -1 if it meets no other row.
 _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
-#: Pairs (row, row that it follows); cycles occur.
+#: Pairs of (row, predecessor), possibly with cycles.
 _FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=9)
 
 
@@ -30,7 +30,7 @@ def _timing_of(meeting: list[int], following: list[tuple[int, int]]) -> Timing:
 def _ends_one_by_one(
     meeting: list[int], following: list[tuple[int, int]], own_ns: list[int], delay_ns: list[int]
 ) -> list[int] | None:
-    """Return when each row ends, or None if rows wait for each other."""
+    """Return the end time of each row, or None if rows wait for each other."""
     count = len(meeting)
     # A row without a meeting meets itself.
     met = [-2 - row if meeting[row] == -1 else meeting[row] for row in range(count)]

@@ -48,7 +48,7 @@ def _first(planting: Planting) -> AdviceEntry:
     return write_all_advice(_report(planting))[0]
 
 
-#: A run, what is planted in it, and the kind of the first advice, with words of it.
+#: A run, its planted fault, and the kind and part of the text of the first advice.
 FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
     (
         BASE,
@@ -146,7 +146,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int) -> None:
-    """The lower of a forward and a backward is short by chance, the time of a microbatch is not."""
+    """The minimum of F and B varies by chance; the time of a microbatch does not."""
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
     report = analyze_planting(even)
 
@@ -217,7 +217,7 @@ def test_an_order_that_costs_nothing_is_no_advice() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> None:
-    """Gaps are parts of operations; without them each takes four gaps less."""
+    """Gaps are parts of operations; without them each operation is shorter by four gaps."""
     gap_ns, replicas = 60_000, ranks // 4
     even = replace(BASE, jitter=0.0, kernels=5, replicas=replicas) if replicas else ONE_RANK
     gaps = replace(even, kernel_gap_ns=gap_ns)

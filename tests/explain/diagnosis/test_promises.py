@@ -21,8 +21,8 @@ pytestmark = pytest.mark.thorough
 
 LENGTHS = (0.5, 1, 2, 0.7, 1.2, 3, 1, 0.6)
 QUIET = Job(replicas=1, iterations=4, noise=0.0, phase=(10, 10, 10), transfer=0.0)
-#: Stages, microbatches and what is uneven, and the most that can be saved: Lin et al., arXiv
-#: 2505.05713, name uneven stages and uneven lengths as the most common faults of production.
+#: Stages, microbatches, the imbalance, and the maximum saving. Lin et al., arXiv 2505.05713, name
+#: uneven stages and uneven lengths as the most common faults in production.
 UNEVEN: dict[str, tuple[int, int, dict[str, dict[int, float]], float]] = {
     "two stages": (4, 8, {"stage": {1: 1.4, 3: 2.2}}, 0.2667),
     "last stage": (4, 16, {"stage": {3: 1.4}}, 0.1772),
@@ -134,7 +134,7 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
         (2, 3),
     ),
 }
-#: Words of the first advice on some of them.
+#: Part of the text of the first advice, for some jobs.
 WORDS = {
     "rank": "rank 6 is slow",
     "rank of four copies": "x the other ranks of stage 1",
@@ -177,7 +177,7 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     assert WORDS.get(name, "") in first.text
 
 
-#: Two faults at once, and what both cost alone.
+#: Two faults at once, and the cost of each alone.
 PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "rank, link": (BASE, {"rank": {6: 1.1}}, {"link": {(-1, 0): 20.0}}, "link"),
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
@@ -254,7 +254,7 @@ def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
-    """Iterations that follow each other after a usual time may be at work in it."""
+    """The usual time between iterations may be work."""
     job = simulate_job(replace(QUIET, between=40.0))
     rows = [row for row in job.rows if row["phase"] != "Optimizer"]
 

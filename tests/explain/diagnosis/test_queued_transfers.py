@@ -37,7 +37,7 @@ def sent(phase: str, virtual: int, microbatch: int) -> list[Key]:
     return [(phase, producer, microbatch)] * (0 <= producer < PLAN.virtual_stages)
 
 
-#: When operations end, from when to when their receives take, and when their inputs' sends begin.
+#: End times of operations, (start, end) of their receives, and start times of the sends.
 Ran = tuple[dict[Key, int], dict[Key, tuple[int, int]], dict[Key, int]]
 
 

@@ -1,4 +1,4 @@
-"""Published traces: every published number comes out."""
+"""Published traces: every published number is reproduced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLOSE = 2e-4
 
 @cache
 def report_of(name: str) -> Report:
-    """Return the report of a table of a trace, which is made as the guide does it."""
+    """Return the report on a table of a trace, converted with the code of the guide."""
     examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
     (example,) = (candidate for candidate in examples if "trace.parquet" in candidate)
     with TemporaryDirectory() as folder, chdir(folder):

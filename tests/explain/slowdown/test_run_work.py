@@ -1,4 +1,4 @@
-"""Work of planted runs: replayed with their delays they take as long as measured."""
+"""Work of planted runs: a replay with their delays takes as long as measured."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_even_run_is_ideal() -> None:
 
 
 def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
-    """Of 4 stages one takes twice as long; the ideal has means: m + p - 1 times F and B."""
+    """One of 4 stages takes twice as long. The ideal uses mean times: (m + p - 1) (F + B)."""
     slowdowns = analyze_planting(replace(EVEN, slow_stage=2, communication=False)).slowdowns
     mean_ns = 1.25 * 3_000_000
     optimizer_ns = 1.25 * 500_000

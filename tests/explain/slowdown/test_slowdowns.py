@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def recorded(*rows: Row) -> tuple[Work, Dependencies]:
-    """Return work of (stage, replica, iteration, kind, start, end), and its order.
+    """Return the work of (stage, replica, iteration, kind, start, end) rows and its order.
 
     The rows of a rank follow each other. The replicas of a stage meet in a collective.
     """
@@ -67,7 +67,7 @@ def test_one_rank_one_iteration_is_ideal() -> None:
 
 
 def test_a_slow_replica_holds_up_the_other_one() -> None:
-    """Two replicas of one stage; gradients meet, and one of four forwards takes three times."""
+    """Two replicas of one stage reduce gradients; one of four forwards takes three times."""
     rows: list[Row] = []
     for iteration in range(2):
         for replica, end in enumerate((30, 10) if iteration else (10, 10)):

@@ -1,4 +1,4 @@
-"""One-off collectives before the first compute of an iteration are in no replay."""
+"""One-off collectives before the first compute of an iteration are not replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank this is; tests set it."""
+"""The rank of this process, which tests set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine that runs instructions by its table, as DeepSpeed's does."""
+"""The engine, which dispatches instructions through a table like DeepSpeed."""
 
 from __future__ import annotations
 

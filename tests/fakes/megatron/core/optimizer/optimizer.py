@@ -1,4 +1,4 @@
-"""The classes that step."""
+"""The optimizer classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron-Core's schedules, as far as they call their steps by these names."""
+"""Megatron-Core's schedules, reduced to the calls of their steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import combined_1f1b
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
-#: Set by tests: whether forwards are told their microbatch and chunk, as newer versions do.
+#: Set by tests: whether forwards receive their microbatch and chunk, as in newer versions.
 tells = True
 
 
@@ -78,9 +78,9 @@ def forward_backward_pipelining_without_interleaving(
 def forward_backward_pipelining_with_interleaving(
     order: Sequence[str], model: list[object], num_microbatches: int, forward_only: bool = False
 ) -> None:
-    """Run an order such as ``F0 F1 B1``: what is done, and the chunk; ``F1B0`` is overlapped.
+    """Run an order like ``F0 F1 B1`` (operation and chunk); ``F1B0`` is overlapped.
 
-    Behind each forward starts what sends its result and receives the next input.
+    After each forward, the send of its result and the receive of the next input start.
     """
     communicator = P2PCommunicator()
     communicator.recv_forward([], parallel_state.rank == 0)
