@@ -62,6 +62,10 @@ def build_timebase(
 ) -> Timebase:
     """Find the common clock of all profiles.
 
+    Clocks declared by tables of operations take precedence. If there are several machines and the
+    method is ``causal``, their clocks are solved from data dependencies and collectives between
+    replicas. Otherwise, the clocks of the sessions are used.
+
     Args:
         recordings: The recordings on the clocks of their sessions, with stages and iterations.
         clocks: Clock of each profile according to its session.

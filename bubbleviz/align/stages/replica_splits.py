@@ -44,7 +44,7 @@ _MAX_EARLY_FRACTION = 0.25
 def find_division(
     operations: Operations, inputs: Arrivals, number: Ints, machine: Ints
 ) -> tuple[VirtualStages, bool] | None:
-    """Find the only division of the ranks into stages and replicas that fits.
+    """Find the division of the ranks into stages and replicas if exactly one fits.
 
     Args:
         operations: Operations of all ranks, with iterations that are the same on all ranks.

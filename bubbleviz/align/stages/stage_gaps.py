@@ -285,9 +285,11 @@ def find_turns(operations: Operations) -> frozenset[int]:
 
 
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
-    """Return whether ranks run unusually many forwards of a chunk before the next chunk starts.
+    """Return whether ranks run unusually many forwards of a model chunk before their next chunk.
 
-    The usual maximum is the number of virtual stages from one chunk to the next.
+    Forwards of a chunk are counted until the first forward of the next chunk in an iteration. The
+    usual maximum is the number of virtual stages from one chunk to the next. The result is True if
+    most iterations exceed it.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.

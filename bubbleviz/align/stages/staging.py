@@ -190,7 +190,7 @@ def find_stages(
 
 
 def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
-    """Return the stages that the user's order of ranks, or the sizes of the run, give."""
+    """Set the stages from the user's order of ranks, or from the sizes of the run if given."""
     number = inputs.numbers.number
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
     if inputs.parallel is not None:
@@ -371,7 +371,7 @@ def _find_stage_gaps(
         if numbered_gaps and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered_gaps),), True, False
         if numbered_gaps or not numbers.from_names or (is_table and not are_adjacent):
-            # Ranks with several chunks may wait for their hosts as long as for another chunk.
+            # Waits of ranks with several chunks may also be caused by late hosts.
             has_chunks = bool((operations.chunk > 0).any())
             return (
                 (stage_gaps.describe_gaps(gaps_between_ranks),),

@@ -35,7 +35,10 @@ def order_forward_stages(
 ) -> VirtualStages:
     """Infer the virtual stage of every rank of a run that only goes forward.
 
-    Only ranks with one model chunk each can be ordered.
+    Ranks of one machine are ordered by the times at which they run the same chunks: a chunk starts
+    on a stage after it ended on the previous stage. If the ranks are on several machines, or their
+    times fit no order, rank numbers in names decide. Only ranks with one model chunk can be
+    ordered.
 
     Args:
         operations: Operations of all ranks, with iterations that are the same on all ranks.

@@ -67,7 +67,7 @@ def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[mode
 
     PyTorch gathers the parameters of the next stages, frees the parameters of others
     (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
-    (``_add_reduce_grad``).
+    (``_add_reduce_grad``). Each of these takes one turn, in which the rank computes nothing.
     """
     # Stages that are computed from each step on, the next one first.
     next_stages: list[int] = []

@@ -140,7 +140,11 @@ class Precedence:
                         self._computed[message] = computed
 
     def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
-        """Let each event of a device wait for the event before it, and for its inputs."""
+        """Let each event of a device wait for the previous event of the device, and for its inputs.
+
+        The inputs of a send are computed by the operation whose result it sends. After a step that
+        awaits transfers, the next event also waits until these are complete.
+        """
         last: list[int] = []
         for step in line:
             for operation in step.operations:

@@ -161,6 +161,8 @@ def build_layout_workload(
 ) -> Workload:
     """Build the workload of a layout by adding up the layers of each virtual stage.
 
+    The last layer of a stage sets the transfer time to the next stage, which is 0 within a device.
+
     Args:
         layers: Layers of the model.
         layout: Layers of each virtual stage.

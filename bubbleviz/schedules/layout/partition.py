@@ -201,6 +201,8 @@ class _Search:
     def improve(self, bounds: Ints) -> Ints:
         """Improve a layout by moving single boundaries and runs of them; return the local optimum.
 
+        Each step takes the best move, first by memory above the limits, then by makespan.
+
         Args:
             bounds: Bounds of a layout. If it does not fit, its memory is reduced first.
         """
@@ -219,7 +221,15 @@ class _Search:
             bounds, best = neighbours[index], (float(excess[index]), int(makespan_ns[index]))
 
     def _measure_layouts(self, bounds: Ints) -> tuple[Floats, Ints]:
-        """Return the memory above the limits and the makespan of layouts, and keep the best."""
+        """Measure layouts, and keep the best one that fits.
+
+        Args:
+            bounds: Bounds of each layout, shape (n, S + 1).
+
+        Returns:
+            excess: Memory above the limits, added up over all limits; 0 if a layout fits.
+            makespans: Makespan of each layout, or ``NEVER`` if it does not fit.
+        """
         excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
         fits = excess == 0
         makespans = np.full(len(bounds), NEVER)

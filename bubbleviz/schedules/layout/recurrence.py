@@ -121,9 +121,16 @@ class Recurrence:
         return factors, crossed
 
     def _sum_times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
-        """Return the lengths of F, B, W and BW by virtual stage, and transfers by boundary.
+        """Add up the times of the layers of each virtual stage.
 
-        Shapes (4, S, n) and (2, S, n). Nothing crosses the last boundary.
+        Args:
+            layers: Layers of the model.
+            bounds: Bounds of each layout, shape (n, S + 1).
+
+        Returns:
+            lengths: Times of F, B, W and BW of each virtual stage, shape (4, S, n).
+            transfers: Transfer time over the boundary after each virtual stage, down and up, shape
+                (2, S, n). It is 0 after the last one.
         """
         layer_lengths = np.stack(layers.times)
         zero = np.zeros((4, 1), np.int64)
