@@ -48,13 +48,14 @@ class Dependencies(Table):
     """Pairs of rows of operations, or of the work of a run.
 
     Attributes:
-        after: Row that starts once the other one has ended, ascending for operations.
-        before: Row that must have ended: the producer of an input. Among indistinguishable
-            replicas, it is the last one to end before the other started, else the first to end.
+        successor: Row that starts once its predecessor has ended, ascending for operations.
+        predecessor: Row that must have ended: the producer of an input. Among indistinguishable
+            replicas, it is the last one to end before the successor started, or else the first one
+            to end.
     """
 
-    after: Ints
-    before: Ints
+    successor: Ints
+    predecessor: Ints
 
     def is_remote(self, rank: Ints) -> Bools:
         """Return a mask of the pairs whose rows ran on different ranks.
@@ -62,7 +63,7 @@ class Dependencies(Table):
         Args:
             rank: Rank of each row.
         """
-        return np.not_equal(rank[self.after], rank[self.before])
+        return np.not_equal(rank[self.successor], rank[self.predecessor])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,11 +281,11 @@ def find_inputs(
     """
     remote = dependencies.take(dependencies.is_remote(operations.rank))
     count = len(operations)
-    end_ns = operations.end_ns[remote.before]
-    ready_ns = group_latest(remote.after, count, end_ns, NEVER)
+    end_ns = operations.end_ns[remote.predecessor]
+    ready_ns = group_latest(remote.successor, count, end_ns, NEVER)
     producer = np.full(count, NONE, np.int64)
-    last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
-    producer[remote.after[last]] = remote.before[last]
+    last = np.flatnonzero(end_ns == ready_ns[remote.successor])[::-1]
+    producer[remote.successor[last]] = remote.predecessor[last]
     taking = mask_phases(operations.phase, (*CHAINED, Phase.FB))
     unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
     if ends_early:

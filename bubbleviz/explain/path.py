@@ -107,7 +107,7 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
         if not len(replay.unordered):
             break
     delay_ns = measure_delays(work, dependencies)
-    follows = np.bincount(dependencies.after, minlength=len(work)) > 0
+    follows = np.bincount(dependencies.successor, minlength=len(work)) > 0
     is_counted = np.zeros(len(work), bool)
     is_counted[: len(rows)] = mask_phases(operations.phase[rows], WORK)
     delayed = np.flatnonzero(follows[: len(rows)])
@@ -185,8 +185,8 @@ def build_work(
     transfer_rows = len(work) + np.arange(len(transfers))
     producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
     return join_tables((work, transfers)), Dependencies(
-        np.concatenate((order.after, transfer_rows, consumer)),
-        np.concatenate((order.before, producer, transfer_rows)),
+        np.concatenate((order.successor, transfer_rows, consumer)),
+        np.concatenate((order.predecessor, producer, transfer_rows)),
     )
 
 
@@ -370,7 +370,11 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
     At equal ends, a predecessor of the same rank wins, then one that computes.
     """
-    work, row, predecessor = graph.work, graph.dependencies.after, graph.dependencies.before
+    work, row, predecessor = (
+        graph.work,
+        graph.dependencies.successor,
+        graph.dependencies.predecessor,
+    )
     same_rank = (work.rank[row] == work.rank[predecessor]).astype(np.int64)
     computed = (~work.communicates[predecessor]).astype(np.int64)
     last = _find_last_of_each(row, work.end_ns[predecessor], same_rank, computed)

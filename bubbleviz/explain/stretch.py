@@ -149,7 +149,7 @@ def split_into_stretches(
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
         waits = rank_slices.take_ranks(collectives, ranks)
-        # Operations of other stretches are numbered after those of this stretch.
+        # Operations of other stretches get numbers from len(operations) on.
         last = waits.last_operation
         is_elsewhere = (last != NONE) & ((last < row) | (last >= row + len(operations)))
         elsewhere = find_distinct(last[is_elsewhere])

@@ -1,7 +1,7 @@
-"""The explanation of one stretch, from which that of the run is put together.
+"""Explain one stretch. The explanation of a run is combined from those of its stretches.
 
-:func:`explain_stretch` reads nothing but the stretch, so that it runs wherever the profiles of the
-stretch are. Its result is small compared with them.
+:func:`explain_stretch` reads only the stretch, so it can run on the machine that has the profiles
+of the stretch. Its result is small compared with the profiles.
 """
 
 from __future__ import annotations

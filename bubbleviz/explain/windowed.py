@@ -130,20 +130,20 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
 
 
 def _describe_left_out(window: Window, counts: Counts) -> Limitation:
-    """Return the limitation that names the iterations outside the window."""
+    """Describe the iterations outside the window, and how many overlap it, as a limitation."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
-    partly = f" ({n_overlapping} of them lie partly in it)" if n_overlapping else ""
+    partly = f" ({n_overlapping} of them overlap it)" if n_overlapping else ""
     reason = (
-        f"--window {window.text} leaves them out{partly}; numbers of whole profiles, such as "
-        "coverage, are of the whole capture"
+        f"--window {window.text} leaves them out{partly}; figures of whole profiles, such as "
+        "coverage, still describe the whole capture"
     )
     return Limitation(OUTSIDE, reason, int((~counts.is_in_window).sum()))
 
 
 def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, new_row: Ints) -> Run:
-    """Return a run that has only some of its iterations.
+    """Return a run restricted to the given iterations.
 
     Args:
         run: The whole run.

@@ -255,7 +255,7 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
     short = analysed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
     assert "9" not in [i.name for i in short.iterations]
     text = next(note.reason for note in short.limitations if note.what == OUTSIDE)
-    assert "lie partly in it" in text
+    assert "of them overlap it" in text
 
 
 def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:

@@ -247,7 +247,10 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         {"name": "gpipe", "exact": False, "deviation_count": 1},
     ),
     *((overlapped(planned(n)), {"name": n, "exact": True}) for n in ("dualpipev", "combined-1f1b")),
-    (each("1f1b", numbered(-1, 0)), {"name": None, "reason": "range names hold no microbatches"}),
+    (
+        each("1f1b", numbered(-1, 0)),
+        {"name": None, "reason": "range names contain no microbatches"},
+    ),
     *(
         (each(name, change), {"name": name, "exact": True})
         for name in ("1f1b", "zb-v")

@@ -45,9 +45,9 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
         token = number - max_in_flight - n_more
         is_needed = (token >= 0) & (token < len(by_end))
         waits.append(Dependencies(started[is_needed], by_end[token[is_needed]]))
-        observed = tokens.take(operations.rank[tokens.after] == first_rank)
-        token = np.searchsorted(by_end, observed.before) - n_more
-        waits.append(Dependencies(observed.after[token >= 0], by_end[token[token >= 0]]))
+        observed = tokens.take(operations.rank[tokens.successor] == first_rank)
+        token = np.searchsorted(by_end, observed.predecessor) - n_more
+        waits.append(Dependencies(observed.successor[token >= 0], by_end[token[token >= 0]]))
     return join_tables(waits) if waits else tokens
 
 
@@ -62,9 +62,9 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
         return 0
     depths = []
     for first_rank, last_rank in _pair_ranks(operations, tokens):
-        of_rank = tokens.take(operations.rank[tokens.after] == first_rank)
-        n_started = np.searchsorted(_list_chunks(operations, first_rank), of_rank.after)
-        n_ended = np.searchsorted(_list_chunks(operations, last_rank), of_rank.before)
+        of_rank = tokens.take(operations.rank[tokens.successor] == first_rank)
+        n_started = np.searchsorted(_list_chunks(operations, first_rank), of_rank.successor)
+        n_ended = np.searchsorted(_list_chunks(operations, last_rank), of_rank.predecessor)
         depths.append(n_started - n_ended)
     depth = np.sort(np.concatenate(depths))
     return int(depth[(len(depth) - 1) // 2])
@@ -72,9 +72,9 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
 
 def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
     """Return each rank that waited for tokens, and the last rank that produced one for it."""
-    first = operations.rank[tokens.after]
+    first = operations.rank[tokens.successor]
     return [
-        (rank, int(operations.rank[tokens.before[first == rank]].max()))
+        (rank, int(operations.rank[tokens.predecessor[first == rank]].max()))
         for rank in find_distinct(first).tolist()
     ]
 

@@ -443,7 +443,7 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
     jumps = fit_jumps(rank_row, number, smooth)
     is_slowed = jumps.is_significant & (jumps.explained > line_explains)
     is_drifting = is_rising(np.bincount(rank_row), slope, line_explains) & ~is_slowed
-    return PaceChanges(slope, jumps.begin, jumps.change, is_slowed, is_drifting)
+    return PaceChanges(slope, jumps.position, jumps.change, is_slowed, is_drifting)
 
 
 def _fit_trend(series: Floats) -> Floats:
@@ -556,13 +556,13 @@ class Jumps:
     """The best jump of each group of points.
 
     Attributes:
-        begin: Position of the first point after the jump.
+        position: Position of the first point after the jump.
         change: Mean after the jump minus the mean before it.
         explained: Fraction of the variance that the jump explains.
         is_significant: Whether the jump goes up, and is larger than by chance.
     """
 
-    begin: Floats
+    position: Floats
     change: Floats
     explained: Floats
     is_significant: Bools
@@ -575,7 +575,7 @@ def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
 
         y              • • •      change
             • • • •               from the mean before to the mean after
-                     begin
+                     position
 
     Args:
         group: Group of each point, from 0. Every group has points.

@@ -587,7 +587,10 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
     yield from _ease_queues(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
-        rank, depth = int(operations.rank[tokens.after[0]]), compute_usual_depth(operations, tokens)
+        rank, depth = (
+            int(operations.rank[tokens.successor[0]]),
+            compute_usual_depth(operations, tokens),
+        )
         remaining = list_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)
@@ -605,7 +608,9 @@ def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault
     collectives, queued_ns = find_queued_collectives(run, work, rows)
     if not (len(transfers) or len(collectives)):
         return
-    is_queued = np.isin(order.after, transfers) & has_role(work.role[order.before], POINT_TO_POINT)
+    is_queued = np.isin(order.successor, transfers) & has_role(
+        work.role[order.predecessor], POINT_TO_POINT
+    )
     eased = build_replay(work, order.take(~is_queued))
     if len(eased.iterations) == len(scenarios.replay.iterations):
         counts = ("transfer", float(len(transfers))), ("collective", float(len(collectives)))
@@ -670,8 +675,8 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
     operations, dependencies = run.operations, run.explained().dependencies
     if cause != Cause.PROFILER and run_kind(operations.phase) != INFERENCE:
         return bubbles.start_ns
-    produced_ns = operations.end_ns[dependencies.before]
-    ready_ns = group_latest(dependencies.after, len(operations), produced_ns, NEVER)
+    produced_ns = operations.end_ns[dependencies.predecessor]
+    ready_ns = group_latest(dependencies.successor, len(operations), produced_ns, NEVER)
     ready_ns = ready_ns[bubbles.after]
     if cause == Cause.PROFILER:
         return np.clip(ready_ns, bubbles.start_ns, bubbles.end_ns)
@@ -703,10 +708,10 @@ def _measure_late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> 
     first = np.flatnonzero(start_ns == begin_ns[parts.of_row])
     if run_kind(operations.phase) == INFERENCE or (launched_ns[first] == NONE).all():
         return late_ns
-    follower, predecessor = scenarios.order.after, scenarios.order.before
-    is_moved = scenarios.work.communicates[predecessor] & (follower < len(rows))
+    successor, predecessor = scenarios.order.successor, scenarios.order.predecessor
+    is_moved = scenarios.work.communicates[predecessor] & (successor < len(rows))
     transfer_ns = scenarios.own_ns[predecessor[is_moved]]
-    moved_ns = np.maximum(group_latest(follower[is_moved], len(rows), transfer_ns, 0), 0)
+    moved_ns = np.maximum(group_latest(successor[is_moved], len(rows), transfer_ns, 0), 0)
     could_start_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first]
     delay_ns = could_start_ns - _find_needed_times(run, rows[first])
     is_late = (launched_ns[first] != NONE) & (delay_ns > _MIN_LATE_NS)
@@ -732,10 +737,10 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
 
     iteration_of = operations.iteration
     inputs = dependencies.take(
-        iteration_of[dependencies.after] == iteration_of[dependencies.before]
+        iteration_of[dependencies.successor] == iteration_of[dependencies.predecessor]
     )
-    produced_ns = operations.end_ns[inputs.before]
-    ready_ns = group_latest(inputs.after, len(operations), produced_ns, NEVER)[first_rows]
+    produced_ns = operations.end_ns[inputs.predecessor]
+    ready_ns = group_latest(inputs.successor, len(operations), produced_ns, NEVER)[first_rows]
     needed_ns = np.where(ready_ns == NEVER, begin_ns[iterations.of_row], ready_ns)
 
     in_iterations = operations.take(operations.iteration >= 0)

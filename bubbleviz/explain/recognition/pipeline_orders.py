@@ -131,8 +131,9 @@ def _count_devices(
 ) -> dict[int, int]:
     """Return the number of devices of each pipeline.
 
-    This is the number of stages, but at least that of most pipelines, because the last stages of a
-    pipeline may have no profile. A pipeline of unknown stages has as many devices as ranks.
+    This is the number of stages, but at least the most frequent number of stages, because the last
+    stages of a pipeline may have no profile. A pipeline of unknown stages has as many devices as
+    ranks.
 
     Args:
         parts: Orders of each iteration.

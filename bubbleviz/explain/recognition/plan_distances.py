@@ -164,7 +164,10 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 
 
 def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
-    """Return whether the first operations of orders are similar to those of a plan.
+    """Return whether the orders of a pipeline start like the orders of a plan.
+
+    If devices are known, at most 30 % of the first operations of three orders may differ. Otherwise
+    at least half of the orders must start exactly like a planned order.
 
     Args:
         ran: Orders of a pipeline.

@@ -20,5 +20,5 @@ ITERATIONS_UNMARKED = "nothing tells iterations apart"
 FORWARD_ONLY = "the run only goes forward"
 #: Reasons for ranks that are not known to form a pipeline.
 NO_PIPELINE = (SINGLE_STAGE, PIPELINE_UNPROVEN)
-#: Reasons for ranks whose ratios are not those of a pipeline.
+#: Reasons for ranks whose bubble ratios do not describe a pipeline.
 NO_SCHEDULE = (*NO_PIPELINE, OTHER_STAGES_MISSING)

@@ -210,7 +210,7 @@ def _recognise(
     if not parts:
         return Recognition(None, reason="no training iteration is in the capture")
     if not patterns:
-        return Recognition(None, reason="range names hold no microbatches")
+        return Recognition(None, reason="range names contain no microbatches")
     verdicts: dict[tuple[object, ...], Verdict] = {}
     recognised: list[IterationOrder] = []
     deviations: list[Deviation] = []

@@ -53,8 +53,8 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.
         eager: Whether to accept orders in which every W directly follows its own backward. A search
-            returns such an order if transfers take long, but a schedule without a search can have
-            it, too.
+            returns such an order if transfers take long, but other schedules have such orders as
+            well.
     """
     if not ran.is_placed or len(set(ran.places)) < ran.devices:
         return ()

@@ -47,7 +47,7 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
         work: Work of all ranks.
         order: Pairs of rows of which one follows the other.
     """
-    ready_ns = group_latest(order.after, len(work), work.end_ns[order.before], NEVER)
+    ready_ns = group_latest(order.successor, len(work), work.end_ns[order.predecessor], NEVER)
     iterations = find_distinct(work.iteration)
     first_ns = _find_extents(work, iterations)[0][find_positions(iterations, work.iteration)]
     return work.start_ns - np.where(ready_ns == NEVER, first_ns, ready_ns)

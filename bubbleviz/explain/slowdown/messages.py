@@ -109,7 +109,7 @@ def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
     """
     operations, dependencies = run.operations, run.explained().dependencies
     is_included = make_mask(len(operations), rows)
-    consumer, producer = dependencies.after, dependencies.before
+    consumer, producer = dependencies.successor, dependencies.predecessor
     is_message = dependencies.is_remote(operations.rank)
     is_message &= is_included[consumer] & is_included[producer]
     is_message &= operations.iteration[consumer] == operations.iteration[producer]

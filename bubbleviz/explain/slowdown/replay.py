@@ -112,7 +112,7 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
         work: Work of all ranks.
         order: Pairs of rows of which one follows the other.
     """
-    timing = build_timing(order.after, order.before, work.meeting, work.iteration)
+    timing = build_timing(order.successor, order.predecessor, work.meeting, work.iteration)
     rows = timing.rows
     closing = _find_closing_positions(work, rows)
     iterations = work.iteration[rows[closing]]

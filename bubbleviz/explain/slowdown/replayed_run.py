@@ -47,11 +47,11 @@ class ExplainedRows:
             rank: Rank of each operation.
         """
         return ExplainedRows(
-            self.dependencies.take(is_selected[rank[self.dependencies.after]]),
+            self.dependencies.take(is_selected[rank[self.dependencies.successor]]),
             self.receives.take(is_selected[rank[self.receives.operation]]),
             self.idle.take(is_selected[self.idle.rank]),
             self.bubbles.take(is_selected[self.bubbles.rank]),
-            self.tokens.take(is_selected[rank[self.tokens.after]]),
+            self.tokens.take(is_selected[rank[self.tokens.successor]]),
         )
 
     def renumber(

@@ -40,13 +40,13 @@ def compute_slack(
     # Rows that end after their iteration have no slack. Times are negated to replay in reverse.
     iteration = find_positions(replay.iterations, work.iteration)
     latest_ns = -np.maximum(iteration_end_ns[iteration], ends_ns)
-    backwards = build_timing(order.before, order.after, work.meeting, work.iteration)
+    backwards = build_timing(order.predecessor, order.successor, work.meeting, work.iteration)
     starts_ns = backwards.compute_ends(
         delay_ns[backwards.rows, None],
         own_ns[backwards.rows],
         earliest=latest_ns[backwards.rows, None],
     )
-    needed_ns = scatter(len(work), backwards.rows, starts_ns[:, 0])[order.after]
-    needed_ns = group_latest(order.before, len(work), needed_ns, NEVER)
+    needed_ns = scatter(len(work), backwards.rows, starts_ns[:, 0])[order.successor]
+    needed_ns = group_latest(order.predecessor, len(work), needed_ns, NEVER)
     slack_ns = -np.maximum(latest_ns, needed_ns) - ends_ns
     return scatter(len(work), replay.rows, slack_ns[replay.rows])

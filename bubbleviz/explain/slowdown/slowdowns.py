@@ -190,15 +190,16 @@ class Scenarios:
         )
         closing = find_distinct(closing[mixed[closing]], *last)
         closing = closing[sort_rows(work.iteration[closing])]
-        pairs = self.order.take(mixed[self.order.after])
-        rows = find_distinct(np.flatnonzero(mixed), pairs.before, closing)
+        pairs = self.order.take(mixed[self.order.successor])
+        rows = find_distinct(np.flatnonzero(mixed), pairs.predecessor, closing)
         # Rows that depend on a single group are replayed with their known ends and no predecessors.
         part, has_known_end = work.take(rows), ~mixed[rows]
         part = replace(part, meeting=np.where(has_known_end, NONE, part.meeting))
-        follower, predecessor, end_positions = (
-            np.searchsorted(rows, column) for column in (pairs.after, pairs.before, closing)
+        successor, predecessor, end_positions = (
+            np.searchsorted(rows, column)
+            for column in (pairs.successor, pairs.predecessor, closing)
         )
-        replay = build_replay(part, Dependencies(follower, predecessor))
+        replay = build_replay(part, Dependencies(successor, predecessor))
         end_positions, first_of_iteration = (
             invert_permutation(replay.rows)[end_positions],
             find_first_rows(work.iteration[closing]),

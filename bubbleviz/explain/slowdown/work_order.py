@@ -70,8 +70,8 @@ def order_work(
         _match_last_finished(work, collectives, collectives),
         _find_followers(work, computes, collectives),
     ]
-    follower, predecessor = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    return Dependencies(follower, predecessor)
+    successor, predecessor = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    return Dependencies(successor, predecessor)
 
 
 def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependencies) -> Pairs:
@@ -82,9 +82,11 @@ def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependenci
         row_of: Row of the work of each operation, or -1.
         tokens: Operations that waited for a token, and the operations that produced it.
     """
-    waiting, producer = row_of[tokens.after], row_of[tokens.before]
+    waiting, producer = row_of[tokens.successor], row_of[tokens.predecessor]
     is_included = (waiting >= 0) & (producer >= 0)
-    is_included &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
+    is_included &= (
+        operations.iteration[tokens.successor] == operations.iteration[tokens.predecessor]
+    )
     return waiting[is_included], producer[is_included]
 
 
@@ -157,8 +159,10 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     sent_ns = np.full(int(work.meeting.max(initial=NONE)) + 1, NEVER)
     sent_ns[work.meeting[sends]] = work.start_ns[sends]
     computed_ns = np.full(len(work), NEVER)
-    is_computed = has_role(role[order.after], SENDS) & has_role(role[order.before], COMPUTING)
-    computed_ns[order.after[is_computed]] = work.end_ns[order.before[is_computed]]
+    is_computed = has_role(role[order.successor], SENDS) & has_role(
+        role[order.predecessor], COMPUTING
+    )
+    computed_ns[order.successor[is_computed]] = work.end_ns[order.predecessor[is_computed]]
     is_receive = has_role(role, RECEIVES)
     return np.where(is_receive, np.append(sent_ns, NEVER)[work.meeting], computed_ns)
 
@@ -309,6 +313,6 @@ def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     previous = previous_of[next_compute[collectives]]
     is_exposed = previous == NONE
     is_exposed |= work.end_ns[previous] <= work.end_ns[collectives] + CLOCK_NS
-    follower = np.where(is_exposed, next_compute[collectives], next_optimizer[collectives])
-    has_follower = follower != NONE
-    return follower[has_follower], collectives[has_follower]
+    successor = np.where(is_exposed, next_compute[collectives], next_optimizer[collectives])
+    has_follower = successor != NONE
+    return successor[has_follower], collectives[has_follower]

@@ -279,7 +279,7 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
     """
     operations = report.operations
     dependencies = find_dependencies(operations, tuple(report.ranks))
-    producer, consumer = dependencies.before, dependencies.after
+    producer, consumer = dependencies.predecessor, dependencies.successor
     stage = operations.virtual_stage
     is_transfer = dependencies.is_remote(operations.rank) | (stage[consumer] != stage[producer])
     has_transfer = make_mask(len(operations), consumer[is_transfer])[consumer]

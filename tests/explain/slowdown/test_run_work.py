@@ -44,11 +44,12 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
     assert scenarios is not None
     work, order = scenarios.work, scenarios.order
     circle = Dependencies(
-        np.append(order.after, order.before[0]), np.append(order.before, order.after[0])
+        np.append(order.successor, order.predecessor[0]),
+        np.append(order.predecessor, order.successor[0]),
     )
     replay = build_replay(work, circle)
 
-    iteration, left = work.iteration[order.after[0]], scenarios.replay.iterations
+    iteration, left = work.iteration[order.successor[0]], scenarios.replay.iterations
     assert set(work.iteration[replay.unordered].tolist()) == {int(iteration)}
     assert replay.iterations.tolist() == left[left != iteration].tolist()
 
