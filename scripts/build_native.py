@@ -38,8 +38,8 @@ def library_name(platform: str) -> str:
 
 def compiler() -> list[str] | None:
     """Return the command of a C compiler, if there is one."""
-    given = shlex.split(os.environ.get("CC", ""))
-    commands = [given] if given else [["cc"], ["gcc"], ["clang"]]
+    configured = shlex.split(os.environ.get("CC", ""))
+    commands = [configured] if configured else [["cc"], ["gcc"], ["clang"]]
     return next((command for command in commands if shutil.which(command[0])), None)
 
 

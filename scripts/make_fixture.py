@@ -84,13 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_all(options.directory)
         return 0
     start = RECIPES[options.recipe].planting if options.recipe else Planting()
-    given = {
+    options_given = {
         field.name: getattr(options, field.name)
         for field in fields(Planting)
         if getattr(options, field.name) is not None
     }
     try:
-        truth = plant(replace(start, **given), options.directory)
+        truth = plant(replace(start, **options_given), options.directory)
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     _write_truth(truth, options.directory)

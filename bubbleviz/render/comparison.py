@@ -61,7 +61,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
         "longest": comparison.longest,
         "runs": [_run_values(run) for run in comparison.runs],
         "ratios": [
-            {"ratio": name, "runs": [_cell_document(cell) for cell in cells]}
+            {"ratio": name, "runs": [_make_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
         ],
         # How ranks spend their time, and the differences from the first run in sentences.
@@ -98,7 +98,7 @@ def _run_values(run: ComparedRun) -> dict[str, Any]:
     }
 
 
-def _cell_document(cell: Cell) -> dict[str, Any]:
+def _make_cell_document(cell: Cell) -> dict[str, Any]:
     """Return a ratio of a run as JSON values."""
     return {
         "bubble_ratio": cell.ratio and _average(cell.ratio.bubble),
@@ -131,13 +131,13 @@ def write_csv(comparison: Comparison) -> str:
             row: list[object] = [quote_formula(name), quote_formula(run.title)]
             row += [None] * 3 if bubble is None else [bubble.mean, bubble.std, bubble.n]
             row += [None] * 2 if window_ns is None else [window_ns.mean, window_ns.std]
-            row += _difference_values(cell.bubble)
+            row += _list_difference_values(cell.bubble)
             row.append(cell.window_ns and cell.window_ns.mean)
             rows.append(row)
     return format_csv(COLUMNS, rows)
 
 
-def _difference_values(difference: MeanDifference | None) -> list[object]:
+def _list_difference_values(difference: MeanDifference | None) -> list[object]:
     """Return the difference of two means, its bounds and its test, or None for each of them."""
     if difference is None:
         return [None] * 6
@@ -364,7 +364,7 @@ def _list_differences(
 def _list_advice_results(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return the results of the first run's advice.
+    """Return the results of following the first run's advice.
 
     Args:
         comparison: The comparison.

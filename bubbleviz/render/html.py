@@ -21,11 +21,11 @@ def render_html(blocks: Iterable[Block]) -> str:
 def _render_block(block: Block) -> Iterator[str]:
     """Yield the HTML elements of a block; a table without rows has none."""
     if isinstance(block, Sentence):
-        lead = f"<b>{_escape(block.lead)}</b>" if block.lead else ""
-        text = _escape(block.text)
+        lead = f"<b>{_escape_text(block.lead)}</b>" if block.lead else ""
+        text = _escape_text(block.text)
         yield f"<p>{lead}{f'<b>{text}</b>' if block.style == 'bold' else text}</p>"
     elif isinstance(block, HangingLines):
-        entries = (f"<li>{_escape(entry)}</li>" for _, entry in block.lines)
+        entries = (f"<li>{_escape_text(entry)}</li>" for _, entry in block.lines)
         yield f"<ul>{''.join(entries)}</ul>"
     elif block.rows:
         yield from _render_table(block)
@@ -34,7 +34,7 @@ def _render_block(block: Block) -> Iterator[str]:
 def _render_table(table: Table) -> Iterator[str]:
     """Yield the elements of a table; blank rows are left out."""
     heads = (_render_cell(table, "th", column, column) for column in table.columns)
-    yield f"<div><table><caption>{_escape(table.title)}</caption>"
+    yield f"<div><table><caption>{_escape_text(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
     for row in filter(None, table.rows):
         cells = (_render_cell(table, "td", column, row.get(column, "")) for column in table.columns)
@@ -46,10 +46,10 @@ def _render_cell(table: Table, tag: str, column: str, text: str) -> str:
     look = ' class="bubbleviz-words"' if column in table.left else ""
     if column in table.left and len(text) > _MIN_CUT:
         # The style sheet cuts off long words to leave space for numbers.
-        look += f' title="{_escape(text)}"'
-    return f"<{tag}{look}>{_escape(text)}</{tag}>"
+        look += f' title="{_escape_text(text)}"'
+    return f"<{tag}{look}>{_escape_text(text)}</{tag}>"
 
 
-def _escape(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Return a text escaped, on one line, and without invisible characters."""
     return escape(texts.to_one_line(text, _MAX_LENGTH))

@@ -1,6 +1,6 @@
-"""An ideal as a report, to be drawn like a measurement; as JSON; and as text.
+"""A simulated schedule as a report (to draw it like a measurement), as JSON, and as text.
 
-The ratios of the report are counted as those of a measurement are.
+The ratios of the report are computed in the same way as for a measurement.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
     return {
-        **_sizes(result),
+        **_make_size_values(result),
         "restrictions": [restriction.entry for restriction in result.restrictions],
         "cost_ms": result.cost_ms,
         "makespan_ms": ideal and ideal.makespan_ms,
         "carried_makespan_ms": ideal and ideal.carried_ms,
         "bubble_ratio": ratios,
         "peak_activations": ideal and list(ideal.peak_activations),
-        "memory": ideal and _memory_values(ideal),
+        "memory": ideal and _make_memory_values(ideal),
     }
 
 
-def _memory_values(ideal: Ideal) -> dict[str, Any]:
+def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
     """Return the memory of an ideal as JSON values."""
     memory = ideal.memory
     return {
@@ -54,7 +54,7 @@ def _memory_values(ideal: Ideal) -> dict[str, Any]:
     }
 
 
-def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
+def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
     """Return the schedule and its sizes as JSON values."""
     sized = result.plan if isinstance(result, Ideal) else result
     return {
@@ -115,7 +115,7 @@ def list_schedules() -> Iterator[blocks.Block]:
 
 def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
     """Yield the blocks of an ideal."""
-    sizes = _sizes(result)
+    sizes = _make_size_values(result)
     name = sizes["schedule"]
     stages = format_count(sizes["stages"], "stage")
     microbatches = format_count(sizes["microbatches"], "microbatch", "microbatches")
@@ -184,12 +184,12 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
         choices: The schedules and sizes, the cheapest first.
         restrictions: Reasons why their times may be wrong.
     """
-    settings = [_choice_values(choice) for choice in choices]
+    settings = [_make_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
     return format_document(SCHEMA, {"restrictions": entries, "settings": settings})
 
 
-def _choice_values(choice: Choice) -> dict[str, Any]:
+def _make_choice_values(choice: Choice) -> dict[str, Any]:
     """Return a choice as JSON values."""
     return {
         "schedule": choice.schedule,

@@ -245,9 +245,9 @@ def write_operations(truth: Truth, path: Path) -> None:
         iterations = [
             {
                 "number": number,
-                "operations": [(o.start_ns, o.end_ns, get_range_name(o)) for o in own],
+                "operations": [(o.start_ns, o.end_ns, get_range_name(o)) for o in operations],
             }
-            for number, own in groupby(ran, key=lambda operation: operation.iteration)
+            for number, operations in groupby(ran, key=lambda operation: operation.iteration)
         ]
         ranks.append(
             {

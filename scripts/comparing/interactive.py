@@ -35,7 +35,9 @@ def _call_tools(words: list[str]) -> None:
     client = {"protocolVersion": "2025-06-18", "capabilities": {}}
     client["clientInfo"] = {"name": "comparison", "version": "1"}
     requests = [("initialize", client), ("tools/list", {})]
-    requests += [("tools/call", {"name": name, "arguments": given}) for name, given in _CALLS]
+    requests += [
+        ("tools/call", {"name": name, "arguments": arguments}) for name, arguments in _CALLS
+    ]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([*_PROGRAM, *words], **pipes) as server:
         assert server.stdin is not None

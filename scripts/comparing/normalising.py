@@ -136,7 +136,9 @@ def _describe_png(content: bytes) -> list[str]:
         kind = content[position + 4 : position + 8]
         chunk = content[position + 8 : position + 8 + length]
         if kind == b"IHDR":
-            size = "x".join(str(int.from_bytes(chunk[at : at + 4], "big")) for at in (0, 4))
+            size = "x".join(
+                str(int.from_bytes(chunk[offset : offset + 4], "big")) for offset in (0, 4)
+            )
         if kind == b"IDAT":
             pixels += chunk
         position += length + 12

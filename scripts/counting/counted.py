@@ -86,8 +86,8 @@ def _load_instead(library: str) -> None:
 
     class Redirected(ctypes.CDLL):
         def __init__(self, name: str, *arguments: Any, **options: Any) -> None:
-            own = Path(str(name)).name.startswith("libbubbleviz.")
-            super().__init__(library if own else name, *arguments, **options)
+            is_bubbleviz = Path(str(name)).name.startswith("libbubbleviz.")
+            super().__init__(library if is_bubbleviz else name, *arguments, **options)
 
     vars(ctypes)["CDLL"] = Redirected
 

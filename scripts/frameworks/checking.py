@@ -181,7 +181,7 @@ def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]
             of_iteration[operations.iteration[row]].append(
                 _Transfer(
                     Phase(int(range_names.phase[name])),
-                    tuple(place for place in places if min(place) >= 0),
+                    tuple(pair for pair in places if min(pair) >= 0),
                     bool(operations.launches[row]),
                     int(operations.host_start_ns[row]),
                     int(operations.host_end_ns[row]),

@@ -47,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _write_guides(docs)
     for page in docs.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        shown = _SHOWN.sub(lambda match: gallery.terminal(ROOT, match[1]), text)
-        if _BLOCK.search(shown):
-            shown = _BLOCK.sub(lambda match: convert(match[1], display="block"), shown)
-            shown = _INLINE.sub(lambda match: convert(match[1]), shown)
-        if shown != text:
-            page.write_text(shown, encoding="utf-8")
+        rendered = _SHOWN.sub(lambda match: gallery.terminal(ROOT, match[1]), text)
+        if _BLOCK.search(rendered):
+            rendered = _BLOCK.sub(lambda match: convert(match[1], display="block"), rendered)
+            rendered = _INLINE.sub(lambda match: convert(match[1]), rendered)
+        if rendered != text:
+            page.write_text(rendered, encoding="utf-8")
     settings = (_HERE / "mkdocs.yml").read_text(encoding="utf-8")
     pages = "".join(f"\n      - gallery/{one.name}.md" for one in gallery.RUNS)
     settings = settings.replace("- gallery/index.md", f"- gallery/index.md{pages}")

@@ -224,9 +224,9 @@ The run is synthetic, so its fault is known exactly. In a clone, this command ge
 def _format_index(entries: Sequence[Shown]) -> str:
     """Return the page that lists all runs with their pictures."""
     cards = "\n".join(
-        f'<a href="{one.name}.html"><img src="{one.name}-report.svg" alt="">'
-        f"<strong>{one.title}</strong>{one.text}</a>"
-        for one in entries
+        f'<a href="{entry.name}.html"><img src="{entry.name}-report.svg" alt="">'
+        f"<strong>{entry.title}</strong>{entry.text}</a>"
+        for entry in entries
     )
     return f"""# Gallery
 

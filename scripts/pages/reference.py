@@ -48,7 +48,8 @@ def _format_page(name: str, command: Any) -> Iterator[str]:
         (command.epilog or "").replace("\\*", "*").replace("Example: ", "Example:\n\n    "),
     )
     panels = [
-        (getattr(one, "rich_help_panel", None) or _format_panel(one), one) for one in command.params
+        (getattr(parameter, "rich_help_panel", None) or _format_panel(parameter), parameter)
+        for parameter in command.params
     ]
     order = list(dict.fromkeys(panel for panel, _ in panels))
     for panel, group in groupby(sorted(panels, key=lambda e: order.index(e[0])), lambda e: e[0]):
@@ -60,8 +61,8 @@ def _format_page(name: str, command: Any) -> Iterator[str]:
             "|---|---|",
         )
         yield from (
-            f"| {_format_names(one, context)} | {_format_cell(one.help or '')} |"
-            for _, one in group
+            f"| {_format_names(parameter, context)} | {_format_cell(parameter.help or '')} |"
+            for _, parameter in group
         )
     yield ""
 

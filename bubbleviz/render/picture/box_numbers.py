@@ -1,8 +1,8 @@
 """The microbatch numbers in the boxes of operations.
 
-Either all operations have a number or none has, and all numbers of a phase have one font size.
-Recomputation is often too short for a number: it has numbers only if they fit, and the other phases
-do not depend on it.
+Numbers are drawn either in all operations or in none, and all numbers of a phase have the same font
+size. Recomputations are often too short for a number, so they are an exception: they only have
+numbers that fit, without an effect on other phases.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def number_boxes(
         Text and font size of each number, by index of its box; empty if the numbers of any phase
         other than recomputation do not all fit.
     """
-    texts = _microbatches_by_mark(operations, marks)
+    texts = _list_mark_texts(operations, marks)
     index = np.array(list(texts), np.int64)
     n_boxes = np.bincount(marks.kind[index], minlength=len(Phase))
     if (n_boxes < _count_numbered(operations, selection)).any():
@@ -73,7 +73,7 @@ def number_boxes(
     return numbers
 
 
-def _microbatches_by_mark(operations: Operations, marks: Marks) -> dict[int, str]:
+def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
     """Return the text of the microbatch of each operation, by index of its widest mark."""
     length = marks.right - marks.left
     wide = np.flatnonzero((length >= _MIN_WIDTH) & np.isin(marks.kind, WORK))

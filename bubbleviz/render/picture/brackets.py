@@ -35,7 +35,7 @@ class _Bracket(NamedTuple):
 
 
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
-    """Return the height of the lines of brackets, which share it with the title of the ratios."""
+    """Return the height of the lines of brackets. The title of the ratios is next to them."""
     lines = max((bracket.line for bracket in _place_brackets(selection, style)), default=0)
     return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)
 
@@ -43,8 +43,9 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
     """Return the brackets of iterations.
 
-    A bracket spans the window of the first row that has a window. Brackets that overlap take turns
-    on the lines. There are none if iterations are many, or one without a title.
+    A bracket spans the window of the first row that has a window. Overlapping brackets are
+    placed on alternating lines. There are no brackets if there are more than ``MOST_BRACKETS``
+    iterations, or a single iteration in a style without titles.
     """
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):

@@ -1,4 +1,4 @@
-"""Cause bands: idle time behind the operations of a picture, coloured by its cause."""
+"""Cause bands: idle time, coloured by cause and drawn behind the operations of a picture."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def draw_causes(
         path = ""
         for number, top in enumerate(layout.tops):
             members = (row == number) & (bubbles.cause == cause)
-            path += _bands(layout, top, start[members], end[members])
+            path += _make_bands(layout, top, start[members], end[members])
         if path:
             selected.append(cause)
             page.cause_boxes(path, cause.label)
     return tuple(selected)
 
 
-def _bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
+def _make_bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
     """Return the path of boxes over a row between grid lines; boxes that overlap are joined."""
     lefts, rights = (layout.left + lines / _GRID for lines in intervals.union(start, end))
     bottom = top + layout.row

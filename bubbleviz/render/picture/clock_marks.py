@@ -1,4 +1,4 @@
-"""Marks for the clock uncertainty: a note beside the first row of each clock, and error bars."""
+"""Marks for the clock uncertainty: a note next to the first row of each clock, and error bars."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def clock_notes(report: Report, selection: Selection) -> list[str]:
     clocks = {report.clock(rank.profile) for rank in selection.ranks}
     if len(clocks) <= 1:
         return [""] * len(selection.ranks)
-    return [_clock_note(report.clock_uncertainty_ns(rank)) for rank in selection.ranks]
+    return [_format_clock_note(report.clock_uncertainty_ns(rank)) for rank in selection.ranks]
 
 
-def _clock_note(uncertainty_ns: float | None) -> str:
+def _format_clock_note(uncertainty_ns: float | None) -> str:
     if uncertainty_ns is None:
         return "clock ± ?"
     return f"clock ± {duration(uncertainty_ns)}" if uncertainty_ns else "clock ± 0"
@@ -38,11 +38,11 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
             continue
         reach = layout.width * (report.clock_uncertainty_ns(rank) or 0) / layout.span_ns
         if reach >= _SMALLEST_ERROR_BAR:
-            path += _error_bar(layout, layout.x(first_ns[rank.index]), reach, top)
+            path += _make_error_bar(layout, layout.x(first_ns[rank.index]), reach, top)
     page.path(path, fill="none", stroke=LIGHT.text, stroke_width=1, class_="bv-mark")
 
 
-def _error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
+def _make_error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
     """Return the path of a bar at the bottom of the row at ``top``, with a tick at each end."""
     left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
     tick = layout.row / 10

@@ -20,7 +20,7 @@ Element: TypeAlias = Any
 
 
 def px(value: float) -> float | int:
-    """Return ``value`` rounded to 0.01, as an integer if nothing is left after the point."""
+    """Return ``value`` rounded to 0.01, as an integer if it has no decimals."""
     rounded = round(float(value), 2)
     return int(rounded) if rounded == int(rounded) else rounded
 

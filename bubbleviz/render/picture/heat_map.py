@@ -1,4 +1,4 @@
-"""The heat map: which stages and which microbatches took long in one iteration.
+"""The heat map: busy times of one iteration by stage and microbatch.
 
 Each phase has a map, as wide as the timeline. A cell shows the operation's busy time, the mean over
 the replicas of its stage, relative to the median of its phase over all stages::

@@ -165,7 +165,7 @@ def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
         if name := truncate_text(full_name, name_size, name_width):
             page.text(name, layout.name_x, y, name_size, ink="quiet")
         page.text(ratio, page.right, y, size, text_anchor="end")
-    # The title is above the first ratio, also if letters are higher than the row.
+    # The title is above the first ratio even if letters are higher than the row.
     min_gap = 8.0 if page.style.titled else 4.0
     y = layout.tops[0] - max(min_gap, (size - layout.row) / 2 + 3)
     look = {"ink": "quiet", "text_anchor": "end"}

@@ -31,10 +31,10 @@ _ADVANCES = {
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Return an upper estimate of the width of ``text``, for the usual sans-serif fonts."""
-    return size * sum(map(_advance_of, text)) * (BOLD if bold else 1.0)
+    return size * sum(map(_get_advance, text)) * (BOLD if bold else 1.0)
 
 
-def _advance_of(character: str) -> float:
+def _get_advance(character: str) -> float:
     advance = _ADVANCES.get(character)
     if advance is not None:
         return advance

@@ -1,4 +1,4 @@
-"""Notes below a picture: what its marks mean."""
+"""Notes below a picture that explain its marks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
     if len(rows.chunks) > 1:
         yield "Chunks run from dark to light (numbers in the legend)."
-    if has_brackets and _windows_differ(selection):
+    if has_brackets and _has_different_windows(selection):
         yield "Windows differ by row: brackets show the first row's and the mean length."
     if timeline.critical:
         yield "Line along operations: the critical path, which bounds the iteration."
@@ -47,7 +47,7 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
         )
 
 
-def _windows_differ(selection: Selection) -> bool:
+def _has_different_windows(selection: Selection) -> bool:
     """Return whether the drawn ranks have different windows in any iteration."""
     selected = [rank.index for rank in selection.ranks]
     windows = (

@@ -1,7 +1,7 @@
 """The page that a picture is drawn on, from the top down.
 
-Presentation attributes hold the colours of paper, so that converters without CSS are right. A style
-sheet changes the classes ``bv-*`` on a dark screen.
+Presentation attributes contain the colours of paper, so converters without CSS draw the right
+colours. A style sheet changes the classes ``bv-*`` on a dark screen.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Page:
             self.elements.append(make_path(path, **look))
 
     def path_behind(self, path: str, **look: Any) -> None:
-        """Draw a path behind everything that is on the page."""
+        """Draw a path behind all elements that are already on the page."""
         self.elements.insert(0, make_path(path, **look))
 
     def circle(self, x: float, y: float, radius: float, **look: Any) -> None:
@@ -195,10 +195,10 @@ class Page:
 
 
 def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page:
-    """Draw a page whose rows are as high as the height of the style requires.
+    """Draw a page, with the height of its rows chosen so that the page has the height of the style.
 
     Args:
-        style: The style. If its height is None, it is used as it is.
+        style: The style. If its height is None, the height of rows is not changed.
         draw: Draws the page in a style.
 
     Raises:
@@ -209,11 +209,11 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
         return draw(style)
     min_label = style.min_label_size
     style = replace(style, letters=replace(style.letters, least_label=min_label))
-    # Everything but the rows has the same height, whatever the height of the rows.
+    # The height of everything else does not depend on the height of the rows.
     row = 0.8 * min_label
     trial_page, taller_page = (draw(style.with_rows(height)) for height in (row, 2 * row))
     if trial_page.height > target_height:
-        raise _too_low(style, trial_page.height)
+        raise _make_height_error(style, trial_page.height)
     growth = taller_page.height - trial_page.height
     row *= 1 + (target_height - trial_page.height) / max(growth, 1)
     page = draw(style.with_rows(row))
@@ -223,7 +223,7 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
     return page
 
 
-def _too_low(style: PictureStyle, min_height: float) -> UsageError:
+def _make_height_error(style: PictureStyle, min_height: float) -> UsageError:
     """Return the error for a height below the minimum height of the page, in page units."""
     mm = style.mm_per_unit
     height_mm, min_height_mm = (style.height or 0) * mm, math.ceil(min_height * mm)

@@ -32,8 +32,8 @@ from bubbleviz.schedules.ideal import Ideal
 
 #: Gap between two panels, px.
 _GAP = 12.0
-#: Maximum relative difference of two makespans of which only one is drawn.
-_ALIKE = 0.002
+#: Maximum relative difference of two makespans that count as equal, so only one is drawn.
+_SAME_MAKESPAN_TOLERANCE = 0.002
 #: Ratios that a single iteration has, the preferred one first.
 _RATIOS_OF_ONE_ITERATION = ("schedule", "stage")
 
@@ -149,8 +149,8 @@ def theory(report: Report, view: View) -> str:
     the stages have no times, only the measurement is drawn.
     """
     what_if = report.theory
-    same = None if what_if is None else what_if.same_schedule
-    if what_if is None or (same is None and what_if.ideal is None):
+    same_schedule = None if what_if is None else what_if.same_schedule
+    if what_if is None or (same_schedule is None and what_if.ideal is None):
         reason = "" if what_if is None else what_if.reason
         reason = reason or "no schedule recognised"
         note = f"Without a schedule in theory above it: {reason}."
@@ -159,15 +159,15 @@ def theory(report: Report, view: View) -> str:
     theory_view = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
     panels: list[Panel] = []
     for title, ideal in _list_theories(what_if):
-        panels.append((title, _as_report(ideal, measured.headline), theory_view))
+        panels.append((title, _make_report(ideal, measured.headline), theory_view))
     panels.append(("measured", measured, view))
-    if same is None:
+    if same_schedule is None:
         heading = "Measured, below an ideal 1f1b of these times"
         return draw_panels(panels, heading, "No schedule recognised.")
-    return draw_panels(panels, f"{same.plan.name}: in theory and as measured")
+    return draw_panels(panels, f"{same_schedule.plan.name}: in theory and as measured")
 
 
-def _as_report(ideal: Ideal, headline: str) -> Report:
+def _make_report(ideal: Ideal, headline: str) -> Report:
     """Return the report of a simulation, without the advice on slow ranks.
 
     Slowness is measured; in a simulation a slow rank looks like a slow stage.
@@ -179,23 +179,26 @@ def _as_report(ideal: Ideal, headline: str) -> Report:
 
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
     """Yield the simulations to draw above the measurement, with their titles."""
-    same, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
+    same_schedule, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
     # If stages are equal and transfers free, the ideal looks like the simulation.
-    if ideal is not None and not _is_alike(ideal, same):
+    if ideal is not None and not _is_same_makespan(ideal, same_schedule):
         yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal
-    if same is not None:
-        yield f"{same.plan.name} at the measured times", same
+    if same_schedule is not None:
+        yield f"{same_schedule.plan.name} at the measured times", same_schedule
     if best is not None:
         limit_bytes = what_if.limit_bytes
         memory = "as much memory" if limit_bytes is None else format_memory(limit_bytes)
         yield f"{best.plan.name} at the measured times: the best in {memory}", best
 
 
-def _is_alike(ideal: Ideal, same: Ideal | None) -> bool:
+def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
     """Return whether two simulations take equally long, up to rounding."""
-    if same is None:
+    if same_schedule is None:
         return False
-    return abs(ideal.makespan_ms - same.makespan_ms) <= _ALIKE * same.makespan_ms
+    return (
+        abs(ideal.makespan_ms - same_schedule.makespan_ms)
+        <= _SAME_MAKESPAN_TOLERANCE * same_schedule.makespan_ms
+    )
 
 
 def of_typical(report: Report, view: View) -> View:

@@ -100,7 +100,7 @@ class RowPainter:
         sent = make_communication_marks(report, selection, width) if lane else ()
         self._lane, self._merged_lane = split_marks(sent, rows, width)
         self._half, is_covered = choose_halves(self._marks)
-        # A box that runs beside another one has half of the row, and so has its number.
+        # A box that overlaps another one has half the height of the row, and so does its number.
         self._room = height * (2 - (self._half != WHOLE) - is_covered) / 2
         self._numbers = number_boxes(
             self._operations, selection, self._marks, self._room, page.style.letters
@@ -188,7 +188,7 @@ class RowPainter:
         """Draw one row with its upper left corner at (``left``, ``top``)."""
         group = make_group(transform=f"translate({px(left)} {px(top)})")
         self._draw_merged(group, row)
-        members = _members_of(self._marks, row)
+        members = _find_row_marks(self._marks, row)
         self._draw_marks(group, members)
         self._draw_numbers(group, members)
         if row in self.spanless:
@@ -207,7 +207,7 @@ class RowPainter:
         steps = np.cumsum(np.round(merged.shares[row] * height, 1), axis=0)
         for layer in reversed(range(len(merged.kinds))):
             heights = np.where(merged.shares[row, layer] > 0, steps[layer], 0.0)
-            if path := _silhouette(heights, height, merged.column, self._width):
+            if path := _make_silhouette(heights, height, merged.column, self._width):
                 colour = self._paint(merged.kinds[layer], NONE).main
                 group.append(make_path(path, fill=colour, class_="bv-merged"))
         self._dot(group, merged, row, height)
@@ -224,14 +224,14 @@ class RowPainter:
             group.append(make_path(dots, fill="none", **DOTS))
 
     def _draw_marks(self, group: Element, members: range) -> None:
-        """Draw the marks of one row: those that run beside others last, in halves of the row."""
+        """Draw the marks of one row. Marks that overlap others are last, in half of the row."""
         marks, height, half = self._marks, self._height, self._half
         whole, upper, lower = (
             [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
         )
         # Paper behind a box of half the height, so that the box looks neither like a bubble nor
         # like a part of the box that it covers.
-        if beside := _boxes(marks, sorted((*upper, *lower)), 0.0, height):
+        if beside := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
             group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
         self._draw_layer(group, marks, whole, 0.0, height, self._frame)
         self._draw_layer(group, marks, upper, 0.0, height / 2, self._frame)
@@ -259,10 +259,10 @@ class RowPainter:
             boxes[operation if has_tooltips else NONE, paint].append(index)
         for (operation, paint), parts in boxes.items():
             if paint.main == UNATTRIBUTED:
-                path = _boxes(marks, parts, 0.2 * bottom, 0.8 * bottom)
+                path = _make_boxes(marks, parts, 0.2 * bottom, 0.8 * bottom)
                 layer.append(make_path(path, fill=UNATTRIBUTED, stroke="none"))
                 continue
-            path = _boxes(marks, parts, top, bottom)
+            path = _make_boxes(marks, parts, top, bottom)
             element = make_path(path, fill=self._page.fill(paint))
             layer.append(element)
             if operation != NONE:
@@ -310,12 +310,12 @@ class RowPainter:
         merged = self._merged_lane
         top = self._height + LANE_GAP
         bottom = top + self._lane_height
-        # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
+        # The lane is too thin to show shares, so merged marks are drawn at full height.
         heights = np.where(merged.shares[row].sum(axis=0) > 0, self._lane_height, 0.0)
-        if path := _silhouette(heights, bottom, merged.column, self._width):
+        if path := _make_silhouette(heights, bottom, merged.column, self._width):
             group.append(make_path(path, fill=COMMUNICATION, class_="bv-merged"))
         self._dot(group, merged, row, bottom)
-        members = _members_of(self._lane, row)
+        members = _find_row_marks(self._lane, row)
         self._draw_layer(group, self._lane, members, top, bottom, _LANE_FRAME)
 
     @cached_property
@@ -337,7 +337,7 @@ class RowPainter:
         return f"{label}: at {offset_ms:.3f} ms for {length_ms:.3f} ms{cut}"
 
 
-def _members_of(marks: Marks, row: int) -> range:
+def _find_row_marks(marks: Marks, row: int) -> range:
     """Return the indices of the marks on a row; marks are sorted by row."""
     first, stop = np.searchsorted(marks.row, (row, row + 1)).tolist()
     return range(first, stop)
@@ -352,14 +352,14 @@ def _draw_holes(
         layer.append(make_path(hole, stroke=colour, stroke_width=1.5))
 
 
-def _silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
-    """Return the path of a row of steps that stand on ``bottom``.
+def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
+    """Return the path of the outline of a row of bars whose lower edge is at ``bottom``.
 
     Args:
-        heights: Height of each step.
-        bottom: Lower edge of the steps.
-        column: Width of a step.
-        width: Right edge of the plot, where the last step ends.
+        heights: Height of each bar.
+        bottom: Lower edge of the bars.
+        column: Width of a bar.
+        width: Right edge of the plot, where the last bar ends.
     """
     before = np.concatenate(([0.0], heights))
     after = np.concatenate((heights, [0.0]))
@@ -374,7 +374,7 @@ def _silhouette(heights: Floats, bottom: float, column: int, width: float) -> st
     return f"{path}z"
 
 
-def _boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
+def _make_boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
     """Return the path of the boxes of some marks."""
     edges = ((float(marks.left[index]), float(marks.right[index])) for index in indices)
     return "".join(box(left, top, right, bottom) for left, right in edges)
@@ -382,12 +382,12 @@ def _boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> s
 
 def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
     """Join (left, right) pairs, in their order, that overlap or are less than ``gap`` apart."""
-    joined: list[tuple[Any, Any]] = []
+    merged: list[tuple[Any, Any]] = []
     for left, right in edges:
-        if joined:
-            last_left, last_right = joined[-1]
+        if merged:
+            last_left, last_right = merged[-1]
             if left - last_right < gap or left <= last_right:
-                joined[-1] = last_left, max(right, last_right)
+                merged[-1] = last_left, max(right, last_right)
                 continue
-        joined.append((left, right))
-    return joined
+        merged.append((left, right))
+    return merged

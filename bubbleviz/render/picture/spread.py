@@ -32,14 +32,14 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
     steps = max(1, int(layout.width / _STEP))
     rows = [row for row in selection.rows if row.spread]
     tops = [top for row, top in zip(selection.rows, layout.tops, strict=True) if row.spread]
-    shares = _share_computing(report, selection, rows, layout.width, steps)
+    shares = _measure_computing_share(report, selection, rows, layout.width, steps)
     for top, fraction in zip(tops, shares, strict=True):
         bottom = top + layout.row + 1 + layout.strip
         heights = np.round(np.clip(fraction, 0, 1) * layout.strip, 1)
-        page.path(_area(layout, heights, bottom), fill=LIGHT.quiet, class_="bv-quiet")
+        page.path(_make_area(layout, heights, bottom), fill=LIGHT.quiet, class_="bv-quiet")
 
 
-def _area(layout: Layout, heights: Floats, bottom: float) -> str:
+def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
     """Return the path of equally wide steps from the left to the right edge of the plot."""
     width = layout.width / len(heights)
     path = f"M{px(layout.left)} {px(bottom)}"
@@ -49,7 +49,7 @@ def _area(layout: Layout, heights: Floats, bottom: float) -> str:
     return f"{path}H{px(layout.right)}V{px(bottom)}z"
 
 
-def _share_computing(
+def _measure_computing_share(
     report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
 ) -> Floats:
     """Return the share of the replicas of each row that compute, by (row, step).

@@ -18,7 +18,7 @@ from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
 #: Font size of a picture with a physical width, and the minimum size of numbers in narrow boxes and
-#: of names beside rows, in pt.
+#: of names next to rows, in pt.
 POINTS, MIN_POINTS = 7.0, 6.0
 #: Height of these letters in page units.
 LETTERS = 10.0
@@ -136,7 +136,7 @@ SCREEN = PictureStyle()
 def style_of(view: View) -> PictureStyle:
     """Return the style that a view names, with the view's width and settings."""
     name, settings = parse_style(view.style)
-    style = _named_style(name, view.width_mm)
+    style = _get_named_style(name, view.width_mm)
     if "row" in settings:
         style = style.with_rows(float(settings["row"]))
     if "height" in settings:
@@ -150,7 +150,7 @@ def style_of(view: View) -> PictureStyle:
     return replace(style, legend=settings.get("legend") != "no")
 
 
-def _named_style(name: str, width_mm: float | None) -> PictureStyle:
+def _get_named_style(name: str, width_mm: float | None) -> PictureStyle:
     if name == "paper":
         width_mm = width_mm or TWO_COLUMNS_MM
     if width_mm is None:

@@ -1,1 +1,1 @@
-"""Text: the tables of the terminal, a section a module."""
+"""Text: the tables of the terminal, one module per section."""

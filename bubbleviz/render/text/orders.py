@@ -37,7 +37,9 @@ def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.B
     """Yield the first operations that are out of order, and the number of others."""
     if recognition.name is None or not recognition.deviations:
         return
-    lines = [_describe_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+    lines = [
+        _describe_deviation(report, deviation) for deviation in recognition.deviations[:_DEVIATIONS]
+    ]
     n_more = recognition.deviation_count - len(lines)
     if n_more > 0:
         lines.append(f"and {n_more:,} more with -o report.json")

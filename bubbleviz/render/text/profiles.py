@@ -14,7 +14,7 @@ from bubbleviz.report.report import Report
 
 
 def list_clocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the offset of each host's clock, where there are several."""
+    """Yield a table of the clock offset of each host, if there are several clocks."""
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
         first.setdefault(report.clock(number), profile)
@@ -50,10 +50,10 @@ def _truncate(text: str) -> str:
 
 
 def list_coverage(report: Report) -> Iterator[doc.Block]:
-    """Yield how many kernels of each profile are attributed, and the largest that are not."""
+    """Yield a table of attributed kernels by profile, and the largest unattributed kernels."""
     profiles = list(report.profiles)
     if is_many_ranks(len(report.ranks)):
-        # The least attributed profiles first, as not all are listed.
+        # Not all profiles are listed, so the ones with the least attributed time come first.
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [_make_coverage_row(profile) for profile in profiles]
     yield doc.Table(
@@ -75,7 +75,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return how many kernels of a profile are attributed, keyed by column."""
+    """Return the numbers of attributed kernels of a profile, keyed by column."""
     return {
         "profile": _truncate(Path(profile.path).name),
         "kernels": f"{profile.kernels:,}",

@@ -72,7 +72,7 @@ _MAX_SLOWDOWNS = 3
 
 
 def list_slowdowns(report: Report) -> Iterator[doc.Block]:
-    """Yield what stragglers cost over all averaged iterations."""
+    """Yield a table of the slowdowns that stragglers cause over all averaged iterations."""
     costs = report.slowdowns
     source = report.explanation.slowdown_source
     if costs is None:
@@ -136,15 +136,15 @@ def _describe_removed_share(fraction: float) -> str:
 
 
 #: Minimum saving of another order of microbatches.
-_REORDERED = 0.01
+_MIN_REORDERING_SAVING = 0.01
 #: Maximum number of microbatches that are listed.
 _MAX_MICROBATCHES = 8
-#: What rows are called that are no schedules.
+#: Names of the rows that are not schedules.
 _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
 
 
 def list_changes(report: Report) -> Iterator[doc.Block]:
-    """Yield the length of the typical iteration after each change."""
+    """Yield a table with the length of the typical iteration after each change."""
     replayed = report.explanation.changes
     if not replayed:
         return
@@ -168,13 +168,13 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
     )
     if report.headline == "period":
         yield doc.Sentence(
-            "The iteration as if alone: consecutive iterations overlap, so training waits for the "
-            "period, which may change less"
+            "These lengths are of a single iteration. Consecutive iterations overlap, so the "
+            "training time depends on the period, which may change less"
         )
 
 
 def list_schedules(report: Report) -> Iterator[doc.Block]:
-    """Yield what other schedules would take, where the report has them."""
+    """Yield a table of other schedules at the measured times, and notes, if they were compared."""
     comparison = report.what_if
     if comparison is None:
         return
@@ -184,20 +184,20 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
         )
         return
     yield _make_schedule_table(report, comparison)
-    if comparison.reordered is not None and comparison.reordered[1] >= _REORDERED:
+    if comparison.reordered is not None and comparison.reordered[1] >= _MIN_REORDERING_SAVING:
         order, saved = comparison.reordered
         numbers = ", ".join(map(str, order[:_MAX_MICROBATCHES]))
         ellipsis = ", ..." if len(order) > _MAX_MICROBATCHES else ""
         yield doc.Sentence(
-            f"Microbatches of unequal length, in the order {numbers}{ellipsis} of their numbers: "
-            f"{doc.format_percent_cell(saved)} % less (short ones first and last; whole order with "
-            "-o report.json)"
+            f"Reordering the microbatches, which have unequal lengths, as {numbers}{ellipsis} "
+            f"saves {doc.format_percent_cell(saved)} % (short ones first and last; -o report.json "
+            "has the complete order)"
         )
     is_by_stage = comparison.window == "stage"
     if is_by_stage:
         yield doc.Sentence(
-            "Consecutive iterations overlap, so the longest rank's window (stage) is compared: no "
-            "period is shorter"
+            "Consecutive iterations overlap, so schedules are compared by the longest window of a "
+            "rank (stage), which is a lower bound of the period"
         )
     measured = comparison.measured
     n_stages = format_count(measured.stages, "stage")
@@ -205,10 +205,10 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
     length = "window" if is_by_stage else "iteration"
     sentence = (
         f"Times of {n_stages} and {n_microbatches} are the means of the pipeline that takes "
-        f"longest; a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "
-        "microbatches that a stage holds, each from F to W; fits in the same memory: no more "
-        "activations than measured, and the weights once. Searched orders are those of the "
-        f"shortest {length}."
+        f"longest; a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: maximum "
+        "number of microbatches in the memory of a stage, each from F to W; fits in the same "
+        "memory: no more activations than measured, and a single copy of the weights. Searched "
+        f"orders have the shortest {length} found."
     )
     if not measured.split:
         sentence += " The backward was measured as one operation: half of it counts as W."

@@ -12,7 +12,7 @@ from bubbleviz.render.text.terminal import Display, flow_entries
 
 #: Luminance above which a colour is too close to white, and below which too close to black.
 _PALE, _DARK = 0.75, 0.07
-#: Characters of the parts in their order. Neighbours look different without colours, too.
+#: Characters of the parts, in order. Adjacent parts also look different without colours.
 _SHADES = "█▒░▓▚▄▞▀▐▌"
 
 

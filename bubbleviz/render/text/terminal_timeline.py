@@ -349,7 +349,7 @@ def _describe_length(report: Report, selection: Selection, iteration: Iteration)
 
 
 def _describe_rows(selection: Selection, size: int) -> str:
-    """Return what a row stands for, and which of its replicas is drawn."""
+    """Describe the meaning of a row, and which of its replicas is drawn."""
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
     kind = "rank" if rows[0].rank.stage is None else "stage"

@@ -174,7 +174,7 @@ def list_memory(report: Report) -> Iterator[doc.Block]:
     if rows:
         yield doc.Table("Memory of a microbatch", rows)
         yield doc.Sentence(
-            "held to B, kept to W: activations; needs: the most it takes beside what it leaves "
+            "held to B, kept to W: activations; needs: peak memory beyond what it leaves "
             "(bubbleviz guide memory)"
         )
 

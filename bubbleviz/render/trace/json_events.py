@@ -16,9 +16,9 @@ from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Names of Chrome's own colours, the closest to the colours of pictures; Chrome takes no others.
-#: Perfetto ignores them: it chooses a colour by the name of a slice without its numbers, so that
-#: each phase and each cause has one colour there, too.
+#: Chrome's named colours that are closest to the colours of pictures. Chrome accepts only named
+#: colours. Perfetto ignores them and chooses a colour by the name of a slice without its numbers,
+#: which also gives each phase and each cause a single colour.
 _PHASE_COLOURS = {
     "F": "rail_response",
     "B": "background_memory_dump",

@@ -28,9 +28,9 @@ from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
 #: Maximum length of a name from a profile, in characters. Viewers show less, and names repeat.
-_LONGEST_NAME = 200
+_MAX_NAME_LENGTH = 200
 #: Times below this are integers in every viewer, including viewers that compute in floats.
-_WHOLE_NS = 1 << 53
+_MAX_EXACT_NS = 1 << 53
 #: Name of the process of the ratio over all ranks.
 ALL_RANKS = "all ranks"
 #: Properties of operations in slices, and the minimum of the values that are known.
@@ -223,7 +223,7 @@ def make_trace(report: Report) -> Trace:
     """Return a report as a trace."""
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
-    base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
+    base_ns = first_ns if first_ns < 0 or last_ns >= _MAX_EXACT_NS else 0
     producers, consumers = _find_flows(report)
     return Trace(
         report=report,
@@ -253,7 +253,7 @@ def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
 
 def _list_texts(texts: Sequence[str], code: Ints) -> Column:
     """Return the text of each code, or None for -1."""
-    return [texts[place] if place >= 0 else None for place in code.tolist()]
+    return [texts[text_index] if text_index >= 0 else None for text_index in code.tolist()]
 
 
 def _name_operation(phase: int, first: int | None, second: int | None) -> str:
@@ -264,7 +264,7 @@ def _name_operation(phase: int, first: int | None, second: int | None) -> str:
 
 def _truncate(text: str) -> str:
     """Return a text from a profile on one line, printable and not too long."""
-    return to_one_line(text[: _LONGEST_NAME + 1], _LONGEST_NAME)
+    return to_one_line(text[: _MAX_NAME_LENGTH + 1], _MAX_NAME_LENGTH)
 
 
 def _find_flows(report: Report) -> tuple[Ints, Ints]:

@@ -1,6 +1,6 @@
-"""Tracks: what trace viewers show: processes, slices in time, flows and counters.
+"""Tracks: the elements of traces: processes, slices in time, flows and counters.
 
-Slices that overlap on a track are spread over lanes, so that no time is lost::
+Overlapping slices of a track are distributed over lanes, so that viewers show all of them::
 
     lane 0   ├── F 3 ──┤├─── B 1 ───┤
     lane 1        ├── F 4 ──┤

@@ -54,7 +54,7 @@ class UnsavedNumbers:
 def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
     """Return the numbers of a page that its JSON report does not contain."""
     return UnsavedNumbers(
-        chunk_times=_sample_chunk_times(report),
+        chunk_times=_list_chunk_times(report),
         no_slowdowns=_explain_no_slowdowns(report),
     )
 
@@ -69,7 +69,7 @@ def _explain_no_slowdowns(report: Report) -> str:
     return source.reason
 
 
-def _sample_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
+def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
     """Return the measured chunks of the stages whose costs are fitted, thinned if very many."""
     operations = report.operations
     is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
