@@ -185,7 +185,7 @@ def _find_lacking(profile: int, run: Run, counts: Counts) -> Ints:
     is_lacking &= (operations.cut == 0) & (operations.iteration >= 0)
     is_lacking &= np.isin(operations.rank, run.rank_of_local[profile])
     rows = np.flatnonzero(is_lacking)
-    # Extents contain idle ranks, although these have no work.
+    # Ranks with an extent but without work had nothing to run in the iteration.
     is_idle = counts.extents.present & ~_mask_work(run)
     return rows[~is_idle[operations.iteration[rows], operations.rank[rows]]]
 

@@ -244,7 +244,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
             and not requested
             and options.has_draft(file, file.sample(("*",)))
         ):
-            # One pass alone gives no ratio of training, and a draft names both.
+            # The convention names only one pass, which gives no ratio, but a draft names both.
             break
         if len(missing_passes) < 2:
             kinds = convention_file.collect_kinds((*options.conventions, *last))
@@ -318,7 +318,7 @@ def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[s
     activities, file = profile.activities, quote_for_shell(path)
     working = activities.end_ns > activities.start_ns
     if not working.any() or np.bincount(activities.rank[working]).max() < 2:
-        # Between the start of the first and the end of the last there is no idle time.
+        # A device that ran a single kernel or copy has no idle time between its work.
         return ""
     clauses = [f"bubbleviz idle {file} breaks down idle time"]
     used = find_distinct(activities.name_id[: activities.kernels]).tolist()
@@ -357,7 +357,7 @@ def _explain_missing_names(
     elif any(convention.patterns for convention in options.conventions):
         remedy = "change the patterns of the convention, or leave it out"
     elif len(missing_passes) == 1 or options.has_draft(file, sample):
-        # A long message is cut, and a command with many paths would be cut with it.
+        # Long messages are truncated, so a command with many paths would be incomplete.
         paths = (
             options.run_paths
             if 0 < len(options.run_paths) <= _MAX_PATHS_LENGTH

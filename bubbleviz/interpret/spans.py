@@ -255,7 +255,7 @@ def _measure_communication(
     """
     count = len(keys)
     may_only_communicate = (times.kernels == 0) & ~mask_phases(keys.phase, COMMUNICATION)
-    # Operation -1, no operation, is the last place.
+    # The last entry is for work without an operation (-1).
     is_candidate = np.append(may_only_communicate, False)
     rows = np.flatnonzero(work.communication & is_candidate.take(work.operation))
     if len(rows) == 0:
@@ -301,7 +301,7 @@ def measure_operations(
     count, has_span = len(times.first), times.first != NONE
     active = receives
     if len(receives):
-        # Few operations wait. Work of other operations fills no hole.
+        # Only the work of operations with receives is needed, which are few.
         owner = work.operation
         filling = work.compute & make_mask(count + 1, receives.operation).take(owner)
         of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
@@ -388,7 +388,7 @@ def measure_active_time(
         groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
     )
     running, communicating = times.running, times.communicating
-    # Communication without a compute kernel at the same time.
+    # Communication during which no compute kernel ran.
     uncovered, exposed = (
         intervals.difference(those, times.computing) for those in (collecting, communicating)
     )

@@ -13,19 +13,20 @@ from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.varied_times import compute_makespans
 
 #: Number of orders that are tried in one round.
-_SIDE_BY_SIDE = 48
+_N_TRIED_ORDERS = 48
 #: Number of rounds without a shorter order that end the search.
 _PATIENCE = 6
-#: Maximum number of operations that are timed in each of the orders.
-_MAX_TIMED = 60_000
+#: Maximum number of operations per tried order, summed over all rounds.
+_MAX_TIMED_OPERATIONS = 60_000
 
 
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
     """Return the shortest order of microbatches of unequal length that the search finds.
 
-    The plan is unchanged; only the assignment of microbatches to its places changes. The search
-    starts with the orders by length. In a round, many orders swap one pair of microbatches each,
-    and the shortest of them is kept for the next round.
+    This is a local search. It starts with the best of a few orders (see
+    :func:`_list_starting_orders`). Each round swaps one random pair of microbatches in many copies
+    of the best order, and keeps the shortest result if it is an improvement. The plan itself does
+    not change; only the microbatches trade places.
 
     Args:
         plan: What each device runs, in one direction.
@@ -33,13 +34,14 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
 
     Returns:
         order: The microbatch at each place.
-        saved: The share of the makespan that this order saves.
+        saved: Fraction of the measured order's makespan that this order saves.
     """
     lengths, count = np.array(times.lengths), plan.microbatches
     mean_times, random = replace(times, lengths=()), np.random.default_rng(0)
     graph = build_operation_graph(plan)
 
     def time_orders(orders: Ints) -> Floats:
+        """Return the makespan of each order in ns, given orders of shape (orders, places)."""
         factors = lengths[orders].T
         return compute_makespans(
             plan, graph, mean_times, lambda operation: factors[operation.microbatch]
@@ -48,18 +50,22 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     orders = _list_starting_orders(lengths)
     times_ns = time_orders(orders)
     measured_ns, shortest = float(times_ns[0]), int(times_ns.argmin())
-    best, best_ns = orders[shortest], float(times_ns[shortest])
-    rounds_without = 0
-    for _ in range(_MAX_TIMED // max(sum(map(len, plan.orders)), 1)):
-        if rounds_without == _PATIENCE:
+    best_order, best_ns = orders[shortest], float(times_ns[shortest])
+    n_rounds_without_gain = 0
+    for _ in range(_MAX_TIMED_OPERATIONS // max(sum(map(len, plan.orders)), 1)):
+        if n_rounds_without_gain == _PATIENCE:
             break
-        orders = _swap_pairs(best, random.integers(0, count, (2, _SIDE_BY_SIDE)))
+        orders = _swap_pairs(best_order, random.integers(0, count, (2, _N_TRIED_ORDERS)))
         times_ns = time_orders(orders)
         shortest = int(times_ns.argmin())
-        rounds_without += 1
+        n_rounds_without_gain += 1
         if times_ns[shortest] < best_ns:
-            best, best_ns, rounds_without = orders[shortest], float(times_ns[shortest]), 0
-    return tuple(best.tolist()), 1 - best_ns / measured_ns if measured_ns else 0.0
+            best_order, best_ns, n_rounds_without_gain = (
+                orders[shortest],
+                float(times_ns[shortest]),
+                0,
+            )
+    return tuple(best_order.tolist()), 1 - best_ns / measured_ns if measured_ns else 0.0
 
 
 def _list_starting_orders(lengths: Floats) -> Ints:

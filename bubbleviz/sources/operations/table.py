@@ -66,7 +66,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
         _refuse_two_stages(cells, operations, virtual_stage)
-    # Otherwise the chunks of a rank are numbered by its virtual stages.
+    # Without a column of chunks, the chunks of a rank are numbered by its virtual stages.
     _refuse_repetition(cells, operations, spans)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")
@@ -124,7 +124,7 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
     hosts = _read_rank_texts(cells, rank_index, count, "host")
     clocks = _read_rank_texts(cells, rank_index, count, "clock")
     uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
-    # Reports write the uncertainty of clocks that are aligned already.
+    # A column with the uncertainty shows that a report wrote the table, with aligned clocks.
     is_aligned = "clock_uncertainty_ns" in cells.names
     ranks = []
     for index, rank in enumerate(numbers.tolist()):

@@ -93,7 +93,7 @@ def make_table(session: RecordedSession) -> OperationTable:
     table = make_operation_table(cells, source)
     declared_columns = table.told
     if (operations.start_ns == NONE).all():
-        # Launches of lost work alone do not show which launches were late.
+        # Without any start on a device, launches do not show which of them were late.
         declared_columns -= {"launched_ns"}
     return replace(table, places=(declared_rank,), told=declared_columns, noun="recording")
 
@@ -115,7 +115,7 @@ def _make_cells(
     name, count = operations.name_id, len(operations)
     phase = meanings.phase[name]
     iteration, iteration_names, is_paired = _make_iterations(session, operations)
-    # Operations ran on the device, or on the host unless their times on a device were lost.
+    # Operations without times on a device ran on the host, unless these times were lost.
     on_device = operations.start_ns != NONE
     has_span = on_device | ~operations.times_lost
     start_ns = np.where(on_device, operations.start_ns, operations.host_start_ns)
@@ -135,7 +135,7 @@ def _make_cells(
         "active_ns": NumberColumn(np.maximum(end_ns - start_ns - waited_ns, 0), has_span),
         "received_ns": NumberColumn(received_ns, received_ns != NONE),
     }
-    # The host launched the work of a device about when it entered the range.
+    # The host launched the work at about the time when it entered the range.
     is_launched = on_device | ~has_span
     if is_launched.any():
         numbers["launched_ns"] = NumberColumn(operations.host_start_ns, is_launched)
@@ -206,7 +206,7 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     is_later_part[work[1:]] = is_repeated
     if not is_later_part.any():
         return operations
-    # For each part, the position among all work of the first part of its operation.
+    # For each part of an operation, the position of the operation's first part among all work.
     first_position = np.where(is_later_part[work], 0, np.arange(len(work)))
     first_row = np.arange(len(operations))
     first_row[work] = work[np.maximum.accumulate(first_position)]
@@ -315,7 +315,7 @@ def _report_limitations(
             f"{path}: they do not increase, so iterations are counted in order",
         )
     if header.every:
-        # Without a path, so that it is listed once for all ranks.
+        # The reason names no path, so that the limitation is listed once for all ranks.
         yield limitations.Limitation(
             "iterations that were not recorded",
             f"{header.iterations} of every {header.every} are recorded, as requested; the period "
