@@ -85,7 +85,7 @@ def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
-def test_what_is_drawn_needs_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_options_of_pictures_need_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
     """The table and JSON are not pictures, and panels cannot contain a heat map."""
     outputs_without_picture = [[], ["--json", str(tmp_path / "a.json")]]
     outputs_without_picture += (

@@ -36,7 +36,7 @@ def test_a_value_may_be_left_out(typed: str, spelled: str) -> None:
     assert insert_default_values(typed.split()) == spelled.split()
 
 
-def test_a_profile_behind_the_option_is_no_value(
+def test_a_profile_after_the_option_is_no_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_the_width_can_be_given() -> None:
     "environment", [{"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}, {"TERM": "dumb"}]
 )
 @pytest.mark.parametrize("arguments", [(), ("-v",)], ids=["screen", "tables"])
-def test_what_shows_no_blocks_gets_ascii(
+def test_outputs_without_block_characters_get_ascii(
     arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
     output = printed(*arguments, **environment)

@@ -108,7 +108,7 @@ def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine)
     assert "assumed half of the backward" in out
 
 
-def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_missing_arguments_are_named(layers: str, tmp_path: Path, cli: CommandLine) -> None:
     short_table = tmp_path / "few.csv"
     short_table.write_text("\n".join(TABLE.splitlines()[:2]))
     table = ("--layers", layers)

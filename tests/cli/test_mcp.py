@@ -129,7 +129,7 @@ def test_the_chain_of_causes_ends_at_the_slow_rank(tmp_path: Path) -> None:
     assert absent.endswith("⟦no rank 99; there are 8⟧")
 
 
-def test_what_a_profile_says_is_quoted_and_cut(tmp_path: Path) -> None:
+def test_texts_of_a_profile_are_quoted_and_shortened(tmp_path: Path) -> None:
     profile = tmp_path / f"{ORDER}.sqlite"
     shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", profile)
     with sqlite3.connect(profile) as database:

@@ -53,7 +53,7 @@ def test_a_command_fits(
         } == set()
 
 
-def test_what_has_no_room_beside_its_lead_goes_on_below_it(
+def test_text_without_room_next_to_its_lead_continues_below(
     monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")

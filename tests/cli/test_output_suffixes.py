@@ -44,12 +44,12 @@ def test_every_format_has_a_suffix_of_its_own() -> None:
         (".svg", "svg"),
     ],
 )
-def test_the_longest_suffix_says_what_a_file_holds(file: str, name: str) -> None:
+def test_the_longest_suffix_determines_the_format(file: str, name: str) -> None:
     assert format_of_suffix(file, NAMES) == name
 
 
 @pytest.mark.parametrize("file", ["", "svg", "a.doc", "a.svg.bak", "a" * 5000])
-def test_an_unknown_suffix_is_refused_beside_the_known_ones(file: str) -> None:
+def test_an_unknown_suffix_is_refused_with_a_list_of_suffixes(file: str) -> None:
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.svg") as refusal:
         format_of_suffix(file, NAMES)
     assert len(str(refusal.value)) < 500

@@ -38,7 +38,7 @@ def test_a_pipe_is_written_into_and_stays_one(tmp_path: Path, force: bool) -> No
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_device_that_is_full_is_told() -> None:
+def test_a_full_device_is_reported() -> None:
     with pytest.raises(OutputError, match="/dev/full: cannot be written"):
         write_outputs({"/dev/full": "text"}, force=False)
 

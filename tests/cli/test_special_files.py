@@ -108,7 +108,7 @@ def test_an_output_pipe_without_a_reader(tmp_path: Path) -> None:
         outputs.write_outputs({str(pipe): "text"}, force=False)
 
 
-def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
+def test_a_refusal_of_a_large_file_names_the_size(tmp_path: Path) -> None:
     large = tmp_path / "large.toml"
     large.write_bytes(bytes(3000))
 

@@ -44,7 +44,7 @@ def test_commands_suggest_near_words(
         assert suggestion in complaint
 
 
-def test_a_missing_path_suggests_a_file_beside_it(cli: CommandLine) -> None:
+def test_a_missing_path_suggests_a_similar_file(cli: CommandLine) -> None:
     message = cli.refused("analyze", str(FIXTURES / "1f1c"), code=1)
     assert f"did you mean {FIXTURES / '1f1b'}?" in message
     for far in (FIXTURES / "quite another name", FIXTURES / "nowhere" / "1f1b"):

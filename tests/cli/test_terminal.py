@@ -18,7 +18,7 @@ from tests.support.command_line import run_on_terminal
 from tests.support.places import FIXTURES
 
 
-def test_the_bar_never_stands_full_while_the_rest_goes_on() -> None:
+def test_the_bar_is_never_full_before_the_analysis_ends() -> None:
     clock = [0.0]
     bars = Progress(
         console=Console(file=io.StringIO()), get_time=lambda: clock[0], auto_refresh=False

@@ -56,7 +56,7 @@ def _load_without_limitations(text: str) -> Any:
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
-def test_what_cannot_be_read_of_a_directory_is_a_warning(
+def test_unreadable_files_of_a_directory_are_warnings(
     command: str, bad: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     folder, output = tmp_path / "run", tmp_path / "document"

@@ -76,7 +76,7 @@ def test_an_empty_report_has_empty_tables_of_the_same_columns(report: Report) ->
         assert pa.table(empty_rows).num_rows == 0
 
 
-def test_a_long_name_is_held_once() -> None:
+def test_a_long_name_is_stored_once() -> None:
     names = pa.array(encode_dictionary(np.zeros(100_000, np.int64), ["n" * 10_000]))
 
     assert names.nbytes < 1_000_000

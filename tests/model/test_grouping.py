@@ -18,7 +18,9 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
     first, second, mask = np.array(rows, np.int64).reshape(-1, 3).T
     distinct = find_distinct_rows(first, second, mask=mask == 1)
-    expected = sorted({(one, other) for one, other, is_chosen in rows if is_chosen})
+    expected = sorted(
+        {(first_value, second_value) for first_value, second_value, is_chosen in rows if is_chosen}
+    )
     assert [tuple(row) for row in distinct.T.tolist()] == expected
 
 

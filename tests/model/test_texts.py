@@ -47,7 +47,7 @@ def test_a_line_is_printable_and_short(text: str, longest: int) -> None:
 
 
 @given(st.text())
-def test_what_is_encodable_is_kept(text: str) -> None:
+def test_encodable_characters_are_kept(text: str) -> None:
     assert replace_surrogates(text) == text
     assert replace_surrogates(text + "\ud800") == text + "?"
 

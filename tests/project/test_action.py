@@ -80,13 +80,13 @@ def test_a_run_within_its_limits_passes(job: Job) -> None:
     assert "nothing was required" in summary
 
 
-def test_a_run_without_a_pipeline_is_held_to_limits_of_idle_time(job: Job) -> None:
+def test_a_run_without_a_pipeline_has_limits_of_idle_time(job: Job) -> None:
     steps = [{"name": f"ProfilerStep#{n}", "cat": "user_annotation"} for n in range(3)]
     kernels = [{"name": "gemm", "cat": "kernel"} for _ in range(3)]
     events = [
         {**own, "ph": "X", "pid": pid, "tid": pid, "ts": 100 * n, "dur": us, "args": {"device": 0}}
-        for pid, us, given in ((1, 99, steps), (0, 60, kernels))
-        for n, own in enumerate(given)
+        for pid, us, names in ((1, 99, steps), (0, 60, kernels))
+        for n, own in enumerate(names)
     ]
     (job.folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
 

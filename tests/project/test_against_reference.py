@@ -301,8 +301,8 @@ def list_reference_accounts(analysis: reference.Analysis) -> list[Accounts]:
     """Return the extents, sums, accounts and ratios by rank for each iteration with work."""
     return [
         {
-            rank: (*own[:2], own.accounts["schedule"].compute, active[rank], *own[2:])
-            for rank, own in iteration.items()
+            rank: (*figures[:2], figures.accounts["schedule"].compute, active[rank], *figures[2:])
+            for rank, figures in iteration.items()
         }
         for iteration, active in zip(analysis.iterations or (), analysis.active, strict=True)
         if iteration
@@ -393,6 +393,6 @@ def drop_cut_ratios(accounts: list[Accounts], complete: list[bool]) -> list[Acco
     The reference computes some of these ratios, but the report does not.
     """
     return [
-        own if whole else {rank: numbers[:-2] for rank, numbers in own.items()}
-        for own, whole in zip(accounts, complete, strict=True)
+        figures if is_complete else {rank: numbers[:-2] for rank, numbers in figures.items()}
+        for figures, is_complete in zip(accounts, complete, strict=True)
     ]

@@ -21,7 +21,7 @@ TRANSFERS = 2 * 2 * (DEVICES - 1) * MICROBATCHES
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_generated_profile_holds_what_was_planted(kind: str, tmp_path: Path) -> None:
+def test_a_generated_profile_contains_the_planted_events(kind: str, tmp_path: Path) -> None:
     recipe = Recipe(KERNELS, kind)
     planted = write_profile(recipe, tmp_path / "tiny.sqlite")
 

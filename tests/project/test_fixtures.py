@@ -51,7 +51,7 @@ def test_the_layout_is_that_of_real_exports(planting: Planting, tmp_path: Path) 
         groups = query_rows(
             path, "SELECT globalTid, eventClass, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
         )
-        changes = [now[:2] for before, now in pairwise(groups) if before[:2] != now[:2]]
+        changes = [now[:2] for previous, now in pairwise(groups) if previous[:2] != now[:2]]
         assert len(changes) + 1 == len({group[:2] for group in groups})
         assert all(b[2] <= n[2] for b, n in pairwise(groups) if b[:2] == n[:2])
         overlap_counts = query_rows(

@@ -74,7 +74,7 @@ def test_the_budget_is_renewed_by_one_command(
 
 
 @pytest.mark.parametrize("fails", ["obstacle", "count"])
-def test_where_nothing_is_counted_nothing_is_written(
+def test_nothing_is_written_if_counting_fails(
     fails: str,
     instruction_counts: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,

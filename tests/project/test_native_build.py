@@ -129,7 +129,7 @@ SIGNATURE = struct.pack("<4I", 0x1D, 16, 4096, 64)
         ("musllinux_1_2_x86_64", elf(62, "libc.so.6"), False),
     ],
 )
-def test_a_wheel_holds_the_library_of_its_name(
+def test_a_wheel_contains_the_library_of_its_name(
     platform: str, library: bytes | None, fits: bool, tmp_path: Path
 ) -> None:
     wheel = tmp_path / f"bubbleviz-1.0-py3-none-{platform}.whl"

@@ -43,7 +43,10 @@ def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
     run = recipe.partition("  run:\n")[2].partition("\ntests:")[0]
     required = {dependency.partition(";")[0] for dependency in project["project"]["dependencies"]}
 
-    assert {re.sub(r" (?=[<>])", "", one) for one in re.findall(r"(?:- |then: )([a-z].*)", run)} - {
+    assert {
+        re.sub(r" (?=[<>])", "", requirement)
+        for requirement in re.findall(r"(?:- |then: )([a-z].*)", run)
+    } - {
         "python",
         'if: match(python, "<3.11")',
     } == required
@@ -54,7 +57,7 @@ def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
 
 
 @pytest.mark.parametrize("name", bubbleviz.__all__)
-def test_what_is_public_goes_to_other_processes(name: str) -> None:
+def test_public_objects_can_be_pickled(name: str) -> None:
     value = getattr(bubbleviz, name)
 
     assert getattr(bubbleviz, name) is value
@@ -80,7 +83,7 @@ def test_public_names_are_documented(name: str) -> None:
     assert [part for part in parts if f"{part}:" not in text] == []
 
 
-def test_the_queries_lie_beside_the_package_which_is_typed() -> None:
+def test_queries_are_outside_the_package_which_is_typed() -> None:
     assert not (CHECKOUT / "bubbleviz" / "sql").exists()
     assert sql_root().is_dir()
     assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
@@ -120,7 +123,11 @@ WITHOUT_WORK = {
 
 
 def test_help_and_refusals_load_nothing_heavy() -> None:
-    commands = [(code, one) for code, own in WITHOUT_WORK.items() for one in own]
+    commands = [
+        (code, arguments)
+        for code, command_lines in WITHOUT_WORK.items()
+        for arguments in command_lines
+    ]
     script = (
         "import json, sys; from bubbleviz.cli.app import main; "
         f"found = [[main(c.split()), *sorted({{*{HEAVY}}} & {{*sys.modules}})] "
@@ -210,7 +217,7 @@ def test_commands_are_listed_with_the_first_sentence_of_their_help(command: str)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_tells_every_option_and_ends_with_an_example(
+def test_help_describes_every_option_and_ends_with_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = print_help(capsys, command)

@@ -87,7 +87,7 @@ GAPPED = {"kernels": 10, "kernel_gap_ns": 100_000, "optimizer_ns": 0, "communica
         ({"kernels": 4, "kernel_gap_ns": 1_000}, False),
     ],
 )
-def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
+def test_the_share_of_kernels_is_next_to_the_ratio_if_the_text_has_it(
     planting: dict[str, Any], expected: bool, opened: Open
 ) -> None:
     report = analyze_planting(Planting(**planting))
@@ -107,7 +107,7 @@ def test_the_share_of_kernels_stands_beside_the_ratio_where_the_text_has_it(
 
 
 @pytest.mark.parametrize("low", [0.0, 0.1234, 0.2627, 0.27, None])
-def test_the_lower_bound_stands_beside_the_ratio_where_the_text_has_it(
+def test_the_lower_bound_is_next_to_the_ratio_if_the_text_has_it(
     low: float | None, opened: Open
 ) -> None:
     """The ratio is 27.27 %, and one percentage point is noticeable."""
@@ -267,7 +267,7 @@ def test_keys_move_the_view(key: str, moves: str, opened: Open) -> None:
     }[moves]
 
 
-def test_hovering_tells_an_operation(opened: Open) -> None:
+def test_hovering_shows_the_operation(opened: Open) -> None:
     page = opened(SMALL)
     row = int(page.run("return run.compute.operation[7]"))
     page.page.mouse.move(*page.box(row))

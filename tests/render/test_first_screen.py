@@ -139,7 +139,9 @@ def test_stages_are_grouped_unless_all_fit() -> None:
         select_rows(render_lines(make_run(32), Display(height=rows))) for rows in (24, 60)
     )
 
-    assert [row.split()[2] for row in grouped] == [f"({at}-{at + 1})" for at in range(0, 32, 2)]
+    assert [row.split()[2] for row in grouped] == [
+        f"({first_stage}-{first_stage + 1})" for first_stage in range(0, 32, 2)
+    ]
     # Of 39 units of 10 ms, 8 microbatches take 3 each.
     assert {tuple(row.split()[-2:]) for row in grouped} == {("79.49", "%")}
     assert [row.split()[1] for row in tall] == [str(stage) for stage in range(32)]
@@ -157,7 +159,7 @@ def test_very_many_stages_are_grouped() -> None:
     assert [row.split()[1] for row in stage_rows] == [str(stage) for stage in range(64)]
 
 
-def test_of_a_group_the_most_unusual_rank_is_drawn() -> None:
+def test_the_most_unusual_rank_of_a_group_is_drawn() -> None:
     report = make_run(64)
     (first,) = report.iterations
     ranks = tuple(
@@ -220,7 +222,7 @@ def test_operations_are_drawn_where_they_ran() -> None:
     ]
 
     # 330 ms in 55 columns: F of 10 ms takes 5/3 columns, and BW of 20 ms takes 10/3.
-    assert [len(drawn) for drawn in columns] == [55] * 4
+    assert [len(bar) for bar in columns] == [55] * 4
     assert columns[3].startswith("." * 5 + "F")
     assert columns[0].startswith("F" * 6)
     assert set("".join(columns)) == {"F", "B", "."}

@@ -166,7 +166,7 @@ def test_a_library_that_is_not_there_is_asked_for(
     assert not file.exists()
 
 
-def test_the_command_is_told(
+def test_the_command_is_in_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Run near the page, because a relative path from elsewhere may contain the whole folder path.

@@ -136,7 +136,7 @@ def test_the_caption_is_a_sentence_and_the_note_has_every_definition(report: Rep
     assert r"1 $-$ sum of the ranks' compute / (ranks $\times$ (last end" in note
 
 
-def test_the_figure_stands_above_it_with_its_caption(report: Report) -> None:
+def test_the_figure_with_its_caption_is_above_the_table(report: Report) -> None:
     text = render(report, View())
 
     assert (
@@ -146,14 +146,14 @@ def test_the_figure_stands_above_it_with_its_caption(report: Report) -> None:
     assert r"\includegraphics{bubbles.pdf}" in text
 
 
-def test_what_is_not_known_is_a_dash_and_a_zero_has_no_sign(report: Report) -> None:
+def test_unknown_values_are_dashes_and_zeros_have_no_sign(report: Report) -> None:
     ratios = {name: Spread(-1e-17, None, 0, 0, None, 1) for name in report.summary.bubble_ratio}
     text = render(replace(report, summary=replace(report.summary, bubble_ratio=ratios)), View())
 
     assert list_cells(text)[1][1:5] == ["0.00", "--", "--", "1"]
 
 
-def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) -> None:
+def test_clock_intervals_and_contradictions_are_reported(report: Report) -> None:
     between = {**report.summary.bubble_interval, "schedule": (0.25, 0.3)}
     iterations = tuple(
         replace(i, ratios={name: replace(r, contradicted=True) for name, r in i.ratios.items()})
@@ -173,7 +173,7 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
 # Hostile names
 
 
-def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
+def test_comments_name_the_first_of_many_profiles(report: Report) -> None:
     large_report = replace(report, profiles=report.profiles * 128)
 
     lines = render(large_report, View()).splitlines()

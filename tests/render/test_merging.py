@@ -60,7 +60,7 @@ def test_sixty_four_ranks_stay_below_five_megabytes(operations_per_rank: int) ->
     assert parse_svg(svg).get("width") == str(int(SCREEN.width))
 
 
-def test_what_is_merged_is_marked_and_told() -> None:
+def test_merged_operations_are_marked_and_counted() -> None:
     report = random_report(2, 5_000)
 
     svg = render(report, View())
@@ -77,7 +77,9 @@ def test_what_is_merged_is_marked_and_told() -> None:
 def test_the_legend_shows_merged_operations_in_their_colours(communication: bool) -> None:
     narrow, wide = (Phase.SEND_F, Phase.W) if communication else (Phase.W, Phase.SEND_F)
     ops = [Op(0, Phase.F, 0, 0, 10_000_000), Op(0, wide, 0, 10_000_000, 20_000_000)]
-    ops += [Op(0, narrow, n, at, at + 500) for n, at in enumerate(range(0, 300_000, 10_000))]
+    ops += [
+        Op(0, narrow, n, start, start + 500) for n, start in enumerate(range(0, 300_000, 10_000))
+    ]
 
     svg = render(make_report(ops), View(communication=True))
 
@@ -87,9 +89,9 @@ def test_the_legend_shows_merged_operations_in_their_colours(communication: bool
     dots = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
     paths = list(parse_svg(svg).iter(f"{SVG}path"))
     swatch = next(
-        before
-        for before, after in pairwise(paths)
-        if after.get("d") == dots[-1].get("d") and after.get("stroke-dasharray")
+        previous
+        for previous, following in pairwise(paths)
+        if following.get("d") == dots[-1].get("d") and following.get("stroke-dasharray")
     )
     assert len(merged) == 1
     assert swatch.get("fill") in merged
@@ -111,12 +113,19 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
     assert 30 - min(heights) == pytest.approx(7.5, abs=2)
 
 
-def test_merged_communication_and_unattributed_compute_are_told() -> None:
+def test_merged_communication_and_unattributed_compute_are_counted() -> None:
     ops = run_1f1b(1, 1)
     # Each operation has two busy intervals but counts once.
     ops += [
-        Op(0, Phase.SEND_F, n, at, at + 500, busy=((at, at + 200), (at + 300, at + 500)))
-        for n, at in enumerate(range(0, 300_000, 10_000))
+        Op(
+            0,
+            Phase.SEND_F,
+            n,
+            start,
+            start + 500,
+            busy=((start, start + 200), (start + 300, start + 500)),
+        )
+        for n, start in enumerate(range(0, 300_000, 10_000))
     ]
     bubbles = [(0, 1_000 * n, 1_000 * n + 500) for n in range(3)]
 
@@ -127,7 +136,7 @@ def test_merged_communication_and_unattributed_compute_are_told() -> None:
     assert "(30 operations and 3 times unattributed compute)" in texts
 
 
-def test_windows_too_close_to_be_told_apart_are_hatched_as_one() -> None:
+def test_windows_too_close_to_distinguish_are_hatched_as_one() -> None:
     count = 4_000
     ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 90, iteration=n) for n in range(count)]
     report = make_report(ops)

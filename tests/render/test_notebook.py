@@ -48,7 +48,7 @@ def test_an_empty_report_shows_that_it_is() -> None:
     assert draw_bounded_picture(empty)[2] == 0
 
 
-def test_it_says_what_the_table_says(report: Report) -> None:
+def test_the_fragment_contains_the_text_of_the_table(report: Report) -> None:
     text = Read(render_fragment(report)).text
     flat = " ".join(text.split())
 
@@ -88,7 +88,7 @@ def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: R
     assert re.findall(r"url\((?!#)|@import", html) == []
     for sheet in ET.fromstring(html).iter("style"):
         for selector in re.findall(r"(?:^|\})([^{}]+)\{", sheet.text or "", re.MULTILINE):
-            assert all(one.strip().startswith(".bubbleviz-report") for one in selector.split(","))
+            assert all(part.strip().startswith(".bubbleviz-report") for part in selector.split(","))
 
 
 def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:

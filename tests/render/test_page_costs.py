@@ -74,7 +74,7 @@ def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) ->
         }
         for index, slowdown in slowdowns.by_rank.items():
             assert page_slowdowns[places[index]] == float(f"{slowdown:.2f}")
-        assert max(page_slowdowns, key=lambda place: page_slowdowns[place]) == (1, 1)
+        assert max(page_slowdowns, key=lambda cell: page_slowdowns[cell]) == (1, 1)
         exact = web_page.page.locator("#slowdowns tbody span").first.get_attribute("title")
         assert float(str(exact)) == slowdowns.by_rank[0]
         assert (
@@ -96,7 +96,7 @@ def test_the_curve_has_the_slowdown_of_each_iteration(opened: Open) -> None:
     web_page.run("await timeline.callbacks.iteration(1)")
 
 
-def test_of_many_replicas_those_with_the_slowest_ranks_are_shown(opened: Open) -> None:
+def test_the_replicas_with_the_slowest_ranks_are_shown(opened: Open) -> None:
     report = analyze_planting(
         replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1, slow_rank=131)
     )

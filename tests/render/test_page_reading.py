@@ -61,10 +61,10 @@ def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
 def test_the_first_screen_answers_in_order(opened: Open) -> None:
     web_page = opened(SMALL)
     tops = [
-        web_page.page.locator(place).bounding_box()
-        for place in ("#run-title", "#headline", "#definition", "#timeline", ".parts", "#advice")
+        web_page.page.locator(selector).bounding_box()
+        for selector in ("#run-title", "#headline", "#definition", "#timeline", ".parts", "#advice")
     ]
-    heights = [place["y"] for place in tops if place]
+    heights = [selector["y"] for selector in tops if selector]
 
     assert len(heights) == 6
     assert heights == sorted(heights)
@@ -163,7 +163,7 @@ def find_middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, flo
     return int(bubble), float(x), float(y)
 
 
-def test_a_click_on_a_bubble_tells_its_cause_and_what_was_waited_for(opened: Open) -> None:
+def test_a_click_on_a_bubble_shows_its_cause_and_the_awaited_operation(opened: Open) -> None:
     web_page = opened(SMALL)
     bubble, x, y = find_middle_of_bubble(
         web_page, "own.peer_operation[i] >= 0 && own.iteration[i] === 0"
@@ -230,7 +230,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
     assert set(reached) <= {"solid", "auto"}
 
 
-def test_keys_go_from_bubble_to_bubble_and_are_told(opened: Open) -> None:
+def test_keys_move_between_bubbles_and_are_announced(opened: Open) -> None:
     web_page = opened(SMALL)
     web_page.page.locator("#timeline canvas").focus()
     texts = []

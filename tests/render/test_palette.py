@@ -83,7 +83,7 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
             assert distance > min_distance, (colour, other_colour)
 
 
-def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
+def test_hatches_distinguish_causes_in_grey() -> None:
     assert list(palette.CAUSE_HATCHES) == list(palette.CAUSES) == [cause.label for cause in Cause]
     assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
     for name, colour in palette.CAUSES.items():
@@ -95,11 +95,11 @@ def test_causes_are_told_apart_in_grey_by_their_hatches() -> None:
 
 def compute_luma(colour: str) -> float:
     """Return the lightness of a colour in grey, 0 to 255 (Rec. 709)."""
-    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    channels = (int(colour[position : position + 2], 16) for position in (1, 3, 5))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
 
 
-def test_neighbours_are_told_apart_in_grey_and_in_few_colours() -> None:
+def test_adjacent_colours_differ_in_grey_and_with_few_colours() -> None:
     phases = [
         palette.make_paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)
     ]
@@ -142,7 +142,7 @@ def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_activities_have_the_names_that_are_told() -> None:
+def test_the_palette_names_existing_activities() -> None:
     names = {activity.name for activity in default_activities().activities}
 
     assert set(BUSY) <= set(palette.ACTIVITIES)

@@ -61,7 +61,7 @@ def test_no_panels_are_an_empty_picture() -> None:
     assert list_texts(draw_panels([], "runs")) == ["Nothing to draw: no run"]
 
 
-def test_a_panel_without_work_says_so_beside_others() -> None:
+def test_a_panel_without_work_says_so_next_to_others() -> None:
     texts = list_texts(drawn(make_report([]), SHORT))
 
     assert texts[:3] == ["runs", "run 0", "Nothing to draw: no GPU has any operation"]
@@ -158,7 +158,7 @@ def test_hostile_titles_are_text(name: str) -> None:
     assert len(svg) < 60_000
 
 
-def test_what_is_simulated_gets_no_advice(tmp_path: Path) -> None:
+def test_simulated_panels_get_no_advice(tmp_path: Path) -> None:
     job = Job(rank={1: 1.5}, iterations=3)
     report = bubbleviz.analyze(simulate_job(job).written(tmp_path / "operations.csv"), ideal=True)
     texts = list_texts(theory(report, View()))

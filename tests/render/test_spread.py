@@ -123,7 +123,10 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     (iteration,) = report.iterations
     busy = [dict(rank.busy_ns) | {"Optimizer": MS} for rank in iteration.ranks]
     busy[3]["Optimizer"] = round(times * MS)
-    ranks = [replace(own, busy_ns=b) for own, b in zip(iteration.ranks, busy, strict=True)]
+    ranks = [
+        replace(rank_iteration, busy_ns=b)
+        for rank_iteration, b in zip(iteration.ranks, busy, strict=True)
+    ]
     changed = replace(
         report,
         iterations=make_iteration_records([replace(iteration, ranks=make_rank_iterations(ranks))]),
@@ -132,10 +135,12 @@ def test_a_rank_stands_out_by_a_time_that_is_noticeable_in_its_window(
     found_standouts = list_standouts(changed, means_of(changed))
 
     assert report.summary.window_ns["schedule"].mean == 150 * MS
-    assert [own.phase for own in found_standouts] == ["Optimizer"] * stands_out
+    assert [rank_iteration.phase for rank_iteration in found_standouts] == [
+        "Optimizer"
+    ] * stands_out
 
 
-def test_of_two_ranks_none_stands_out() -> None:
+def test_neither_of_two_ranks_stands_out() -> None:
     two = make_run(1)
     means = replace(means_of(two), bubble_ratio=np.array([0.1, 0.4]))
 

@@ -229,7 +229,7 @@ def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLin
         assert main(["analyze", str(FIXTURES / "1f1b"), "--svg", "-", "--style", unknown]) == 2
 
 
-def test_rows_font_legend_and_labels_are_set_behind_a_style() -> None:
+def test_options_after_a_style_set_rows_font_legend_and_labels() -> None:
     report = make_report(run_1f1b(2, 2))
     usual, other = (
         render(report, View(style=style))

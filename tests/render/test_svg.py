@@ -417,7 +417,7 @@ COPIES = replace(
 )
 
 
-def test_what_the_edge_cuts_to_less_than_a_pixel_is_not_told() -> None:
+def test_slivers_of_other_iterations_are_not_mentioned() -> None:
     svg = render(make_report(SLIVERS), View(iterations=(0,)))
 
     assert "other iteration" not in svg

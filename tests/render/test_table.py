@@ -148,7 +148,7 @@ def test_every_clock_is_one_line(report: Report) -> None:
     ]
 
 
-def test_clock_bounds_are_shown_beside_a_ratio(report: Report) -> None:
+def test_clock_bounds_are_next_to_the_ratio(report: Report) -> None:
     summary = replace(
         report.summary, bubble_interval={"schedule": (0.2718, 0.27182), "step": (0.25, 0.31)}
     )

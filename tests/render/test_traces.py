@@ -94,9 +94,9 @@ def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
 
 def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
     leaving = {flow: slice_ for slice_ in slices for flow in slice_.leaving}
-    entering = {flow: own for own in slices for flow in own.entering}
-    assert len(leaving) == sum(len(own.leaving) for own in slices)
-    assert len(entering) == sum(len(own.entering) for own in slices)
+    entering = {flow: end for end in slices for flow in end.entering}
+    assert len(leaving) == sum(len(end.leaving) for end in slices)
+    assert len(entering) == sum(len(end.entering) for end in slices)
     assert leaving.keys() == entering.keys()
     for flow, peer_operation in leaving.items():
         taker = entering[flow]
@@ -226,7 +226,7 @@ def test_overlapping_operations_keep_their_times() -> None:
 
 
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
-def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) -> None:
+def test_negative_and_huge_times_are_relative_to_a_recorded_base(start: int) -> None:
     trace = load_checked_trace(
         make_report([forward(start, start + 1), forward(start + 1, start + 1001)]), explained=False
     )
@@ -276,9 +276,9 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
         for operation in trace.of("operation")
         if operation.arguments.get("iteration") == 0
     ]
-    forwards = [own for own in operations if own.arguments["phase"] == "F"]
-    first = [own for own in forwards if not own.entering]
-    stages = len({(own.process, own.arguments["chunk"]) for own in forwards})
+    forwards = [slice_ for slice_ in operations if slice_.arguments["phase"] == "F"]
+    first = [slice_ for slice_ in forwards if not slice_.entering]
+    stages = len({(slice_.process, slice_.arguments["chunk"]) for slice_ in forwards})
 
     # Each forward after the first stage follows a forward of the previous stage.
     assert stages > len(trace.processes) - 1
@@ -293,7 +293,7 @@ def test_no_flow_goes_back_in_time() -> None:
     )
     trace = load_checked_trace(replace(report, operations=operations), explained=False)
     entered = {slice_.process for slice_ in trace.slices if slice_.entering}
-    left = {own.process for own in trace.slices if own.leaving}
+    left = {source.process for source in trace.slices if source.leaving}
 
     # Inputs of rank 1 would flow back in time; its outputs flow forward.
     assert 2 not in entered
@@ -341,7 +341,7 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(strategies.soups() | strategies.schedules())
-def test_whatever_a_profile_holds_is_in_its_traces(rows: strategies.Rows) -> None:
+def test_traces_contain_everything_of_a_random_profile(rows: strategies.Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = rows.write(Path(folder))
         try:

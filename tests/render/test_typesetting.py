@@ -51,7 +51,7 @@ def read_png_size(png: bytes) -> tuple[int, int]:
 # Content
 
 
-def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_svg() -> None:
+def test_a_pdf_contains_no_pixels_and_a_png_twice_those_of_the_svg() -> None:
     svg = picture(make_report(run_1f1b(4, 8)), View())
     width, height = (float(number) for number in parse_svg(svg).get("viewBox", "").split()[2:])
     pdf = as_pdf(svg)

@@ -43,7 +43,7 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
     assert str(describe_first_steps(report)).startswith(beginning)
 
 
-def test_layers_move_off_no_stage_that_holds_less_than_the_mean() -> None:
+def test_layers_move_off_no_stage_with_less_than_the_mean() -> None:
     uneven = Planting(microbatches=8, jitter=0.002, slow_stage=2, slow_factor=1.4)
     report = analyze_planting(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
 
@@ -77,7 +77,7 @@ def test_a_schedule_that_saves_little_is_not_advised(saved: float, *, advised: b
 
 
 def advice_on_schedule(report: Report) -> AdviceEntry | None:
-    return next((each for each in write_all_advice(report) if each.kind == "schedule"), None)
+    return next((entry for entry in write_all_advice(report) if entry.kind == "schedule"), None)
 
 
 def test_the_schedule_that_ran_is_not_advised() -> None:
@@ -113,7 +113,7 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
 @pytest.mark.parametrize(
     ("between", "expected"), [(0.009, "There is almost no idle"), (0.011, "Iterations have almost")]
 )
-def test_a_little_idle_time_between_iterations_is_told(between: float, expected: str) -> None:
+def test_a_little_idle_time_between_iterations_is_reported(between: float, expected: str) -> None:
     report = analyze_planting(Planting(stages=1))
     period = replace(report.summary.bubble_ratio["period"], mean=between)
     ratios = {**report.summary.bubble_ratio, "period": period}
@@ -147,7 +147,7 @@ def test_clocks_that_contradict_are_repaired_before_links_and_pauses_are_blamed(
     assert describe_further_steps(report) == ()
 
 
-def test_advice_that_rests_on_the_clock_of_a_rank_stands_beside() -> None:
+def test_advice_from_a_single_clock_remains() -> None:
     report = analyze_planting(replace(CLOCK_SET, slow_rank=2))
 
     assert str(describe_first_steps(report)).startswith("Repair the clocks and record again")
@@ -197,9 +197,7 @@ def test_nothing_is_advised_from_an_empty_average(
     assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None
 
 
-def test_what_else_would_save_stands_below_what_to_do_first(
-    tmp_path: Path, cli: CommandLine
-) -> None:
+def test_further_advice_follows_the_first_step(tmp_path: Path, cli: CommandLine) -> None:
     table = simulate_job(Job(rank={6: 1.3}, between=40.0)).written(tmp_path / "operations.csv")
     report = bubbleviz.analyze(table)
     further = describe_further_steps(report)
@@ -217,7 +215,7 @@ SLOW_LINK = Finding((Fault("link", "link"),), 0.0, 1.0, 1, None)
 @pytest.mark.parametrize(
     ("savings", "expected"), [((0.5, 0.4, 0.3, 0.2), 2), ((0.5, 0.4, 0.009), 1), ((0.5, 0.011), 1)]
 )
-def test_two_more_things_are_told_that_save_something(
+def test_two_further_savings_are_advised(
     savings: tuple[float, ...], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     candidates = [Advice("link", "link", SLOW_LINK, 0.0, 1.0, saving, 1) for saving in savings]
@@ -227,7 +225,7 @@ def test_two_more_things_are_told_that_save_something(
     assert advise(report).further == tuple(candidates[1 : 1 + expected])
 
 
-def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path: Path) -> None:
+def test_overlapping_iterations_get_no_advice_on_more_microbatches(tmp_path: Path) -> None:
     plant(
         Planting(schedule="zb-h2", stages=4, microbatches=8, iterations=3, transfer_ns=100_000),
         tmp_path,
@@ -240,7 +238,7 @@ def test_iterations_that_overlap_are_not_told_to_have_more_microbatches(tmp_path
     )
 
 
-def test_what_only_ends_later_than_the_next_iteration_begins_costs_nothing(tmp_path: Path) -> None:
+def test_work_after_the_start_of_the_next_iteration_costs_nothing(tmp_path: Path) -> None:
     run = Planting(stages=4, microbatches=8, iterations=8)
     plant(replace(run, late_optimizer=3, late_optimizer_ns=9_000_000), tmp_path)
     report = bubbleviz.analyze(tmp_path)
@@ -249,7 +247,7 @@ def test_what_only_ends_later_than_the_next_iteration_begins_costs_nothing(tmp_p
     assert report.advice == ()
 
 
-def test_launch_gaps_are_told_once(tmp_path: Path) -> None:
+def test_launch_gaps_are_advised_once(tmp_path: Path) -> None:
     run = Planting(stages=4, microbatches=8, iterations=3)
     plant(replace(run, kernels=20, kernel_gap_ns=40_000), tmp_path)
     report = bubbleviz.analyze(tmp_path)
@@ -278,7 +276,7 @@ def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> N
     assert advise(report).marked_ranks == ()
 
 
-def test_what_slows_iterations_little_shows_in_its_number(tmp_path: Path) -> None:
+def test_a_slight_slowdown_of_iterations_is_quantified(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
     simulate_job(Job(iteration={2: 1.04, 3: 1.04}, noise=0.001), 3).written(table)
     assert "Operations take 1.04x the usual time" in (

@@ -36,7 +36,7 @@ def analyze_without(folder: Path, *servers: int) -> Report:
     return bubbleviz.analyze([str(file) for n, file in enumerate(files) if n not in servers])
 
 
-def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Path) -> None:
+def test_other_advice_remains_if_few_pipelines_lack_a_rank(folder: Path) -> None:
     report = analyze_without(folder, 1)
     advice = describe_first_steps(report)
 

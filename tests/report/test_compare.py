@@ -82,9 +82,9 @@ def make_run(
 
 def merge_ratios(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
     """Return the first run with the ratios of all runs, in the order of the runs."""
-    runs = [own.saved for own in (first, *other_runs)]
-    bubble_ratio = {name: own for run in runs for name, own in run.summary.bubble_ratio.items()}
-    window_ns = {name: own for run in runs for name, own in run.summary.window_ns.items()}
+    runs = [value.saved for value in (first, *other_runs)]
+    bubble_ratio = {name: value for run in runs for name, value in run.summary.bubble_ratio.items()}
+    window_ns = {name: value for run in runs for name, value in run.summary.window_ns.items()}
     numbers = structs.replace(first.saved.summary, bubble_ratio=bubble_ratio, window_ns=window_ns)
     return replace(first, saved=structs.replace(first.saved, summary=numbers))
 
@@ -106,7 +106,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 # Missing values and ties
 
 
-def test_a_run_beside_itself_is_the_same() -> None:
+def test_a_run_compared_with_itself_is_the_same() -> None:
     comparison = compare([make_run("a"), make_run("a (2)")])
     cell = comparison.ratios["schedule"][1]
 
@@ -201,7 +201,7 @@ def test_ratios_are_compared_with_their_own_name_only() -> None:
     )
 
 
-def test_a_ratio_that_all_have_is_compared_whoever_has_it_as_the_primary_one() -> None:
+def test_a_ratio_of_all_runs_is_compared_even_if_it_is_not_primary() -> None:
     schedule = make_run("")
     runs = [merge_ratios(make_run("a", name="period"), schedule)]
     runs += [merge_ratios(make_run("b", name="step"), schedule)]
@@ -317,7 +317,7 @@ def test_whole_captures_are_not_called_iterations() -> None:
         ),
     ],
 )
-def test_what_changed_is_told(now: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_changes_are_listed(now: dict[str, Any], expected: tuple[str, ...]) -> None:
     first_run: dict[str, Any] = {
         "stage_ns": {(0, "F"): 1 * MS, (1, "F"): 2 * MS, (0, "BW"): 4 * MS},
         "slowdown": make_slowdowns(last_rank=1.01, link=1.0),
@@ -362,7 +362,7 @@ def test_no_other_case_is_no_gain(mean: float | None, window_ms: float) -> None:
     assert not any("saves no time" in note for note in notes)
 
 
-def test_clocks_that_allow_the_same_ratio_are_told() -> None:
+def test_clocks_that_allow_equal_ratios_get_a_note() -> None:
     wide_interval, narrow_interval = (0.2, 0.3), (0.28, 0.3)
 
     (note,) = compare(
@@ -382,7 +382,7 @@ def test_clocks_that_allow_the_same_ratio_are_told() -> None:
         assert compare(runs).notes == ()
 
 
-def test_other_ranks_versions_and_clocks_are_told() -> None:
+def test_other_ranks_versions_and_clocks_get_notes() -> None:
     notes = compare([make_run("a"), make_run("b", ranks=8, version="2", contradicted=True)]).notes
 
     assert notes == (
@@ -406,13 +406,13 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
     assert mark
     assert f"! (b: {restriction})" in printed(comparison).replace("\n", " ")
     texts = [
-        [entry["text"] for entry in own["restrictions"]]
-        for own in make_document(comparison)["runs"]
+        [entry["text"] for entry in compared["restrictions"]]
+        for compared in make_document(comparison)["runs"]
     ]
     assert sorted(texts) == [[], [restriction]]
     codes = [
-        [entry["code"] for entry in own["restrictions"]]
-        for own in make_document(comparison)["runs"]
+        [entry["code"] for entry in compared["restrictions"]]
+        for compared in make_document(comparison)["runs"]
     ]
     assert sorted(codes) == [[], [kind.code]]
 
@@ -467,7 +467,7 @@ def test_json_has_what_is_promised() -> None:
         "longest",
         "test",
     }
-    assert [own["title"] for own in document["runs"]] == ["a", "b"]
+    assert [entry["title"] for entry in document["runs"]] == ["a", "b"]
     assert document["ratios"][0]["runs"][0]["bubble_ratio"] == {"mean": 0.25, "std": 0.01, "n": 4}
     assert set(document["ratios"][0]["runs"][1]["difference"]) == {"mean", "ci95", "t", "df", "p"}
     assert document["test"].startswith("Welch's t-test")
@@ -605,7 +605,7 @@ def test_no_number_is_ever_nan_or_infinite(mean: float, std: float, n: int) -> N
 
 
 @given(VALUES, VALUES)
-def test_it_is_that_of_scipy(first: list[float], other: list[float]) -> None:
+def test_welch_test_agrees_with_scipy(first: list[float], other: list[float]) -> None:
     from scipy import stats
 
     assume(len(first) > 1 and len(other) > 1)

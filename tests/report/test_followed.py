@@ -124,7 +124,7 @@ def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
         assert first["verdict"] == verdict
 
 
-def test_iterations_that_overlap_keep_what_shortens_the_time_between_their_starts(
+def test_overlapping_iterations_keep_the_saving_between_their_starts(
     tmp_path: Path,
 ) -> None:
     planting = Planting(stages=4, microbatches=8, iterations=6)
@@ -192,15 +192,13 @@ NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_FOLLOWED)
-def test_advice_is_followed_only_if_what_it_names_changed_and_the_rest_did_not(
-    name: str, tmp_path: Path
-) -> None:
+def test_advice_is_followed_only_if_nothing_else_changed(name: str, tmp_path: Path) -> None:
     job, change, words = NOT_FOLLOWED[name]
     earlier = _write_report(job, tmp_path, "before")
     later = _write_report(replace(job, **change), tmp_path, "after")
     advised = _compare_runs(earlier, later, tmp_path)
 
-    assert {own["verdict"] for own in advised} == {"not followed"}
+    assert {entry["verdict"] for entry in advised} == {"not followed"}
     assert words in advised[0]["change"]
 
 
@@ -271,7 +269,9 @@ def test_jobs_of_other_sizes_are_not_before_and_after(
     earlier = _write_report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")
     later = _write_report(replace(UNEVEN, stage={}), tmp_path, "after")
 
-    assert {own["verdict"] for own in _compare_runs(earlier, later, tmp_path)} == {"not followed"}
+    assert {entry["verdict"] for entry in _compare_runs(earlier, later, tmp_path)} == {
+        "not followed"
+    }
     capsys.readouterr()
     assert main(["compare", earlier, later]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -66,7 +66,7 @@ OPERATION = dict.fromkeys(
         b'{"schema": 1e999}',
     ],
 )
-def test_what_is_no_report_is_refused_in_a_sentence(
+def test_files_that_are_not_reports_are_refused_in_a_sentence(
     content: bytes, tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "x.json"
@@ -162,11 +162,11 @@ def test_limits_of_another_form_are_refused(text: str) -> None:
     assert len(str(refusal.value)) < 200
 
 
-def test_what_is_limited_in_percent_is_printed_in_percent(saved: Path, cli: CommandLine) -> None:
+def test_limits_in_percent_are_printed_in_percent(saved: Path, cli: CommandLine) -> None:
     """A limit without a name applies to the primary ratio."""
     lines = [
-        cli("gate", str(saved), "--max-bubble", most)[:2]
-        for most in ("27%", "schedule=27.2727%", " 30 %", "schedule=0.3")
+        cli("gate", str(saved), "--max-bubble", limit)[:2]
+        for limit in ("27%", "schedule=27.2727%", " 30 %", "schedule=0.3")
     ]
 
     assert lines == [

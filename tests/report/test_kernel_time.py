@@ -198,7 +198,7 @@ def _analyze_with_lost_calls(folder: Path, lost_every_n: int) -> Report:
 
 
 @pytest.mark.parametrize("lost_every_n", [2, 3, 5, 10])
-def test_lost_launches_stand_beside_the_ratio_and_come_first(
+def test_lost_launches_are_next_to_the_ratio_and_come_first(
     tmp_path: Path, lost_every_n: int
 ) -> None:
     report = _analyze_with_lost_calls(tmp_path, lost_every_n)
@@ -223,7 +223,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(
 
 
 @pytest.mark.parametrize("lost_every_n", [0, 100_000])
-def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, lost_every_n: int) -> None:
+def test_a_complete_recording_need_not_be_repeated(tmp_path: Path, lost_every_n: int) -> None:
     report = _analyze_with_lost_calls(tmp_path, lost_every_n)
     time = report.kernel_time
 
@@ -242,9 +242,7 @@ def test_a_whole_recording_is_not_to_be_repeated(tmp_path: Path, lost_every_n: i
     ("gap", "loose", "expected"),
     [(300, 400, "Compute outside every"), (400, 300, "Launch gaps inside")],
 )
-def test_of_what_outweighs_the_bubble_the_larger_is_told(
-    gap: int, loose: int, expected: str
-) -> None:
+def test_the_largest_loss_outside_bubbles_is_reported(gap: int, loose: int, expected: str) -> None:
     report = replace(analyze_planting(Planting()))
     vars(report)["kernel_time"] = KernelTime(1000, 600, 100, gap, loose, 900)
 

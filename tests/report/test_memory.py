@@ -135,7 +135,7 @@ def test_the_picture_and_the_advice_choose_the_same_schedule(
     """GPipe stores all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
     traces = write_planted_traces(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
-    advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
+    advised = next(entry for entry in write_all_advice(report) if entry.kind == "schedule")
     what_if = report.what_if
     assert what_if is not None
     assert what_if.best is not None
@@ -165,7 +165,7 @@ def test_advice_names_the_memory_that_a_schedule_fits_in(
     report = bubbleviz.analyze(
         write_planted_traces(BASE, tmp_path), what_if=True, memory_limit=limit
     )
-    advised = next(each for each in write_all_advice(report) if each.kind == "schedule")
+    advised = next(entry for entry in write_all_advice(report) if entry.kind == "schedule")
 
     assert advised.action.endswith(expected)
 
@@ -187,10 +187,12 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     workload = measure_workload(run)
     in_bytes = set_memory(workload, memory, 2e9)
     assert in_bytes.activation == memory.activation
-    assert in_bytes.limit == tuple(2e9 - taken for taken in memory.resident)
+    assert in_bytes.limit == tuple(2e9 - resident for resident in memory.resident)
     assert all(
-        truth.resident + truth.temporary <= taken <= truth.resident + truth.temporary + truth.output
-        for taken, truth in zip(memory.resident, TRUTH, strict=True)
+        truth.resident + truth.temporary
+        <= resident
+        <= truth.resident + truth.temporary + truth.output
+        for resident, truth in zip(memory.resident, TRUTH, strict=True)
     )
     assert set_memory(workload, memory, None).limit is None
     with pytest.raises(UsageError, match=r"device 1 needs 902\.\d+ MB at all times; raise"):
@@ -254,7 +256,7 @@ def write_memory_table(export: Path, traces: list[str]) -> None:
         )
 
 
-def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
+def test_the_memory_table_of_nsys_gives_the_same_memory(tmp_path: Path) -> None:
     traces = write_planted_traces(BASE, tmp_path)
     export = tmp_path / "nsys" / "node0.sqlite"
     write_memory_table(export, traces)

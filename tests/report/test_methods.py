@@ -69,7 +69,7 @@ def test_every_ratio_can_be_the_headline(report: Report, name: str) -> None:
     assert ("in two iterations)" in sentence) == two
 
 
-def test_what_is_unknown_is_left_out(report: Report) -> None:
+def test_unknown_values_are_left_out(report: Report) -> None:
     bare = replace(
         report,
         ranks=tuple(replace(rank, stage=None) for rank in report.ranks),
@@ -114,7 +114,7 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     )
 
 
-def test_the_table_ends_with_it_and_the_json_holds_it(report: Report, cli: CommandLine) -> None:
+def test_table_and_json_contain_the_methods_sentence(report: Report, cli: CommandLine) -> None:
     text = render(report, View())
     _, _, end = text.partition("\nMethods, ready to paste\n")
 

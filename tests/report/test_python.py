@@ -194,7 +194,7 @@ def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(saved)) == saved
 
 
-def test_what_can_be_asked_is_listed() -> None:
+def test_dir_lists_public_names() -> None:
     ideal, estimate = (bubbleviz.simulate(name, 4, 8) for name in ("1f1b", "1f1b-i"))
     compared = bubbleviz.compare(*[FIXTURES / "1f1b"] * 2)
 

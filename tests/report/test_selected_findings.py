@@ -22,7 +22,7 @@ def select_names(*findings: Finding) -> list[str]:
 
 
 @pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
-def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
+def test_the_first_part_represents_parts_that_save_as_much_as_the_whole(
     second: float,
 ) -> None:
     selected = select_names(
@@ -37,7 +37,7 @@ def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
 @pytest.mark.parametrize(
     ("part", "stands"), [(0.10, "launches"), (0.188, "launches"), (0.192, "launch-0")]
 )
-def test_a_whole_that_saves_more_than_its_parts_stands_for_them(part: float, stands: str) -> None:
+def test_a_whole_that_saves_more_represents_its_parts(part: float, stands: str) -> None:
     selected = select_names(
         make_launch_finding("launches", (0, 1), 0.20),
         make_launch_finding("launch-0", (0,), part),
