@@ -356,7 +356,12 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
 
 
 def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
-    """Return the time for which each rank was active over all of its iterations."""
+    """Return the time for which each rank was active over all of its iterations.
+
+    The result has one row per rank, in iteration 0. ``kernel_ns`` is the time of kernels between
+    the first start and the last end of the rank's forwards. The other times are sums over
+    iterations.
+    """
     active, running, operations = recordings.active, recordings.running, recordings.operations
     n_ranks = len(recordings.ranks)
     work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))

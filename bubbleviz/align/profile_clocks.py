@@ -168,7 +168,11 @@ def _has_known_offset(source: Source, other: Source) -> bool:
 
 
 def _can_share(source: Source, other: Source) -> bool:
-    """Return whether two profiles of one hostname can be of one machine."""
+    """Return whether two profiles of one hostname can be from one machine.
+
+    The hosts and the time between the starts of the sessions must be known, and neither machine ids
+    nor boot times may differ.
+    """
     if source.clock is None and not (source.host_known and other.host_known):
         return False
     ids = source.machine, other.machine

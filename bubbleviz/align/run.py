@@ -259,6 +259,10 @@ class _Alignment:
 def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     """Find the stages, matching iterations and clocks of recordings.
 
+    Captures that are far apart in UTC are refused unless the user sets the method ``causal``. If
+    clocks of profiles of one hostname contradict each other, they are aligned again as several
+    machines.
+
     Args:
         parts: One recording per clock of a profile.
         hints: Statements of the user about the run.

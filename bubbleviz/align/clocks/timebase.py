@@ -384,7 +384,15 @@ def _describe_contradiction(
 def _measure_jumps(
     iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
 ) -> Ints:
-    """Return the maximum jump of clocks in each iteration, or an empty column if none was set."""
+    """Return the maximum jump of clocks in each iteration, in ns; empty if no clock was set.
+
+    A contradiction that no step explains counts as a jump in every iteration.
+
+    Args:
+        iterations: Number of iterations.
+        steps: Steps of clocks that were set.
+        contradiction: Contradiction between the precedences, or None if there is none.
+    """
     jumps = np.zeros(iterations, np.int64)
     if not steps and contradiction is not None:
         return jumps + 2 * contradiction.by_ns

@@ -130,8 +130,13 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 def _count_replicas(table: Timetable, kinds: Ints) -> int:
     """Return the number of pipelines, or 0 if unknown.
 
-    Each stage has as many ranks as there are pipelines. If no rank of a group can follow another
-    rank of the group, the group is a single stage.
+    If no rank of a group can follow another rank of the group in a pipeline, the group is a single
+    stage, and its size is the number of pipelines. The number is unknown if there is no such group,
+    or if such groups differ in size.
+
+    Args:
+        table: Timetable of all ranks.
+        kinds: Group of ranks that run the same operations, for each rank.
     """
     counts = set()
     for kind in find_distinct(kinds[kinds >= 0]).tolist():

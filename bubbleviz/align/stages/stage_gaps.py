@@ -230,7 +230,7 @@ def find_numbered_gaps(
 
 
 def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
-    """Return the limitation for stages that are missing between the given rank numbers."""
+    """Return the limitation for stages that are missing between the given pairs of rank numbers."""
     pairs = ", ".join(f"{before} and {after}" for before, after in gaps)
     reason = (
         f"between ranks {pairs} every microbatch takes longer than the F and B of another stage "

@@ -149,7 +149,8 @@ def _check_pairs(
         chunks: Indices of their chunks.
 
     Returns:
-        A mask of the pairs that fit, and a mask of the pairs with a common microbatch.
+        fits: Mask of the pairs that fit.
+        has_common: Mask of the pairs with a common microbatch.
     """
     above, below = chunks
     tolerance_ns = table.tolerance_ns[lower_rank, below]

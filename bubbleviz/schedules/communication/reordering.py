@@ -138,7 +138,11 @@ class _Search:
         return [item for _, _, item in keyed]
 
     def move_messages(self) -> None:
-        """Move messages of the critical path past others of their ranks, while that helps."""
+        """Move messages of the critical path past others of their ranks, while that helps.
+
+        The first move that makes the plan faster is kept, and the search continues from there. It
+        ends if no move helps, or after the maximum number of trials.
+        """
         n_trials_left = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
         improved = True
         while improved and not self.is_perfect:

@@ -59,7 +59,11 @@ class Sums:
         return len(self.up_to)
 
     def add(self, paths: Sequence[Path]) -> None:
-        """Add the sums of paths."""
+        """Add one sum per path: the length of the path in a layout.
+
+        Args:
+            paths: Factors of the features of each stage, and of the transfers over each boundary.
+        """
         if not paths:
             return
         first = np.zeros((2, 1))
