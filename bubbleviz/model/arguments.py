@@ -24,9 +24,10 @@ _T = TypeVar("_T")
 
 
 def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function to check the types of its arguments.
+    """Return a wrapper that checks the types of the arguments and then calls the function.
 
-    The messages of its usage errors name Python arguments instead of command-line options.
+    Usage errors that the function raises name Python arguments instead of command-line options; see
+    :func:`~bubbleviz.model.texts.name_python_arguments`.
 
     Raises:
         UsageError: An argument has the wrong type, or the function raised the error.
@@ -42,13 +43,14 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
-    """Check the types of arguments of a function or class.
+    """Check the types of the arguments of a function or class against its annotations.
 
-    ``**kwargs`` are not checked.
+    Each item of ``*args`` is checked, but ``**kwargs`` are not. If a text has the form of a
+    command-line option and the parameter expects a dataclass, the message suggests that class.
 
     Args:
         function: Function or class with annotations.
-        arguments: Arguments by name.
+        arguments: Bound arguments, keyed by the name of the parameter.
 
     Raises:
         UsageError: An argument has the wrong type.
@@ -76,8 +78,9 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
 def _has_type(value: object, hint: Any) -> bool:
     """Return whether a value has the type of an annotation.
 
-    Items of sequences are checked, but not the items of iterators, which can be read only once.
-    Protocols and other annotations that are not classes accept any value.
+    Numpy's numbers count as Python's, and 0 and 1 count as bool. Items of sequences are checked,
+    but not the items of iterators, which can be read only once. A text is not a sequence. Protocols
+    and other annotations that are not classes accept any value.
     """
     origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:

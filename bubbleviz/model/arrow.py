@@ -170,7 +170,7 @@ def convert_column(name: str, column: Ints | CodedTexts) -> Column:
     array, is_known = Array.from_numpy(np.ascontiguousarray(column)), mask_known(name, column)
     if is_known.all():
         return array
-    # A null is appended, and all unknown rows take it.
+    # A null is appended to the array, and every unknown row takes its value.
     with_null = ChunkedArray([array, Array([None], DataType.int64())]).combine_chunks()
     return with_null.take(Array.from_numpy(np.where(is_known, np.arange(len(column)), len(column))))
 
@@ -182,7 +182,7 @@ def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
 
     Args:
         codes: Index into ``labels`` for each row, or -1.
-        labels: Texts of any length.
+        labels: Texts, indexed by code. Lone surrogates become question marks.
     """
     n_uses = np.bincount(codes[codes != NONE])
     used_codes = np.flatnonzero(n_uses)

@@ -31,14 +31,17 @@ SHORTEST_US = 3.0
 def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
     """Parse a style with settings, such as ``paper,font=Times,legend=no``.
 
+    A text without the name of a style applies its settings to the default style.
+
     Args:
-        text: Text that the user wrote, or None for the default style.
+        text: Text that the user wrote, or None for the default style without settings.
 
     Returns:
         Name of the style, and its settings.
 
     Raises:
-        UsageError: A style, setting or value is unknown, or two styles are given.
+        UsageError: A style, setting or value is unknown, two styles are given, or both ``row`` and
+            ``height`` are.
     """
     words = (text or "").split(",")
     settings = dict(word.split("=", 1) for word in words if "=" in word)
@@ -63,7 +66,7 @@ def check_choice(value: str | None, choices: tuple[str, ...], option: str) -> No
     """Check that the value of an option, if given, is one of its choices.
 
     Raises:
-        UsageError: It is not.
+        UsageError: The value is not one of the choices. The message suggests the most similar one.
     """
     if value is not None and value not in choices:
         raise UsageError(

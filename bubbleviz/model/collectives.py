@@ -40,7 +40,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Display name of the group: its name, description and ranks."""
+        """Display name of the group: its name, description and ranks, without unknown parts.
+
+        Ranks are shortened to ranges, such as ``[0-3,5]``, or ``[0-6 by 2]`` if evenly spaced.
+        """
         step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
         ranks = f"[{format_number_ranges(self.ranks)}]" if self.ranks else self.ranks_text
         if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
@@ -67,11 +70,11 @@ class Collectives(Table):
         name: Index into ``names`` of the operation's name.
         group: Index into ``groups``.
         elements_in: Number of elements that the rank contributes.
-        elements_out: Number of elements that it receives.
+        elements_out: Number of elements that the rank receives.
         datatype: Index into ``names`` of the data type.
         is_uneven: 1 if the parts of the ranks differ in size, else 0.
         rank: Index of the calling rank in the group.
-        peer: Index in the group of the rank that it sends to or receives from.
+        peer: Index in the group of the rank that the calling rank sends to or receives from.
         root: Index in the group of the root.
         sequence: Number of the operation within the group.
         names: PyTorch's names of operations and data types.
@@ -111,7 +114,7 @@ class CollectiveIntervals(Table):
 
     Attributes:
         rank: Index of the rank.
-        iteration: Iteration of the rank.
+        iteration: Index of the iteration.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
         order: Position among the rank's collectives of this kind, group and iteration, from 0, in
@@ -121,7 +124,7 @@ class CollectiveIntervals(Table):
         end_ns: Time when the rank left.
         late_ns: Time for which the rank was idle before because the host had not launched the
             kernel, or 0 if it was busy or the launch time is unknown.
-        operation: Row of the operation that owns it, or -1.
+        operation: Row of the operation that owns the kernel, or -1 if there is none.
         meeting: Number that the rows of all ranks in one collective share. A rank has several rows
             of the same collective if it ran in pieces.
         kinds: NCCL's names of operations (``AllReduce``), or "" for an unnamed kind.

@@ -1,4 +1,4 @@
-"""Tables as equal-length columns: the only shape in which bulk data travels.
+"""Tables of equal-length columns, the only form in which stages exchange bulk data.
 
 Times are integer nanoseconds, identifiers are integers, and ``-1`` means "none" in every identifier
 column. Columns are read-only, so tables can share them. Tables with one row per kernel need most of
@@ -83,7 +83,7 @@ class Table:
         )
 
     def compact(self: TableT) -> TableT:
-        """Return the same rows, with columns of a single value stored without memory per row."""
+        """Return the same rows, with constant columns stored without memory per row."""
         return self.replace_columns(
             **{name: compact(getattr(self, name)) for name in self.column_names()}
         )
@@ -124,7 +124,7 @@ def scatter(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> I
 
 
 def to_slice(rows: Codes) -> Codes | slice:
-    """Return ascending rows, as a slice if they are consecutive, because a slice copies nothing."""
+    """Convert ascending rows to a slice if they are consecutive, because slicing copies nothing."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
@@ -153,7 +153,10 @@ def get_flags(codes: Codes, flags: Bools) -> Bools:
 
 
 def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """Return the column, stored without memory per row if all of its values are equal."""
+    """Return the column, stored without memory per row if all of its values are equal.
+
+    Short columns are returned unchanged.
+    """
     if len(column) < _MIN_COMPACT or is_constant(column) or column[-1] != column[0]:
         return column
     return column if (column != column[0]).any() else np.broadcast_to(column[0], len(column))
@@ -184,7 +187,7 @@ def _list_fields(table: type[Table]) -> tuple[str, ...]:
     return tuple(part.name for part in fields(table))
 
 
-# A table is asked for these thousands of times where there are many ranks.
+# Cached, because both are called thousands of times if there are many ranks.
 _column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
 _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 

@@ -1,6 +1,6 @@
-"""Collectives that a table of operations contains in a column of its own.
+"""Collectives that a table of operations contains in one of its columns.
 
-Reports write such tables. Each cell of the column is a JSON list of collectives, and each
+Reports export such tables. Each cell of the column is a JSON list of collectives, and each
 collective is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``.
 A collective is in the row of the operation that owns it, or else in the row of the operation that
 started last before it on its rank.
@@ -15,13 +15,13 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeclaredCollectives(Table):
-    """Collectives of a table of operations. Unknown values are -1.
+    """Collectives of a table of operations, one row per rank in a collective.
 
-    ``order``, ``sequence`` and ``meeting`` are those of
-    :class:`~bubbleviz.model.collectives.CollectiveIntervals`.
+    Unknown values are -1. ``order``, ``sequence`` and ``meeting`` are the columns of
+    :class:`~bubbleviz.model.collectives.CollectiveIntervals` with these names.
 
     Attributes:
-        row: Row of the table.
+        row: Row of the table of operations that contains the collective.
         iteration: Index into ``iterations``.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
@@ -30,11 +30,11 @@ class DeclaredCollectives(Table):
         sequence: Recorded number of the collective within its group.
         meeting: Number that the rows of all ranks in one collective share.
         is_owned: 1 if the operation in the row owns the collective, else 0.
-        start_ns: Start.
-        end_ns: End.
-        iterations: Names of iterations.
-        kinds: NCCL's names of operations.
-        groups: Unique names of groups.
+        start_ns: Time when the rank entered the collective.
+        end_ns: Time when the rank left the collective.
+        iterations: Names of the iterations.
+        kinds: NCCL's names of operations, such as ``AllReduce``.
+        groups: Distinct names of groups.
     """
 
     row: Ints

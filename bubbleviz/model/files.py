@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool = False) -> bytes:
-    """Read a whole file.
+    """Read a complete file after checking its kind and size.
 
     Args:
         path: Path of the file.
@@ -55,8 +55,16 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
 def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
     """Check that a file can be read to its end: a regular file, or a pipe that receives data.
 
+    A named pipe has ``_PATIENCE_S`` seconds to send its first data; a pipe of the shell
+    (``/dev/fd/N``) may take longer.
+
+    Args:
+        descriptor: Descriptor of the file, opened without blocking.
+        path: Path of the file.
+        pipes: Whether a pipe is allowed.
+
     Raises:
-        ValueError: It is a directory, another kind of file, or a named pipe without data.
+        ValueError: The file is a directory, another kind of file, or a named pipe without data.
     """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):

@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 _MIN_NATIVE_ROWS = 512
 #: Maximum size in bytes of integers for which numpy's stable sort is a counting (radix) sort.
 _MAX_COUNTING_SORT_BYTES = 2
-#: Number of values of an unsigned 64-bit word, and the largest int64.
+#: Number of values of an unsigned 64-bit word, and the maximum of an int64.
 _WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 
@@ -162,8 +162,8 @@ def group_rows(*columns: Ints) -> Groups:
 def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
     """Pack columns into one code per row that sorts like the rows.
 
-    If the product of the radices would exceed 62 bits, the codes so far are replaced by group
-    numbers. With fewer than 2**31 rows, both factors are then below 2**31.
+    If the product of the radices would exceed 62 bits, the codes of the columns so far are replaced
+    by group numbers, which are smaller than the number of rows.
 
     Returns:
         code: Code of each row.
@@ -327,8 +327,7 @@ _MAX_ROWS = 150_000
 def split_by_owner(owner: Ints) -> Iterator[slice]:
     """Split rows into slices of limited size, so that temporary arrays stay small.
 
-    No owner is split between two slices. At least one slice is returned, which is empty if there
-    are no rows.
+    All rows of an owner are in the same slice. If there are no rows, one empty slice is yielded.
 
     Args:
         owner: Owner of each row, ascending.

@@ -1,7 +1,7 @@
-"""Half-open intervals in columns: sets and their measure, cuts, overlaps, and what came before.
+"""Half-open intervals in columns: union, difference and length of sets, cuts, overlaps and lookups.
 
 A *set* is two int64 arrays ``(start_ns, end_ns)``, disjoint and sorted, with touching intervals
-merged. Everything here sorts and sums; nothing loops over intervals.
+merged. All functions sort and sum columns instead of looping over intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def make_empty() -> Intervals:
 def union(start_ns: Ints, end_ns: Ints, mask: Bools | None = None) -> Intervals:
     """Return the set that intervals cover. Empty intervals (end <= start) are ignored.
 
-    A gap opens if all intervals so far end before the next start::
+    A new interval of the set begins if all earlier intervals end before the next start::
 
         intervals   ├──────┤   ├──┤
                        ├──┤
@@ -146,7 +146,7 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 
 
 def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
-    """Return a mask of the intervals that share time with a set.
+    """Return a mask of the intervals that overlap a set. Intervals that only touch it do not.
 
     Args:
         start_ns: Starts of the intervals, in any order.
@@ -186,17 +186,27 @@ class Packing:
 
     @staticmethod
     def of(low_ns: Ints, high_ns: Ints) -> Packing:
-        """Return the packing of groups with these extents (high >= low)."""
+        """Return the packing of groups.
+
+        Args:
+            low_ns: Earliest time of each group.
+            high_ns: Latest time of each group, at least ``low_ns - 1``.
+        """
         width = high_ns - low_ns + 1
         return Packing(low_ns, np.concatenate(([0], np.cumsum(width))))
 
     def place(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return the place on the line of a time of a group."""
+        """Return the position on the line of each time.
+
+        Args:
+            group: Group of each time.
+            time_ns: Times within the extents of their groups.
+        """
         return time_ns + self.shift_ns[group]
 
     @property
     def shift_ns(self) -> Ints:
-        """Difference between the place on the line and the time, for each group."""
+        """Position on the line minus the time, for each group."""
         return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
     def find_groups(self, start: Ints) -> Ints:
@@ -237,7 +247,7 @@ def group_union(
     """Return (group, start_ns, end_ns): the union of each group's intervals.
 
     Args:
-        group: Group of each interval; ignored for intervals that are not chosen.
+        group: Group of each interval; ignored for intervals outside the mask.
         n_groups: Number of groups.
         start_ns: Start of each interval.
         end_ns: End of each interval.
@@ -264,13 +274,13 @@ def group_measure(
 class GroupCover:
     """Measures how much of many windows the sets of groups cover.
 
-    The measure up to a time is a sum of complete intervals plus a part of one, so each window costs
-    one search, whether windows overlap or not.
+    The covered time before a point in time is a cumulative sum over complete intervals plus a part
+    of one interval, so a window costs two binary searches, even if windows overlap.
 
     Args:
         sets: Sets of the groups, in order of (group, start).
-        groups: Number of groups.
-        held_ns: Time to count for each interval, spread evenly over it, or None for its length.
+        n_groups: Number of groups.
+        weight_ns: Time to count for each interval, spread evenly over it, or None for its length.
     """
 
     def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:
@@ -297,7 +307,12 @@ class GroupCover:
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return how much of each group's set is before a time."""
+        """Return the part of a group's set that is before each time, in ns.
+
+        Args:
+            group: Group of each time.
+            time_ns: The times.
+        """
         # Clip times to the extent of the group, because the line continues with other groups.
         first_ns, last_ns = self._extents
         inside_ns = np.clip(time_ns, first_ns[group], last_ns[group])
@@ -317,8 +332,8 @@ def measure_windows(
 ) -> Ints:
     """Return how much of each window [low, high] the set of its group covers.
 
-    This is for few windows, which hardly overlap within a group. For others see
-    :class:`GroupCover`.
+    This is fast for few windows that hardly overlap within a group. Use :class:`GroupCover` for
+    many windows.
 
     Args:
         sets: Sets of the groups, in order of (group, start).
@@ -340,8 +355,8 @@ def group_sum(group: Codes, n_groups: int, values: Ints) -> Ints:
 def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     """Return the pairs of intervals that overlap, sorted by (row in first, row in second).
 
-    Neither table must be sorted or disjoint. The search is fast if ``second`` is nearly in order of
-    time. Intervals that only touch do not overlap.
+    The intervals may be in any order and may overlap each other. The search is fast if ``second``
+    is nearly in order of time. Intervals that only touch do not overlap.
 
     Args:
         first: Starts and ends of the first intervals.
@@ -353,7 +368,7 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
     """
     start_ns, end_ns = first
     other_start_ns, other_end_ns = second
-    # Only intervals from ``low`` to below ``high`` can overlap.
+    # Only rows of ``second`` in [low, high) can overlap.
     low = np.searchsorted(np.maximum.accumulate(other_end_ns), start_ns, side="right")
     earliest_ns = np.minimum.accumulate(other_start_ns[::-1])[::-1]
     high = np.maximum(np.searchsorted(earliest_ns, end_ns), low)
@@ -367,13 +382,13 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
 def find_last_before(
     group: Ints, time_ns: Ints, query_group: Ints, query_ns: Ints, *, or_at: bool = False
 ) -> Ints:
-    """Return the last row of each wanted group before a time, or -1 if there is none.
+    """Return, for each query, the last row of its group before its time, or -1 if there is none.
 
     Among rows at the same time, the last one in the table wins::
 
         group 0    row 0     row 2           row 3
         group 1         row 1
-        wanted           0: row 0      0: row 2
+        queries          0: row 0      0: row 2
 
     Args:
         group: Group of each row.

@@ -58,7 +58,7 @@ class LimitationKind(Enum):
 
 #: Minimum share of unreadable events at which a file counts as damaged.
 DAMAGED_SHARE = 0.01
-#: Kinds of limitations for kernels that were left out because of their times.
+#: Kinds of limitations for kernels that were left out because their times are missing or invalid.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
@@ -67,16 +67,16 @@ class Limitation:
     """A limit of an analysis.
 
     Attributes:
-        what: Subject of the limitation.
+        what: Subject of the limitation, such as "kernels without timestamps".
         reason: The reason and its consequences.
-        count: Number of times that it applies.
+        count: Number of affected items, such as kernels or files.
         kind: Kind, which determines how later stages treat it.
         hosts: Names of hosts that the reason contains and that no other part of a result lists.
         times_ns: Times of the damage on the profile's clock, or None if they are unknown.
         unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None
             if they are those of ``times_ns``.
-        noticeable_kind: The kind if the uncertain times take much of an averaged iteration, or None
-            if it is the same.
+        noticeable_kind: Kind to use instead of ``kind`` if the uncertain times take a noticeable
+            part of an averaged iteration, or None to keep ``kind``.
         window: The ``--window`` that leaves out the damage, or "" if there is none.
     """
 
@@ -92,7 +92,7 @@ class Limitation:
 
     @property
     def entry(self) -> dict[str, str | int]:
-        """The values of a JSON document, by key."""
+        """The subject, reason and count, keyed by their names in JSON."""
         return {"what": self.what, "reason": self.reason, "count": self.count}
 
     def outside(
@@ -101,12 +101,12 @@ class Limitation:
         """Return the limitation for a time window on the profile's clock.
 
         If the times of the damage are known and all outside the window, the reason says so, and the
-        kind becomes COSTS.
+        kind becomes COSTS. Otherwise the limitation is returned unchanged.
 
         Args:
             low_ns: Start of the window.
             high_ns: End of the window.
-            delay_ns: Maximum time from the damage to its effects.
+            delay_ns: Maximum time from the damage to its effects; ignored if ``unknown_ns`` is set.
             where: Name of the window for the reason.
         """
         if self.unknown_ns is not None:
@@ -123,7 +123,7 @@ class Limitation:
 
     @property
     def sentence(self) -> str:
-        """The warning of a command on standard error."""
+        """Line that a command prints as a warning on standard error."""
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return f"warning: {self.what}{times}: {self.reason}"
 
@@ -137,7 +137,8 @@ def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
     """Remove duplicates, and merge many limitations of one subject and kind into one.
 
     If a subject and kind have more than ``_MAX_LISTED`` distinct limitations, they become one
-    limitation in the position of the first. It quotes the first reasons, and its count is the sum.
+    limitation in the position of the first. Its reason quotes the first reasons and counts the
+    others, and its count is the sum of all counts.
     """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))

@@ -17,7 +17,7 @@ _MAX_AMOUNT = 1e30
 
 @dataclass(frozen=True)
 class MemorySize:
-    """An amount of memory.
+    """An amount of memory, in bytes or in a unit that only the user knows.
 
     Attributes:
         amount: Number of bytes, or amount in the user's unit.

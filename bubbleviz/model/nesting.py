@@ -16,10 +16,11 @@ from bubbleviz.native import functions as native
 
 
 def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
-    """Return the rows of each layer. No two intervals of a layer share even an end point.
+    """Divide intervals into layers, and return the rows of each layer, sorted by start.
 
-    A layer is the first interval, then the first that starts after its end, and so on; the
-    rest goes to the next layer. That needs no more layers than intervals are open at once::
+    No two intervals of a layer overlap or touch. A layer consists of the first interval, then the
+    first interval that starts after its end, and so on; the others go to the next layers. There are
+    at most as many layers as intervals are open at once::
 
         rows       ├─0──────────┤  ├─3─────┤
                      ├─1──┤   ├─2─────┤
@@ -27,8 +28,8 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         layer 0    ├─0──────────┤  ├─3─────┤
         layer 1      ├─1──┤   ├─2─────┤
 
-    The chain of "first that starts after its end" is followed by doubling the step, so that a
-    layer of n intervals costs log(n) passes and no loop over them.
+    The chain of next intervals is followed by pointer doubling, so a layer of n intervals takes
+    log(n) passes and no loop over intervals.
     """
     order = sort_rows(start_ns)
     layers = []
@@ -56,8 +57,8 @@ class Innermost:
         begin: Offset of each layer, and the number of intervals.
         start_ns: Starts of the intervals, ascending within a layer.
         end_ns: Ends of the intervals, inclusive.
-        depth: Place of each interval in the order from outermost to innermost.
-        row: Row of each interval.
+        depth: Position of each interval in the order from outermost to innermost.
+        row: Row of each interval in the columns that the index was built from.
     """
 
     begin: Ints
@@ -73,9 +74,9 @@ class Innermost:
         Args:
             start_ns: Starts of the intervals.
             end_ns: Their ends, inclusive.
-            depth: Place of each interval in the order from outermost to innermost. By default the
-                shortest interval is the innermost one; of equally long ones it is the one that
-                starts last, then the last row.
+            depth: Position of each interval in the order from outermost to innermost. By default,
+                shorter intervals are further inside. Ties are broken by the later start, then by
+                the larger row.
         """
         if depth is None:
             rows = np.arange(len(start_ns))
@@ -86,11 +87,11 @@ class Innermost:
         return Innermost(layer_start, start_ns[row], end_ns[row], depth[row], row)
 
     def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, position) pairs of intervals that contain [start, end], layer by layer.
+        """Yield, for each layer, the queries inside one of its intervals, and these intervals.
 
-        Positions are indices of the columns of this table.
-
-        In a layer only the last interval that starts at or before a query can contain it.
+        The queries are indices of ``start_ns`` and ``end_ns``, the intervals are indices of the
+        columns of this index. In a layer, only the last interval that starts at or before a query
+        can contain it.
         """
         for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
             position = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
@@ -100,7 +101,10 @@ class Innermost:
             yield query, position[query]
 
     def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (query, row) pairs of intervals that contain [start, end]."""
+        """Yield, for each layer, the queries inside one of its intervals, and the intervals' rows.
+
+        A query [start, end] is inside an interval if the interval contains both end points.
+        """
         for query, position in self._iter_around(start_ns, end_ns):
             yield query, self.row[position]
 

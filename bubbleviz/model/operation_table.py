@@ -41,7 +41,7 @@ class DeclaredRank:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A table of operations that was read.
+    """A table of operations that was read from a file.
 
     Attributes:
         source: Origin of the table.
@@ -51,17 +51,17 @@ class OperationTable:
         iterations: Names of iterations.
         virtual_stage: Virtual stage of each operation, or -1 if unknown.
         kind: Kind of each row that is a collective; empty for all others.
-        group: Ranks that take part in it, as a text; empty likewise.
+        group: Text with the ranks that take part in each collective; empty for all other rows.
         paired: Whether iterations with the same name are the same on all ranks.
         told: Names of the columns that were read.
-        waits: Times when an operation waited for its own receives and did not keep its GPU busy.
-            The operation of these and all following intervals is a row of the table.
-        unattributed: Times when ranks computed outside operations.
-        exposed: Times when only collectives ran on ranks.
-        overheads: Times when the profiler held ranks up.
+        waits: Intervals in which an operation waited for its own receives and did not keep its GPU
+            busy. In all tables of intervals, ``operation`` is a row of the table of operations.
+        unattributed: Intervals in which a rank computed outside operations.
+        exposed: Intervals in which a rank ran only collectives.
+        overheads: Intervals in which the profiler delayed a rank.
         collectives: Collectives in a column of the table; empty if collectives are rows.
-        pauses: Times when ranks were not recorded.
-        noun: Kind of the file in messages.
+        pauses: Intervals in which a rank was not recorded.
+        noun: Kind of file, for messages.
         notes: Limitations of the file.
     """
 

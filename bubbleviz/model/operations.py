@@ -87,8 +87,8 @@ class Operations(Table, ArrowTable):
             (``FB``).
         second_chunk: Model chunk of that backward.
         occurrence: 0, or n for the n-th repetition of the same key.
-        host_start_ns: Start of the first range on the host.
-        host_end_ns: End of the last range.
+        host_start_ns: Start of the first range of the operation on the host.
+        host_end_ns: End of the last range of the operation.
         cut: 1 if a range was still open when the capture ended, 2 if the work that it launched
             was not finished by then, else 0.
         tokens: Number of tokens that the operation processes.
@@ -174,11 +174,11 @@ class Operations(Table, ArrowTable):
         return look_up_by_rank(self.global_ranks, rank)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return all columns of the table, keyed by name.
+        """Return the exported columns, keyed by name.
 
-        ``--csv`` writes them in this order, with both microbatches and both chunks of an overlapped
-        pair in one cell. ``start_ns`` and ``end_ns`` are ``NO_INSTANT`` for operations without a
-        span.
+        The stage and global rank are looked up for each operation. ``--csv`` writes the columns in
+        this order, with both microbatches and both chunks of an overlapped pair in one cell.
+        ``start_ns`` and ``end_ns`` are ``NO_INSTANT`` for operations without a span.
         """
         spanned = self.has_span == 1
         return {
@@ -206,7 +206,7 @@ class Operations(Table, ArrowTable):
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of ``--csv`` by name, followed by further columns."""
+        """Return the columns of :meth:`list_columns` in Arrow format; unknown values are null."""
         return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
@@ -303,7 +303,16 @@ class HostActivities(Table):
 
 @dataclass(frozen=True)
 class UnattributedKernels:
-    """Compute kernels of one name on one rank that belong to no compute operation."""
+    """Compute kernels of one name on one rank that belong to no compute operation.
+
+    Attributes:
+        rank: Index of the rank.
+        name: Name of the kernels.
+        count: Number of kernels.
+        gpu_ns: Sum of their durations.
+        where: Place in the host's threads and ranges where the longest of them was launched, in
+            words.
+    """
 
     rank: int
     name: str
@@ -314,7 +323,16 @@ class UnattributedKernels:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """Sums of a rank's GPU durations, in total and of the kernels that operations explain."""
+    """Sums of the durations of a rank's kernels and copies, inside and outside operations.
+
+    Attributes:
+        rank: Index of the rank.
+        gpu_ns: Duration of all compute kernels.
+        attributed_gpu_ns: Duration of the compute kernels inside compute operations.
+        comm_ns: Duration of all communication kernels.
+        attributed_comm_ns: Duration of the communication kernels inside named ranges.
+        copy_ns: Duration of all copies.
+    """
 
     rank: int
     gpu_ns: int

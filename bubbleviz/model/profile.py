@@ -61,9 +61,10 @@ IMPOSSIBLE_NS = 1 << 60
 
 
 def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
-    """Return a mask of the rows with valid times, or None if all rows have them.
+    """Return a mask of the rows with valid times, or None if all rows are valid.
 
-    Times are valid if they do not exceed ``IMPOSSIBLE_NS`` and the end is not before the start.
+    Times are valid if their absolute values are below ``IMPOSSIBLE_NS`` and the end is not before
+    the start.
     """
     is_ordered = end_ns >= start_ns
     is_all_possible = len(start_ns) == 0 or (
@@ -188,7 +189,7 @@ class Activities(Table):
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
     def _find_runs(self) -> tuple[Ints, Ints, Codes]:
-        """Return begin, end and rank of each run of consecutive rows of one rank.
+        """Return the first row, exclusive end and rank of each run of consecutive rows of one rank.
 
         Most rows of a rank are consecutive::
 
@@ -261,8 +262,8 @@ class Overheads(Table):
 
     Attributes:
         process: The stopped process.
-        start_ns: Start.
-        end_ns: End.
+        start_ns: Start of the interval.
+        end_ns: End of the interval.
     """
 
     process: Ints
@@ -357,7 +358,15 @@ class Thread:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU with the number that a process gives it; ``pid`` is None if all processes agree."""
+    """A GPU with the number that a process gives it.
+
+    Attributes:
+        pid: Process id, or None if all processes give the GPU this number.
+        device_id: Number of the GPU.
+        name: Product name.
+        uuid: UUID of the GPU or its MIG instance, or None if unknown.
+        pci: Bus address, or None if unknown.
+    """
 
     pid: int | None
     device_id: int
@@ -501,7 +510,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Contents:
-    """Counts and names of a profile, for a first look at an unknown file.
+    """Counts and names of a profile, which ``inspect`` shows of an unknown file.
 
     Attributes:
         source: Origin of the profile.

@@ -15,8 +15,8 @@ class Restriction:
         code: Name in JSON, which never changes.
         text: Text for users, which may change.
         caveat: Clause for the methods sentence, or "" if that sentence states it in another way.
-        is_missing_part: Whether it only says that ranks or stages are, or may be, missing. The
-            ratio of the others is then known (``gate --allow-incomplete``).
+        is_missing_part: Whether the only reason is that ranks or stages are, or may be, missing.
+            The ratio of the other ranks is then known (``gate --allow-incomplete``).
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
             is defined, or None if they do.
         kind: Kind of the limitation that causes it, or None if it has another cause.
@@ -40,12 +40,11 @@ class Restriction:
 
     @property
     def entry(self) -> dict[str, str]:
-        """The values of a JSON document, by key."""
+        """The code and the text, keyed by their names in JSON."""
         return {"code": self.code, "text": self.text}
 
 
 def find_no_pipeline_reason(restrictions: tuple[Restriction, ...]) -> str | None:
-    """Return why the ranks form no complete pipeline, or None if they do."""
-    return next(
-        (own.no_pipeline_reason for own in restrictions if own.no_pipeline_reason is not None), None
-    )
+    """Return the first reason why the ranks form no complete pipeline, or None if they form one."""
+    reasons = (restriction.no_pipeline_reason for restriction in restrictions)
+    return next((reason for reason in reasons if reason is not None), None)

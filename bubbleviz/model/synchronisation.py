@@ -24,7 +24,8 @@ class EventRecords(Table):
         event: Id of the event.
         pairing: Number that this record shares with the waits for it, or -1 if unknown.
         correlation_id: Correlation id of the call.
-        completed_ns: Time when the event completed on the device, or -1 if it was not recorded.
+        completed_ns: Time when the event completed on the device, or -1 if the profile does not
+            contain this time.
     """
 
     process: Ints

@@ -50,7 +50,7 @@ def capitalize(text: str) -> str:
 MATCHED_CHARACTERS = 2_048
 
 
-#: Maximum number of characters of a range name that patterns match as a whole.
+#: Maximum number of characters of a range name that patterns are matched against.
 MAX_RANGE_NAME = 16_384
 
 

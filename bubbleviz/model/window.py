@@ -77,7 +77,7 @@ class Window:
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
     def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
-        """Describe why no iteration is inside the window."""
+        """Return the reason why no iteration is inside, with the iterations in the capture."""
         if not names:
             return "the capture contains no iteration"
         captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
