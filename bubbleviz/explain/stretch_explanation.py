@@ -46,10 +46,10 @@ class StretchExplanation:
 
 
 def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
-    """Return why the ranks of a stretch were idle, and how long its operations took.
+    """Find the causes of idle time of the ranks of a stretch, and measure its operations.
 
     Args:
-        stretch: Whole pipelines of a run.
+        stretch: Complete pipelines of a run.
     """
     operations = stretch.operations
     dependencies = find_dependencies(operations, stretch.ranks)

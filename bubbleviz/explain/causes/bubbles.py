@@ -19,22 +19,24 @@ from bubbleviz.model.operations import HostActivities, Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bubbles(IdleIntervals, ArrowTable):
-    """Idle intervals in the windows of one ratio, one row per cause.
+    """Idle intervals in the windows of one ratio, split by cause.
 
-    In order of (rank, iteration, start). Rows of one idle interval have the same ``interval``.
+    Rows are sorted by (rank, iteration, start). The rows of an idle interval share its number in
+    ``interval``.
     Arrow's libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
     ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are row numbers of the
     operations, from 0.
 
     Attributes:
-        iteration: Iteration whose window it is.
-        peer_operation: Row of the operation on another rank whose result the next one takes; in a
-            collective, of the one before which the last rank entered; of a queued transfer, of the
-            one in front; or -1.
-        collective: Row of ``kinds``: the collective that runs, waiting or moving, or -1.
-        host_call: Row of the operations' ``names``: the CUDA call that the launching thread was in
-            if the host is the cause, else -1.
-        host_range: Row of the operations' ``names``: the innermost range likewise.
+        iteration: Iteration whose window contains the interval.
+        peer_operation: Row of the operation that the rank waits for, or -1 if there is none: the
+            producer of the next operation's input, the last operation that the last member of a
+            collective started before it entered, or the transfer ahead in the queue.
+        collective: Row of ``kinds`` of the collective that the rank is in, or -1 if it is in none.
+        host_call: If the host is the cause, the CUDA call that the launching thread was in, as a
+            row of the operations' ``names``, else -1.
+        host_range: If the host is the cause, the innermost range that the launching thread was in,
+            as a row of the operations' ``names``, else -1.
         ratio: Name of the ratio.
         operations: The table that rows and names refer to.
         kinds: NCCL's names of collectives, or "" if a collective has no name.

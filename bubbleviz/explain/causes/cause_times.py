@@ -198,9 +198,10 @@ def _intersect(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints
 
 
 def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
-    """List the regions of the windows of a ratio; empty ones are left out.
+    """Split the windows of a ratio into regions, and return the non-empty ones.
 
-    ::
+    Idle time in a warm-up or drain region gets this cause. In the other regions, it keeps its own
+    cause::
 
         low    first         last    drained        filling     high
          ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤

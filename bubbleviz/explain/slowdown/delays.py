@@ -37,15 +37,15 @@ def _find_extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
 
 
 def measure_delays(work: Work, order: Dependencies) -> Ints:
-    """Return the time in ns from the end of all that each row follows to its start.
+    """Return the time in ns from the end of the last predecessor of each row to its start.
 
     This is the launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``. It is
-    negative if the row starts earlier. A row that follows none is measured from the first start of
-    its iteration.
+    negative if the row starts before a predecessor ends. The delay of a row without a predecessor
+    is measured from the first start of its iteration.
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows of which one follows the other.
+        order: Pairs of rows, of a row and a predecessor of it.
     """
     ready_ns = group_latest(order.successor, len(work), work.end_ns[order.predecessor], NEVER)
     iterations = find_distinct(work.iteration)
@@ -56,8 +56,8 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
     """Return the negative delays of computes, and 0 for all other rows.
 
-    A compute can start before its input is ready, with a part that needs no input. Any other row
-    starts no earlier than the rows that it follows end.
+    A compute can start before its input is ready, with a part that needs no input. No other row
+    starts before its predecessors end.
 
     Args:
         work: Work of all ranks.

@@ -26,7 +26,7 @@ from bubbleviz.schedules.timing import Timing, build_timing
 class Replay:
     """Work in the order in which it is replayed, and the rows that end iterations.
 
-    An iteration with rows that wait for themselves is not replayed.
+    An iteration whose dependencies contain a cycle is not replayed.
 
     Attributes:
         timing: Rows of the work table, level by level.
@@ -47,7 +47,7 @@ class Replay:
 
     @property
     def unordered(self) -> Ints:
-        """Rows of the work table that wait for themselves through others."""
+        """Rows of the work table that are part of a dependency cycle or depend on one."""
         return self.timing.unordered
 
     def compute_ends(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
@@ -80,7 +80,7 @@ class Replay:
         )
 
     def find_iteration_ends(self, ends_ns: Ints) -> Ints:
-        """Return when iterations end.
+        """Return the end of each iteration, which is the latest end of its closing rows.
 
         Args:
             ends_ns: End of each row, as returned by :meth:`compute_ends`.
@@ -89,7 +89,7 @@ class Replay:
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mask_mixed(self, group: Ints) -> Bools:
-        """Return a mask of the rows of the work that depend on, or meet, several groups.
+        """Return a mask of the rows that depend on work of several groups, directly or indirectly.
 
         Args:
             group: Group of each row of the work.
@@ -106,11 +106,11 @@ class Replay:
 
 
 def build_replay(work: Work, order: Dependencies) -> Replay:
-    """Return work in the order in which it is replayed.
+    """Sort work topologically for the replay. Iterations with cycles are left out.
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows of which one follows the other.
+        order: Pairs of rows, of a row and a predecessor of it.
     """
     timing = build_timing(order.successor, order.predecessor, work.meeting, work.iteration)
     rows = timing.rows

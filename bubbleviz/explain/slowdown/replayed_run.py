@@ -103,7 +103,8 @@ def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Int
     Args:
         first: Row in the run of the first operation of the stretch.
         count: Number of operations of the stretch.
-        elsewhere: Rows of the run that rows of the stretch from ``count`` on stand for.
+        elsewhere: Rows in the run of operations of other stretches. Row ``count + i`` of the
+            stretch refers to ``elsewhere[i]``.
     """
 
     def convert(row: Ints) -> Ints:

@@ -77,9 +77,9 @@ class Kind:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Work(Table):
-    """Operations and communication of iterations; ``-1`` stands for "none".
+    """Operations and communication of iterations. A value of -1 means unknown or none.
 
-    Rows of one rank and kind that start at the same time are in the order in which they ran.
+    Rows of the same rank and kind that start at the same time are in the order in which they ran.
 
     Attributes:
         rank: Rank that did the work.

@@ -35,7 +35,7 @@ from bubbleviz.model.operations import Operations
 def order_work(
     work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
-    """Return pairs of rows of a run's work of which one follows the other.
+    """Return the order of a run's work as pairs of a row and a predecessor of it.
 
     Args:
         work: Operations, then sends, then receives, then collectives.
