@@ -1,1 +1,1 @@
-"""The repository's tools; a package so that tests can import what they share."""
+"""Tools of the repository. They are a package so that tests can import shared parts."""

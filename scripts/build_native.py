@@ -1,4 +1,4 @@
-"""Compile the C part of bubbleviz: the hook by which hatchling builds a wheel, and a command.
+"""Compile the C part of bubbleviz, as a build hook of hatchling or as a command.
 
 A wheel carries the compiled library where a compiler is found (``CC``, or ``cc``, ``gcc``,
 ``clang``), and is then of one platform; elsewhere it is pure, and bubbleviz reads through SQLite.
@@ -110,7 +110,7 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         build_data["tag"] = f"py3-none-{platform.replace('-', '_').replace('.', '_')}"
 
     def finalize(self, *_: object) -> None:
-        """Remove what was compiled."""
+        """Remove the compiled library."""
         if hasattr(self, "_folder"):
             self._folder.cleanup()
 

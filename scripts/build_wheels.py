@@ -116,7 +116,7 @@ def _build_once(folder: Path) -> list[Path]:
     for platform in (_PURE, *TARGETS):
         wheels = _build("wheel", source, folder / platform, _build_environment(platform, folder))
         if [wheel.stem.rpartition("-")[2] for wheel in wheels] != [platform]:
-            raise ReleaseError(f"{wheels} is no wheel of {platform}")
+            raise ReleaseError(f"{wheels} is not a wheel for {platform}")
         check_wheel(wheels[0])
         files += wheels
     return files

@@ -45,7 +45,7 @@ def schema_text(model: type[Struct]) -> str:
 
 
 def _describe(definition: dict[str, Any]) -> None:
-    """Move what a docstring says about attributes to the properties."""
+    """Move the descriptions of attributes from a docstring to the properties."""
     docstring = inspect.cleandoc(definition.get("description", ""))
     introduction, _, attributes = docstring.partition("\n\nAttributes:\n")
     definition["description"] = _format_sentence(introduction.partition("\n\n")[0])

@@ -66,7 +66,7 @@ _MAX_EXAMPLE_S = 0.4
 
 @dataclass(frozen=True)
 class Profile:
-    """A generated profile: its size as given, what it was made from, and its file."""
+    """A generated profile: its size as given on the command line, its recipe, and its file."""
 
     size: str
     recipe: Recipe
@@ -80,7 +80,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Setup:
-    """How bubbleviz runs: with which reader, and with how many threads."""
+    """How bubbleviz is run: the reader, and the number of threads."""
 
     reader: str
     jobs: int

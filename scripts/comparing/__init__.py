@@ -1,1 +1,1 @@
-"""Compares what two versions of bubbleviz write; see ``scripts/compare_outputs --help``."""
+"""Compares the outputs of two versions of bubbleviz; see ``scripts/compare_outputs --help``."""

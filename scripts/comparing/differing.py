@@ -91,7 +91,7 @@ def unexplained_lines(difference: Difference, rules: Sequence[Rule]) -> list[str
 
 
 def differences_of(case: str, old: Result, new: Result, store: Store) -> Iterator[Difference]:
-    """Yield what differs between the results of a case in two trees."""
+    """Yield the differences between the results of a case in two trees."""
     if old.codes != new.codes:
         yield Difference(case, CODES, diff_of([str(old.codes)], [str(new.codes)]))
     for file in sorted(old.files.keys() | new.files.keys()):

@@ -98,7 +98,7 @@ class Store:
             return None
 
     def write_result(self, key: str, case: Case, codes: list[int], folder: Path) -> None:
-        """Keep what the commands of a case wrote into their folder."""
+        """Store the files that the commands of a case wrote into their folder."""
         files = {}
         for path in sorted(folder.rglob("*")):
             if path.is_file():
@@ -259,7 +259,7 @@ def run_cases(
 
 
 def _run_case(worker: _Worker, case: Case, links: Mapping[str, Path], store: Store) -> None:
-    """Run the commands of a case in a new folder with links, and keep what they wrote."""
+    """Run the commands of a case in a new folder with links, and store their outputs."""
     with tempfile.TemporaryDirectory(dir=store.inputs) as name:
         folder = Path(name)
         for link, target in links.items():

@@ -1,1 +1,1 @@
-"""Count the instructions of each stage of an analysis, and hold them against a budget."""
+"""Count the instructions of each stage of an analysis, and compare them with a budget."""

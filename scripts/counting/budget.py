@@ -88,7 +88,7 @@ def read_budget(file: Path = FILE) -> Budget:
 
 
 def format_failure(regressions: list[str]) -> str:
-    """Return regressions as one message that says what to do."""
+    """Return the regressions as one message, with advice on what to do."""
     lines = "\n".join(f"  {regression}" for regression in regressions)
     return (
         f"stages take over {_TOLERANCE - 1:.0%} more instructions than in {FILE.name}:\n{lines}\n"

@@ -94,7 +94,7 @@ def _load_instead(library: str) -> None:
 
 @contextmanager
 def _count_stages(suffix: str = "") -> Iterator[None]:
-    """Count each step of what is done inside, without the steps that are parts of it."""
+    """Count each step inside the context. The count of a step excludes its substeps."""
     from bubbleviz.timing import record_steps
 
     with record_steps() as steps:
@@ -110,7 +110,7 @@ def _count_stages(suffix: str = "") -> Iterator[None]:
 
 
 def _start_to_table(clock: _Clock, example: str) -> None:
-    """Count the whole of a run on an example, where starting is nearly all there is to do."""
+    """Count an entire run on a small example, which consists almost only of startup."""
     from bubbleviz.__main__ import main
 
     sys.argv = ["bubbleviz", "analyze", example]
@@ -155,7 +155,7 @@ def _count_reading(profile: str, suffix: str) -> None:
 
 
 def _count_naming() -> None:
-    """Count what the names of every convention take under all conventions."""
+    """Count the matching of the names of each convention against all conventions."""
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.conventions.range_names import parse_range_names
     from bubbleviz.timing import time_step

@@ -51,7 +51,7 @@ def obstacle() -> str:
     """Return the reason why instructions cannot be counted on this machine, or "" if they can."""
     if shutil.which(_VALGRIND[0]) is None:
         return "valgrind is not installed: scripts/programs installs it as root on Debian"
-    return "" if compiler() else "there is no C compiler"
+    return "" if compiler() else "no C compiler was found"
 
 
 def environment() -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def count() -> Mapping[str, int]:
     """Return the instructions of each stage.
 
     Raises:
-        CountingError: they cannot be counted, or what is counted fails.
+        CountingError: Instructions cannot be counted, or the counted program failed.
     """
     # What is compiled at its first import costs instructions once.
     compileall.compile_dir(ROOT / "bubbleviz", quiet=1)
@@ -112,6 +112,8 @@ def _run_counted(folder: Path, counter: Path, library: Path) -> Mapping[str, int
         check=False,
     )
     if run.returncode:
-        raise CountingError(f"what is counted fails: {run.stderr.strip() or run.stdout.strip()}")
+        raise CountingError(
+            f"the counted program failed: {run.stderr.strip() or run.stdout.strip()}"
+        )
     counts: Mapping[str, int] = json.loads(run.stdout)
     return counts

@@ -1,1 +1,1 @@
-"""What `bubbleviz.annotate` names, held against frameworks that run."""
+"""Compares the ranges that `bubbleviz.annotate` opens with the operations of real frameworks."""

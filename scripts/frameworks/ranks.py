@@ -28,7 +28,7 @@ from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
-#: Number of iterations with only a recording, and with PyTorch's profiler as well.
+#: Number of iterations that are only recorded, and number that PyTorch's profiler also records.
 RECORDED, TWICE = 3, 3
 _UNRECORDED = 2
 
@@ -37,8 +37,8 @@ class Trainer(Protocol):
     """A framework's training of a case, on one rank.
 
     Attributes:
-        roots: packages in which nothing may stay wrapped.
-        stages: models of this rank.
+        roots: Packages in which no function may remain wrapped after recording.
+        stages: Models of this rank.
     """
 
     roots: tuple[str, ...]

@@ -99,7 +99,7 @@ def _check_messages(process: Ended) -> list[str]:
     """
     lines = process.err.decode("utf-8", "replace").splitlines()
     problems = [
-        f"standard error has a line without a beginning: {line[:60]}"
+        f"standard error has a line without a prefix: {line[:60]}"
         for line in lines
         if not line.startswith(_LINE)
     ][:1]
@@ -145,17 +145,17 @@ def _check_json(suffix: str, content: bytes) -> list[str]:
     """Return the problem of a JSON output that is not a valid object with finite numbers."""
 
     def refuse(token: str) -> float:
-        raise ValueError(f"{token} is no number of JSON")
+        raise ValueError(f"{token} is not a JSON number")
 
     try:
         document = json.loads(content, parse_constant=refuse, parse_float=_parse_finite)
     except ValueError:
         return [f"{suffix} is not valid JSON"]
-    return [] if isinstance(document, dict) else [f"{suffix} is no object"]
+    return [] if isinstance(document, dict) else [f"{suffix} is not an object"]
 
 
 def _parse_finite(token: str) -> float:
     number = float(token)
     if not math.isfinite(number):
-        raise ValueError(f"{token} is no finite number")
+        raise ValueError(f"{token} is not finite")
     return number

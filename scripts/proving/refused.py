@@ -31,7 +31,7 @@ _TIMEOUT_S = 10.0
 
 
 def main() -> int:
-    """Compare what bubbleviz refuses with what fails; return 1 if they differ."""
+    """Check that exactly the schedules that bubbleviz refuses fail; return 1 if not."""
     n_wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, deferred in (("1f1b", False), ("1f1b", True), ("zb-v", False), ("zb-v", True)):

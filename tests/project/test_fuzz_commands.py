@@ -149,7 +149,7 @@ def test_good_outcomes_are_no_problem() -> None:
         (replace(DONE, out="a \u202ename".encode()), "standard output contains '\\u202e'"),
         (replace(DONE, out="a \x9bname".encode()), "standard output contains '\\x9b'"),
         (replace(DONE, out=b"\xff"), "standard output is not UTF-8"),
-        (replace(DONE, err=b"a.py:3: FutureWarning: x\n"), "without a beginning"),
+        (replace(DONE, err=b"a.py:3: FutureWarning: x\n"), "without a prefix"),
         (replace(REFUSED, err=b""), "refused without a sentence"),
         (replace(REFUSED, err=2 * REFUSED.err), "refused in 2 sentences"),
         (replace(REFUSED, err=b"bubbleviz: " + 1_000 * b"x"), "too long"),
@@ -168,7 +168,7 @@ def test_bad_outcomes_are_problems(outcome: Ended, problem: str) -> None:
     [
         ("r.json", b'{"a": NaN}', "is not valid JSON"),
         ("r.json", b'{"a": 1e999}', "is not valid JSON"),
-        ("r.json", b"[]", "is no object"),
+        ("r.json", b"[]", "is not an object"),
         ("r.svg", b"<svg>", "is not well-formed"),
         ("r.csv", b"a\x1b,b\n", ".csv contains"),
         ("r.csv", None, "did not write .csv"),

@@ -80,7 +80,7 @@ def _make_first_cells(row: RankRow) -> dict[str, str]:
 
 
 def _describe_rows(row_kind: str) -> str:
-    """Return the words for a title that say what a row stands for, or "" if it is a rank."""
+    """Return words for a title that explain what a row represents, or "" if it is a rank."""
     return "" if row_kind == "rank" else f" by {row_kind}"
 
 

@@ -341,7 +341,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 
 
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
-    """Return the length of the window of the primary ratio, or else of what is drawn."""
+    """Return the length of the window of the primary ratio, or else of the drawn time."""
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:
         return f"{selection.span_ns / 1e6:,.3f} ms drawn"

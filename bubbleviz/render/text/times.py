@@ -1,4 +1,4 @@
-"""Tables of what operations take: time, memory, and the path that bounds an iteration."""
+"""Tables of the time and memory of operations, and of the path that bounds an iteration."""
 
 from __future__ import annotations
 

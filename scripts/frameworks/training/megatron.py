@@ -29,7 +29,7 @@ from scripts.proving.stages import ROWS, WIDTH, Stage, batch, make_stages
 
 
 class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not there to be checked
-    """Puts on the CPU what is made for a GPU."""
+    """Creates tensors on the CPU even if a GPU is requested."""
 
     def __torch_function__(
         self,
@@ -88,7 +88,7 @@ def _replace_streams() -> None:
 
 
 def _record_own_ranges() -> None:
-    """Have Megatron-Core open its NVTX ranges, in PyTorch's profiler where there is no GPU."""
+    """Let Megatron-Core open its NVTX ranges; without a GPU, PyTorch's profiler records them."""
     opened: list[Any] = []
 
     def push(name: str) -> None:
