@@ -409,9 +409,9 @@ def test_what_is_written_between_two_looks_is_new(
     [
         (["--interval", "0"], "--interval 0", 2),
         (["--stop-after", "-1"], "--stop-after -1", 2),
-        (["--run", "true"], "--run needs --max-bubble", 2),
+        (["--run", "true"], "--run only applies to a limit", 2),
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
-        (["--for", "3"], "--for needs --max-bubble", 2),
+        (["--for", "3"], "--for only applies to a limit", 2),
         (["--max-bubble", "schedule"], "schedule", 2),
         (["--max-bubble", "shedule=20%"], "no such ratio; the ratios are schedule", 2),
         (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
