@@ -1,4 +1,4 @@
-"""Lengths of microbatches: how their times compare with their mean, on every stage."""
+"""Estimate the relative lengths of microbatches from the times of their operations."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MIN_SPREAD = 0.01
 def measure_lengths(
     operations: Operations, pipeline: Ints, iterations: Sequence[int], microbatches: int
 ) -> Floats:
-    """Return the length of each microbatch as a multiple of the mean of all.
+    """Return the length of each microbatch as a multiple of the mean length.
 
-    Operations of one microbatch take the same multiple of their kind's mean, and vary around it on
-    their own. The variance that this noise adds to the lengths is subtracted.
+    The operations of a microbatch are assumed to take the same multiple of the mean of their kind,
+    plus independent noise. The variance that the noise adds to the lengths is subtracted.
 
     Args:
         operations: Operations of all ranks.
         pipeline: Pipeline of each rank, or -1 if unknown.
-        iterations: Indices of the iterations that count.
-        microbatches: Number of microbatches of each.
+        iterations: Indices of the iterations to measure.
+        microbatches: Number of microbatches of each iteration.
 
     Returns:
-        Shape (rows, microbatches), with a row for each iteration and pipeline, of at most
-        ``_MAX_ITERATIONS`` iterations. There are no rows if lengths vary by chance alone, or some
-        microbatch has fewer than two operations.
+        Lengths of shape (rows, microbatches), with one row per iteration and pipeline, for at most
+        ``_MAX_ITERATIONS`` iterations. There are no rows if the lengths vary only by chance, or if
+        any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
     step = max(1, len(iterations) // _MAX_ITERATIONS)
@@ -45,8 +45,8 @@ def measure_lengths(
     counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(counts)
-    # Every microbatch needs two operations. Numbers that few operations use may be huge, so arrays
-    # of that size come after this check.
+    # Every microbatch needs two operations. This is checked before arrays of this size are
+    # allocated, because a few operations can have huge microbatch numbers.
     if len(rows) < max(2 * microbatches, 1):
         return no_lengths
     used_pipelines = np.flatnonzero(np.bincount(pipeline[operations.rank[rows]] + 1))
@@ -65,11 +65,13 @@ def measure_lengths(
 
 
 def _remove_chance(length: Floats, chance: float) -> Floats | None:
-    """Return lengths as multiples of their mean, without the variance that chance adds to them.
+    """Shrink lengths towards their mean to remove the variance due to chance.
+
+    The result is in multiples of the mean.
 
     Args:
         length: Measured lengths.
-        chance: Part of their variance that chance explains.
+        chance: Variance of the lengths that is expected by chance.
 
     Returns:
         The lengths, or None if they do not vary more than chance.
@@ -106,7 +108,7 @@ def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tu
 
 def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Ints:
     """Return the index in ``iterations`` of each operation's iteration, or -1 if it is absent."""
-    # A lookup table; its last entry stands for all other iterations.
+    # A lookup table; its last entry is for all other iterations.
     number = scatter(max(iterations, default=0) + 2, list(iterations), np.arange(len(iterations)))
     return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
 

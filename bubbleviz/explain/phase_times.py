@@ -1,16 +1,17 @@
-"""Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
+"""Measure how long operations take by stage, chunk and phase, and list stragglers.
 
-A transfer (T_comm) is measured if its input was waited for: from the time when it was ready on the
-peer until it was there. It is listed under the phase of the receive. A receive shows the transfer
-if it waited for its input. If only the starts of receives are known, as in recordings without a
-profiler, an operation shows it if its rank was idle when the input was ready::
+The time of a transfer (T_comm) runs from the time when the input was ready on the peer to its
+arrival, and is listed under the phase of the receive. It can be measured only if the rank waited
+for the input, which means that the receive started before the input was ready. If only the starts
+of receives are known, as in recordings without a profiler, the rank must have been idle when the
+input became ready::
 
     peer    ██████ F3 ██████│ready
     rank    █████ F2 █████│        │██ F3
                             ├──────┤ transfer
 
-A gap is the time between an operation whose input was there and the operation before it on its
-rank, in which the host, a launch, or the framework was at work.
+A gap is the time before an operation whose input had already arrived, from the end of the previous
+operation of the rank. It is caused by the host, a launch, or the framework.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from bubbleviz.schedules.plan import OperationTimes
 #: Maximum delay of a message that is attributed to chance.
 _MAX_CHANCE_NS = 500_000
 _MAX_NS = np.iinfo(np.int64).max
-#: An operation is a straggler if it takes more than this many times the median of its kind.
+#: Minimum time of a straggler, as a multiple of the median of its kind.
 STRAGGLES = 1.2
 #: Maximum number of stragglers that are listed.
 _MAX_STRAGGLERS = 10
-#: Virtual stage, stage, chunk and phase of operations, or -1 for each that is unknown.
+#: Virtual stage, stage, chunk and phase of operations. Each is -1 if unknown.
 KindKey = tuple[int, int, int, int]
 #: Rows of operations in the run, and one or more columns of measurements of them. Columns are
 #: 32 bits wide if their values fit.
@@ -48,10 +49,10 @@ Samples = tuple[Codes, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTime(OperationTimes):
-    """How long the operations of one kind take, in nanoseconds of busy time (or of transfer).
+    """Statistics of the times of operations of one kind, in ns of busy time or transfer time.
 
     Attributes:
-        n: Number of operations, over all replicas of the stage and averaged iterations.
+        n: Number of operations in all replicas of the stage and all averaged iterations.
         min_ns: Shortest time.
         max_ns: Longest time.
         first_ns: Median time of the first microbatch.
@@ -263,7 +264,7 @@ def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[Kin
 
 
 def _get_receive_key(key: KindKey) -> KindKey:
-    """Return the kind of the receive through which operations of a kind get their input."""
+    """Return the kind of the receives that deliver the input of operations of a kind."""
     return (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B)
 
 
@@ -298,8 +299,9 @@ def _select_transfers(
 ) -> tuple[list[Samples], Ints]:
     """Select the samples that show transfers.
 
-    A sample of ``started`` that is much longer than the shortest of its edge was sent late: for
-    example, a forward that overlaps with a backward is sent only after both. It is left out.
+    A sample of ``started`` that is much longer than the shortest sample of its edge is left out,
+    because it was sent late: for example, the result of a forward that overlaps with a backward is
+    sent only after both.
 
     Args:
         edge: Number of the edge through which each operation gets its input.
@@ -504,9 +506,9 @@ def compute_multiples_of_median(
 
 
 def _measure_imbalance(times: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
-    """Return how far the slowest stage is above the mean of all stages, by phase.
+    """Return for each phase how much longer the slowest stage takes than the mean of all stages.
 
-    Phases without times are left out.
+    The excess is a fraction of the mean. Phases without times are left out.
     """
     imbalance = []
     for phase in WORK:

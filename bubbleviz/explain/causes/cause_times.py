@@ -1,8 +1,8 @@
-"""Cause times: how long ranks were idle for each cause, in each window; they add up exactly.
+"""Sum the idle time of ranks by cause in each window. The times add up exactly.
 
-Idle time before a rank's first operation of an iteration is its warm-up, and after its last one its
-drain, unless the profiler or a collective that moves data takes it; in between, idle time keeps its
-own cause::
+Idle time before the first operation of a rank in an iteration counts as warm-up, and idle time
+after its last operation as drain, unless its cause is the profiler or a collective that moves data.
+Between these operations, idle time keeps its own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -35,10 +35,11 @@ _LABELS = tuple(cause.label for cause in Cause)
 
 @dataclass(frozen=True)
 class CauseTimes:
-    """How long ranks were idle for each cause.
+    """Idle time of ranks by cause.
 
     Attributes:
-        idle_ns: Idle time in the window of each ratio, by name, shape (iterations, ranks, causes).
+        idle_ns: Idle time in the window of each ratio, keyed by ratio name; arrays of shape
+            (iterations, ranks, causes).
     """
 
     idle_ns: Mapping[str, Ints]
@@ -142,7 +143,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
 
 
 def sum_idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how long ranks were idle in windows, by cause, in ns, shape (windows, causes).
+    """Return the idle time of ranks in windows by cause in ns, shape (windows, causes).
 
     Args:
         idle: Idle time of all ranks.

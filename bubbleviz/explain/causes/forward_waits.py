@@ -1,17 +1,18 @@
-"""Forward waits: why ranks of a run that only goes forward waited, down to where it began.
+"""Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
-The first stage waits for a token: a request's next step can start there once the last stage has
-ended the one before. Then its host schedules that step, and launches it. If the pipeline stays
-empty for longer than the last chunk took from end to end, no request was there::
+The first stage waits for a token: the next step of a request can start once the last stage has
+finished the previous step. Then the host schedules and launches the step. If the pipeline stays
+empty for longer than the last chunk took from the first to the last stage, there was no request::
 
     last stage   ── F6 ──┤                             ┌────────── F7
     first stage  ────────┼───────────┬────────┤ F7 ├───┘
                    token │   host    │ other                  or all of it: requests
                          ends     launched
 
-Every later stage gets a chunk late because the one before it did, so idle time travels down the
-pipeline with its cause. It also waits by as much as the stage before takes longer for a chunk than
-this one (stages), and this chunk longer than the last one (chunks).
+A later stage gets a chunk late if the previous stage got it late, so idle time propagates down the
+pipeline together with its cause. A later stage also waits if the previous stage takes longer for
+the chunk than this stage (cause "stages"), or if this chunk takes longer than the last one (cause
+"chunks").
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from bubbleviz.model.grouping import find_distinct, find_positions, lookup_value
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: Causes of waits for no other rank that say no more than when the host launched.
+#: Causes of waits without another rank, which are split further.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
 def explain_forward_waits(
     operations: Operations, ranks: Sequence[Rank], inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
-    """Return idle intervals with the causes of forward pipelines, and the waits for tokens.
+    """Split the idle intervals of an inference run by the causes that only inference runs have.
 
-    Intervals are only divided further, so the total time stays the same.
+    The total idle time does not change. The waits for tokens are returned as well.
 
     Args:
         operations: Operations of all ranks of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations took from other ranks.
-        idle: Idle intervals of all ranks, with the causes that any run can have.
+        idle: Idle intervals of all ranks, with the causes that all runs have in common.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     idle_of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
@@ -74,8 +75,8 @@ class _Chunks:
     """The chunks of a pipeline.
 
     Attributes:
-        rows: Rows of its forwards on all stages, in the order of their starts.
-        by_end: Rows of its forwards on the last stage, in the order of their ends.
+        rows: Rows of the pipeline's forwards on all stages, sorted by start.
+        by_end: Rows of the pipeline's forwards on the last stage, sorted by end.
         length_ns: Time of each chunk of ``by_end`` from its start on the first stage, or 0 if
             unknown.
     """
@@ -225,7 +226,7 @@ def _split_waits(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> Ints:
-    """Return how long each wait is due to each cause, shape (waits, causes).
+    """Return the part of each wait that is due to each cause, shape (waits, causes).
 
     A chunk comes as late as the previous rank got it, and later by as much as it took longer there
     than the previous chunk took here::
@@ -252,7 +253,7 @@ def _split_waits(
 
 
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
-    """Return how long a rank was idle before each operation, shape (operations, causes)."""
+    """Return the idle time before each operation by cause, shape (operations, causes)."""
     operations = find_distinct(idle.after)
     # The last row, for operations without idle time before them, stays 0.
     time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)

@@ -1,14 +1,16 @@
-"""Token order: which steps of an inference run follow the token of another step.
+"""Find the steps of an inference run that have to wait for the token of another step.
 
-The number of chunks in flight is limited. The next one starts once the token of
-another came back. With one more chunk in flight it would need the token of the chunk before::
+The number of chunks in flight is limited: the next chunk starts once the token of an earlier chunk
+has been returned. With one more chunk in flight, it would wait for the token of the chunk before
+that one::
 
     last stage    ── F0 ──── F1 ──── F2 ──
                           └──────┐└──────┐
     first stage                  F3      F4          with one more: F4 after F1
 
-A step that waited for no token would wait for one if the pipeline were faster. So every step
-follows the token that leaves as many chunks in flight as there ever were.
+Steps that did not wait for a token would do so if they started earlier. So in a replay each step
+waits for the token with which the number of chunks in flight is the largest number that was
+observed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
 
 
 def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
-    """Return the lower median of the chunks in flight when steps waited for tokens; 0 without any.
+    """Return the lower median of the number of chunks in flight when steps waited for tokens.
+
+    Without waits for tokens, this is 0.
 
     Args:
         operations: Operations of all ranks.
@@ -80,6 +84,6 @@ def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int,
 
 
 def _list_chunks(operations: Operations, rank: int) -> Ints:
-    """Return the rows of the forwards of a rank, in the order of their starts."""
+    """Return the rows of the forwards of a rank, sorted by start."""
     is_forward = (operations.phase == Phase.F) & (operations.has_span == 1)
     return np.flatnonzero((operations.rank == rank) & is_forward)
