@@ -67,6 +67,7 @@ def read_texts(file: Path) -> str:
 
 
 def list_pids_and_uuids(profile: Path) -> set[object]:
+    """Return the process ids and GPU UUIDs of the ranks in a profile."""
     report = bubbleviz.analyze(profile)
     identifiers: set[object] = {
         identifier for rank in report.ranks for identifier in (rank.pid, rank.uuid)

@@ -27,9 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the SDK's own streams
 
 
 def call_tools(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = False) -> list[Any]:
-    """Return the answers of the server: parsed JSON, or the text of a refusal."""
+    """Return the answers of the server: parsed JSON, or the text of a refusal.
 
-    async def asked() -> list[Any]:
+    Args:
+        folder: Folder that the server may read.
+        calls: Tools and their arguments.
+        follow: Whether to append the next call that each answer suggests.
+    """
+
+    async def run_calls() -> list[Any]:
         words = ["-m", "bubbleviz", "mcp", str(folder)]
         environment = {"PYTHONPATH": str(CHECKOUT)}
         results: list[Any] = []
@@ -53,7 +59,7 @@ def call_tools(folder: Path, *calls: tuple[str, dict[str, Any]], follow: bool = 
                     waiting.append((call["tool"], call["arguments"]))
         return results
 
-    return asyncio.run(asked())
+    return asyncio.run(run_calls())
 
 
 def test_each_tool_answers_and_names_a_call_that_works() -> None:

@@ -46,6 +46,7 @@ def write_raw_report(path: Path) -> None:
 
 
 def write_pytorch_trace(path: Path) -> None:
+    """Write a compressed PyTorch trace with two kernels, a call and an annotation."""
     args = {"device": 0, "stream": 7, "correlation": 1}
     times = {"ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": args}
     names = {"kernel": "gemm", "cuda_runtime": "cudaLaunchKernel", "user_annotation": "step"}

@@ -82,6 +82,7 @@ def count_reference_operations(analysis: reference.Analysis) -> Counter[tuple[ob
 
 
 def count_report_operations(report: Report) -> Counter[tuple[object, ...]]:
+    """Return the report's operations as a multiset of the same tuples."""
     t = report.operations
     ranks = [(rank.pid, rank.device_id) for rank in report.ranks]
     return Counter(
@@ -310,6 +311,7 @@ def list_reference_accounts(analysis: reference.Analysis) -> list[Accounts]:
 
 
 def list_report_accounts(report: Report) -> list[Accounts]:
+    """Return the report's figures in the layout of :func:`list_reference_accounts`."""
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (

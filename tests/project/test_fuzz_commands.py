@@ -34,6 +34,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_request(inputs: Path, folder: Path, count: int, max_s: float = 60.0) -> Request:
+    """Return a request to fuzz all kinds of inputs with the first ``count`` seeds."""
     (folder / "work").mkdir()
     return Request(
         inputs=str(inputs),
@@ -46,7 +47,8 @@ def make_request(inputs: Path, folder: Path, count: int, max_s: float = 60.0) ->
     )
 
 
-def run(request: Request) -> tuple[Counts, list[Answer]]:
+def run_request(request: Request) -> tuple[Counts, list[Answer]]:
+    """Run a campaign with one worker, and return its counts and answers."""
     answers: list[Answer] = []
     run_campaign(request, 1, answers.append)
     counts = Counts()
@@ -57,7 +59,7 @@ def run(request: Request) -> tuple[Counts, list[Answer]]:
 
 @pytest.mark.thorough
 def test_damaged_inputs_end_in_a_report_or_a_sentence(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(make_request(inputs, tmp_path, 300))
+    counts, answers = run_request(make_request(inputs, tmp_path, 300))
 
     assert counts.seeds == {}
     assert sum(counts.outcomes.values()) == len(answers) == 300
@@ -65,14 +67,14 @@ def test_damaged_inputs_end_in_a_report_or_a_sentence(inputs: Path, tmp_path: Pa
 
 
 def test_most_good_inputs_are_read(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(replace(make_request(inputs, tmp_path, 40), damaged=False))
+    counts, answers = run_request(replace(make_request(inputs, tmp_path, 40), damaged=False))
 
     assert not counts.problems
     assert sum(answer.code == 0 for answer in answers) > 32
 
 
 def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> None:
-    counts, answers = run(make_request(inputs, tmp_path, 3, max_s=0.001))
+    counts, answers = run_request(make_request(inputs, tmp_path, 3, max_s=0.001))
 
     assert [answer.problems for answer in answers] == [("no end within 0.001 s",)] * 3
     assert sum(counts.problems.values()) == 3
@@ -86,7 +88,7 @@ def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> 
 
 def test_a_mistake_of_the_fuzzer_is_a_problem_and_ends_no_run(inputs: Path, tmp_path: Path) -> None:
     request = replace(make_request(inputs, tmp_path, 2), inputs=str(tmp_path / "missing"))
-    _, answers = run(request)
+    _, answers = run_request(request)
 
     assert [answer.seed for answer in answers] == [0, 1]
     assert all(answer.problems[0].startswith("not drawn: File") for answer in answers)

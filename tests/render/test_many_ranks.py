@@ -47,7 +47,7 @@ def replicas() -> Report:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_ranks_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat more than three ranks as many ranks, with one shard per pipeline."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
     monkeypatch.setattr(shards, "_MIN_RANKS", 1)
@@ -78,7 +78,7 @@ def read_tables(opened: Opened, rank: int) -> dict[str, dict[str, list[int]]]:
     )
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 @pytest.mark.parametrize("unit_ns", [1, 1000])
 def test_a_page_unpacks_the_timeline_of_each_pipeline(
     unit_ns: int, replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +123,7 @@ def _make_page_rows(rows: Ints, first: int, tables: dict[str, dict[str, list[int
     return np.where((rows >= first) & (rows < last), rows - first, -1)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
     replicas: Report, opened: Open
 ) -> None:
@@ -150,7 +150,7 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
     expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_a_pipeline_that_was_asked_for_is_shown_first(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_pipeline_that_was_asked_for_is_shown_first(
     assert title_of(web_page).inner_text() == "Timeline: Pipeline 2"
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
     web_page = opened(replicas)
     first = web_page.page.locator("#standing-out tbody tr").first
@@ -171,7 +171,7 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
     expect_locator(title_of(web_page)).to_have_text("Timeline: Pipeline 1")
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
     scheme: str, replicas: Report, opened: Open
@@ -182,7 +182,7 @@ def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
     assert find_violations(web_page) == []
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_copies_stand_side_by_side_where_pipelines_are_not_known(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_copies_stand_side_by_side_where_pipelines_are_not_known(
     assert web_page.page.locator("#timeline-title").inner_text() == "Timeline: Ranks 6 to 8"
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_pipelines_that_find_no_room_are_named(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +216,7 @@ def test_pipelines_that_find_no_room_are_named(
     )
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_means_are_those_of_the_entries(replicas: Report, opened: Open) -> None:
     means = means_of(replicas)
     web_page = opened(replicas)
@@ -229,7 +229,7 @@ def test_means_are_those_of_the_entries(replicas: Report, opened: Open) -> None:
     )
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     replicas: Report, opened: Open, tmp_path: Path
 ) -> None:

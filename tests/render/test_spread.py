@@ -83,7 +83,7 @@ def _busy(ops: list[Op], rank: int) -> dict[str, int]:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_ranks_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat more than four ranks as many ranks."""
     monkeypatch.setattr(rank_means, "MANY_RANKS", 4)
 
@@ -165,7 +165,7 @@ def planted() -> Report:
     return analyze_planting(planting)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
     text = render_plain_text(list_sections(planted, View()))
 
@@ -175,7 +175,7 @@ def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
     assert not re.search(r"^17 ", text, re.MULTILINE)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
     for table in ("ranks", "causes"):
         all_numbers = _list_rank_numbers(
@@ -193,7 +193,7 @@ def _list_rank_numbers(text: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 @pytest.mark.parametrize("width", [60, 80, 160])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) -> None:
@@ -212,7 +212,7 @@ def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) 
 # Pictures
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_stages_are_drawn_as_their_median_copy() -> None:
     report = make_run(5, slow=(0,))
     rows = make_rows(report, View(), with_standouts=True)
@@ -237,7 +237,7 @@ def test_the_note_of_a_spread_describes_its_numbers() -> None:
     assert "mean ratio" not in texts
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_ranks_are_many")
 def test_a_picture_of_many_ranks_stays_small() -> None:
     svg = render(make_run(300, 4, slow=(7,)), View())
 

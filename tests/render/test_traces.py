@@ -94,16 +94,16 @@ def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
 
 def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
     leaving = {flow: slice_ for slice_ in slices for flow in slice_.leaving}
-    entering = {flow: end for end in slices for flow in end.entering}
-    assert len(leaving) == sum(len(end.leaving) for end in slices)
-    assert len(entering) == sum(len(end.entering) for end in slices)
+    entering = {flow: endpoint for endpoint in slices for flow in endpoint.entering}
+    assert len(leaving) == sum(len(endpoint.leaving) for endpoint in slices)
+    assert len(entering) == sum(len(endpoint.entering) for endpoint in slices)
     assert leaving.keys() == entering.keys()
-    for flow, peer_operation in leaving.items():
-        taker = entering[flow]
-        assert peer_operation.start_ns < taker.start_ns
-        assert peer_operation.category == taker.category == "operation"
-        assert peer_operation.arguments["iteration"] == taker.arguments["iteration"]
-        assert list_microbatches(peer_operation) & list_microbatches(taker)
+    for flow, source in leaving.items():
+        target = entering[flow]
+        assert source.start_ns < target.start_ns
+        assert source.category == target.category == "operation"
+        assert source.arguments["iteration"] == target.arguments["iteration"]
+        assert list_microbatches(source) & list_microbatches(target)
 
 
 def list_microbatches(operation: Slice) -> set[int]:
