@@ -72,7 +72,7 @@ class Precedence:
             self._add_waits(device, line)
         self._match_ends()
         for line in lowered.lines:
-            self._queue(line)
+            self._add_queue_waits(line)
 
     @cached_property
     def order(self) -> list[int]:
@@ -90,7 +90,7 @@ class Precedence:
         starts_ns = [self.times_ns[event] - self.own_ns[event] for event in self.operation.values()]
         return max(ends_ns, default=0) - min(starts_ns, default=0)
 
-    def _add(self, device: int, text: str, own_ns: int = 0) -> int:
+    def _add_event(self, device: int, text: str, own_ns: int = 0) -> int:
         """Add an event that waits for nothing yet, and return its number."""
         self.device.append(device)
         self.text.append(text)
@@ -98,7 +98,7 @@ class Precedence:
         self.edges.append([])
         return len(self.edges) - 1
 
-    def _wait(self, event: int, awaited: int, lag_ns: int = 0) -> None:
+    def _add_edge(self, event: int, awaited: int, lag_ns: int = 0) -> None:
         """Add an edge: an event happens no earlier than ``lag_ns`` after ``awaited``."""
         lag = NONE
         if lag_ns:
@@ -113,10 +113,10 @@ class Precedence:
             for step in line:
                 for operation in step.operations:
                     own_ns = times[operation.phase][operation.virtual_stage] if times else 0
-                    self.operation[operation] = self._add(device, get_cell(operation), own_ns)
+                    self.operation[operation] = self._add_event(device, get_cell(operation), own_ns)
                 for transfer in step.transfers:
                     for events in (self._complete, self._started):
-                        events[transfer] = self._add(device, str(transfer))
+                        events[transfer] = self._add_event(device, str(transfer))
                         self.message[events[transfer]] = transfer.message
 
     def _transfer_ns(self, message: Message) -> int:
@@ -133,8 +133,8 @@ class Precedence:
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
                 if operation in plan.together:
-                    computed = self._add(device, get_cell(operation))
-                    self._wait(computed, self.operation[following])
+                    computed = self._add_event(device, get_cell(operation))
+                    self._add_edge(computed, self.operation[following])
                     message = get_output(operation, plan)
                     if message is not None:
                         self._computed[message] = computed
@@ -150,23 +150,23 @@ class Precedence:
             for operation in step.operations:
                 end = self.operation[operation]
                 # The first operation of a device follows an event for the start of the device.
-                for event in last + self._inputs(operation) or [self._add(device, "")]:
-                    self._wait(end, event)
+                for event in last + self._find_inputs(operation) or [self._add_event(device, "")]:
+                    self._add_edge(end, event)
                 last = [end]
             for transfer in step.transfers:
                 start = self._started[transfer]
                 computed = self._computed.get(transfer.message) if transfer.sends else None
                 for event in last if computed is None else [*last, computed]:
-                    self._wait(start, event)
+                    self._add_edge(start, event)
                 last = [start]
             awaited = step.transfers if self.transport.blocking else step.awaited
             if awaited:
-                wait = self._add(device, "")
+                wait = self._add_event(device, "")
                 for event in (*last, *(self._complete[transfer] for transfer in awaited)):
-                    self._wait(wait, event)
+                    self._add_edge(wait, event)
                 last = [wait]
 
-    def _inputs(self, operation: PlannedOperation) -> list[int]:
+    def _find_inputs(self, operation: PlannedOperation) -> list[int]:
         """Return the events at which the inputs of an operation arrive."""
         stage, microbatch = operation.virtual_stage, operation.microbatch
         local_phase = Phase.B if operation.phase is Phase.W else Phase.F
@@ -193,14 +193,14 @@ class Precedence:
         for send in [transfer for transfer in self._started if transfer.sends]:
             receive = Transfer(send.message, sends=False)
             transfer_ns = self._transfer_ns(send.message)
-            self._wait(self._complete[send], self._started[send], transfer_ns)
-            self._wait(self._complete[receive], self._started[send], transfer_ns)
+            self._add_edge(self._complete[send], self._started[send], transfer_ns)
+            self._add_edge(self._complete[receive], self._started[send], transfer_ns)
             lag_ns = transfer_ns if rendezvous else 0
-            self._wait(self._complete[receive], self._started[receive], lag_ns)
+            self._add_edge(self._complete[receive], self._started[receive], lag_ns)
             if rendezvous:
-                self._wait(self._complete[send], self._started[receive], transfer_ns)
+                self._add_edge(self._complete[send], self._started[receive], transfer_ns)
 
-    def _queue(self, line: tuple[Step, ...]) -> None:
+    def _add_queue_waits(self, line: tuple[Step, ...]) -> None:
         """Let each transfer of a device wait for the previous transfers of its queue.
 
         A queue contains the transfers with one peer in one direction, or on streams in both
@@ -218,5 +218,5 @@ class Precedence:
                 other_end = Transfer(transfer.message, not transfer.sends)
                 for end in (transfer, other_end) if streams else (transfer,):
                     for event in ahead.get(queue, []):
-                        self._wait(self._complete[end], event, lag_ns)
+                        self._add_edge(self._complete[end], event, lag_ns)
             ahead.update(queued)

@@ -101,7 +101,7 @@ class _Search:
         lowered = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
         return Precedence(lowered, self.transport, self.workload)
 
-    def offer(self, sequence: _Sequence, events: Precedence) -> bool:
+    def keep_if_faster(self, sequence: _Sequence, events: Precedence) -> bool:
         """Keep an order if it is faster than the best one, and return whether it is."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
@@ -117,7 +117,7 @@ class _Search:
             if self.is_perfect or following == sequence:
                 return
             sequence, events = following, self.time_sequence(following)
-            self.offer(sequence, events)
+            self.keep_if_faster(sequence, events)
 
     def sort_by_time(self, events: Precedence) -> _Sequence:
         """Return work ordered by its start, and messages by the time at which they are ready."""
@@ -150,7 +150,7 @@ class _Search:
             for message in _find_critical_messages(self.events):
                 for candidate in _list_moves(self.plan, self.sequence, message):
                     n_trials_left -= 1
-                    if self.offer(candidate, self.time_sequence(candidate)):
+                    if self.keep_if_faster(candidate, self.time_sequence(candidate)):
                         improved = True
                         break
                     if not n_trials_left:

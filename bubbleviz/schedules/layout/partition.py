@@ -133,7 +133,7 @@ def find_best_partition(
     candidates.append(balance_layers(layers, recurrence.length))
     candidates += [] if search.bottleneck is None else [search.bottleneck[1]]
     for bounds in candidates:
-        search.learn(search.improve(bounds))
+        search.add_longest_paths(search.improve(bounds))
     search.run(watch, max_nodes)
     if search.bounds is None:
         return NONE_FITS if np.isinf(search.open_ns) else BROKEN_OFF
@@ -185,11 +185,11 @@ class _Search:
         self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
         self.open_ns = np.inf
 
-    def learn(self, *layouts: Ints) -> None:
+    def add_longest_paths(self, *layouts: Ints) -> None:
         """Add the longest paths of layouts to the sums."""
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
-    def times(self, bounds: Ints) -> Ints:
+    def measure_makespans(self, bounds: Ints) -> Ints:
         """Return the makespans of layouts that fit, and keep the best layout."""
         self.timed += len(bounds)
         makespans = self.recurrence.compute_makespans(self.layers, bounds)
@@ -233,7 +233,7 @@ class _Search:
         excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
         fits = excess == 0
         makespans = np.full(len(bounds), NEVER)
-        makespans[fits] = self.times(bounds[fits])
+        makespans[fits] = self.measure_makespans(bounds[fits])
         # Layouts that do not fit keep the makespan ``NEVER``.
         return excess, makespans
 
@@ -279,10 +279,12 @@ class _Search:
         index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
         end = low[row] + index if stage + 1 < self.stages else np.full(len(row), self.count)
         self._looked += len(row)
-        memory_bound = self._bounds(self.memory, partial_layouts, row, end, stage)
+        memory_bound = self._compute_bounds(self.memory, partial_layouts, row, end, stage)
         may_fit = (memory_bound <= self.limits).all(axis=1) & possible[stage + 1, end]
         row, end = row[may_fit], end[may_fit]
-        bound = self._bounds(self.sums, partial_layouts, row, end, stage).max(axis=1, initial=0.0)
+        bound = self._compute_bounds(self.sums, partial_layouts, row, end, stage).max(
+            axis=1, initial=0.0
+        )
         if self.bottleneck is not None:
             bound = np.maximum(bound, self.bottleneck[0][stage + 1, end])
         is_open = bound < self._better_ns
@@ -298,7 +300,9 @@ class _Search:
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
 
     @staticmethod
-    def _bounds(sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int) -> Floats:
+    def _compute_bounds(
+        sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int
+    ) -> Floats:
         """Return lower bounds of partial layouts extended by one stage, shape (n, K)."""
         first = partial_layouts[:, -1]
         value = (
@@ -312,11 +316,11 @@ class _Search:
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Time complete layouts, and learn from the one whose bound was furthest off."""
-        makespans = self.times(layouts)
+        makespans = self.measure_makespans(layouts)
         worst_bound = np.argsort(bound - makespans, kind="stable")[:1]
         shortest = np.argsort(makespans, kind="stable")[:1]
         selected = dict.fromkeys((*worst_bound.tolist(), *shortest.tolist()))
-        self.learn(*(layouts[at] for at in selected))
+        self.add_longest_paths(*(layouts[at] for at in selected))
         if len(self.sums) > max(_MAX_SUMS, fixed + 8):
             sum_index = np.arange(len(self.sums))
             recent = len(self.sums) - max(_MAX_SUMS, fixed + 8)
