@@ -150,6 +150,7 @@ def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> 
 
 
 def find_middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
+    """Return (row, x, y) of the centre of the first bubble that satisfies a condition."""
     bubble, x, y = page.run(
         f"""const own = run.bubbleRows;
         const at = [...own.rank.keys()].find((i) => {condition});

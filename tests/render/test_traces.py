@@ -83,6 +83,7 @@ def load_checked_trace(report: Report, *, explained: bool = True) -> Loaded:
 
 
 def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
+    """Check that slices on the same lane of a track do not overlap."""
     lanes: dict[tuple[int, str, int], list[Slice]] = {}
     for slice_ in slices:
         assert 0 <= slice_.start_ns <= slice_.end_ns
@@ -93,6 +94,7 @@ def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
 
 
 def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
+    """Check that each flow links two operations of a microbatch, forward in time."""
     leaving = {flow: slice_ for slice_ in slices for flow in slice_.leaving}
     entering = {flow: endpoint for endpoint in slices for flow in endpoint.entering}
     assert len(leaving) == sum(len(endpoint.leaving) for endpoint in slices)
@@ -113,6 +115,7 @@ def list_microbatches(operation: Slice) -> set[int]:
 
 
 def assert_operations(report: Report, trace: Loaded, base_ns: int) -> None:
+    """Check that the trace contains exactly the operations of the report that have a span."""
     operations = report.operations
     for category, phases in (("operation", COMPUTE), ("communication", COMMUNICATION)):
         has_phase = (operations.has_span == 1) & np.isin(operations.phase, phases)
@@ -185,6 +188,7 @@ def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
 
 
 def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
+    """Check that counters contain the bubble ratios of each rank and of all ranks."""
     ratio = report.bubbles.ratio
     expected: dict[int, list[tuple[int, float]]] = {}
     everyone = len(report.ranks) + 1

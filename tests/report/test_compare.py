@@ -67,6 +67,7 @@ def make_run(
     interval: tuple[float, float] | None = None,
     **changes: Any,
 ) -> ComparedRun:
+    """Return a run with one ratio, or an unknown ratio if ``mean`` is None."""
     has_ratio = mean is not None
     bubble = make_average(mean, std if n > 1 else None, n) if has_ratio else NONE
     window = make_average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if has_ratio else NONE
@@ -95,6 +96,7 @@ def printed(comparison: Comparison) -> str:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the paths of the saved reports of two fixtures."""
     folder = tmp_path_factory.mktemp("saved")
     files = []
     for path in (ONE, OTHER):
