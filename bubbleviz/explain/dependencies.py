@@ -1,14 +1,14 @@
-"""Dependencies: which results each operation takes, by virtual stage and microbatch.
+"""Find the operations whose results each operation needs, by virtual stage and microbatch.
 
-The F of a virtual stage takes the result of the F on the stage before it, and a B takes the result
-of the B on the stage after it, both of the same microbatch. A B also takes the result of its F, and
-a W takes the result of its B::
+An F needs the result of the F of the same microbatch on the previous virtual stage, and a B needs
+the result of the B on the next one. A B also needs the result of its own F, and a W needs the
+result of its B::
 
     virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
     virtual stage 1        └─> F3 ──> B3 ──> W3 │
                                       └─────────┘
 
-:func:`find_dependencies` follows this picture in three steps:
+:func:`find_dependencies` finds these pairs in three steps:
 
 1. Split operations that contain a forward and a backward (:func:`_split_halves`).
 2. Give each result an id, and compute the ids of the inputs (:func:`_number_results`). With S
@@ -71,8 +71,8 @@ class Inputs(Table):
     """Inputs of operations from other ranks, one row per operation.
 
     Attributes:
-        ready_ns: Latest end of its producers on other ranks, or ``NEVER`` if no producer is known.
-        producer: Row of the producer that ended then, or -1 if there is none.
+        ready_ns: Latest end of the producers on other ranks, or ``NEVER`` if no producer is known.
+        producer: Row of the producer that ended last, or -1 if no producer is known.
         unknown: Whether the operation may take an input from an unknown other rank.
     """
 
@@ -85,7 +85,7 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
     """Find the dependencies between operations.
 
     Args:
-        operations: Operations of all ranks, with iterations numbered over all of them.
+        operations: Operations of all ranks, with iterations numbered consistently over all ranks.
         ranks: The ranks, by index.
     """
     halves = _split_halves(operations)
@@ -110,7 +110,7 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
     second_producer = np.full(len(row), NONE, np.int64)
     second_producer[is_backward] = producer_of[len(row) :]
 
-    # Two pairs per half, in the order of the rows that take something.
+    # Two pairs per half, sorted by consumer.
     producers = np.sort(np.stack((first_producer, second_producer), axis=1), axis=1)
     consumer, producer = np.repeat(row, 2), producers.reshape(-1)
     pairs = np.flatnonzero((producer != NONE) & (producer != consumer))
@@ -201,7 +201,7 @@ def _find_producers(
 ) -> Ints:
     """Return the producer of each consumer's input, or -1 if there is none.
 
-    If several operations produce the same result, as replicas do, it is the nearest one in time
+    If several operations produce the same result, as replicas do, the nearest one in time is used
     (see :func:`_find_nearest`).
 
     Args:
@@ -229,8 +229,8 @@ def _find_nearest(
 ) -> Ints:
     """Return the nearest producer of each consumer's input, or -1 if there is none.
 
-    It is the last one to end before the consumer starts, here producer 2. If none ends before, it
-    is the first to end after::
+    This is the producer that ended last before the start of the consumer, here producer 2. If no
+    producer ended before, it is the one that ended first after the start::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘

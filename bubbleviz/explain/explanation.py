@@ -1,4 +1,4 @@
-"""Explain: why there are bubbles, what bounds an iteration, and what removing delays would save."""
+"""Explain the bubbles of a run, what bounds an iteration, and what removing delays would save."""
 
 from __future__ import annotations
 

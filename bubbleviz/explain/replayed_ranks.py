@@ -1,7 +1,8 @@
-"""Replayed ranks: the pipelines of a large run that are replayed, since they bound its iterations.
+"""Select the pipelines of a large run that are replayed.
 
-Pipelines wait for each other only at the end of an iteration, so the slowest ones decide how long
-it takes, and what it would take without a fault. Others show what is usual::
+Pipelines wait for each other only at the end of an iteration, so the slowest pipelines determine
+its length with and without a fault. An equally large sample of the other pipelines shows the usual
+times::
 
     pipelines by when they end    ████████████████▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
     replayed                      ████████████████   ▏    ▏    ▏    ▏    ▏    ▏    ▏    ▏

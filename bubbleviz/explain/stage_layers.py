@@ -1,9 +1,9 @@
-"""Layers of stages: how long each layer takes, and on which stages layers should be.
+"""Measure the time of each layer, and prepare the search for the best division into stages.
 
 The time of a stage is divided among its layers in proportion to their kernel time. Kernels outside
 the ranges of layers belong to the embedding on the first stage, and to the head on the last stage,
-if these have no ranges. On other stages, they are divided among the layers, in proportion. So the
-times of the layers of a stage add up to the time of the stage::
+if these have no ranges. On other stages, they are divided among the layers in the same proportion.
+So the times of the layers of a stage add up to the time of the stage::
 
     stage 0    kernels of   layer 0: 40   layer 1: 40   outside: 20       100 ms busy
                layers       embedding: 20 ms   layer 0: 40 ms   layer 1: 40 ms

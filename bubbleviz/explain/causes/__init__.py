@@ -1,6 +1,6 @@
-"""Causes: why ranks were idle.
+"""Find the causes of idle time of ranks.
 
-A cause is a line in ``cause.py``. Its rule is in ``idle_ranks.py``, which cuts the idle time of
-ranks by cause, or in ``forward_waits.py`` for runs that only go forward. ``cause_times.py`` adds up
-the causes in each window, and ``bubbles.py`` lists them as a table.
+The causes are listed in ``cause.py``. ``idle_ranks.py`` splits the idle time of ranks by cause, and
+``forward_waits.py`` splits it further for inference runs. ``cause_times.py`` sums the times of each
+cause in each window, and ``bubbles.py`` lists the pieces as a table.
 """

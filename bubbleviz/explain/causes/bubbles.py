@@ -1,4 +1,4 @@
-"""Bubbles: the idle time in the windows of one ratio by cause, as a table."""
+"""A table of bubbles: the idle time in the windows of one ratio, split by cause."""
 
 from __future__ import annotations
 

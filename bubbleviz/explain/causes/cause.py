@@ -1,4 +1,4 @@
-"""The causes of idle time: what they mean, and how advice states them."""
+"""The causes of idle time, with their descriptions and the texts used in advice."""
 
 from __future__ import annotations
 

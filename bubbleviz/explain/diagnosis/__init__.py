@@ -1,6 +1,6 @@
-"""Diagnosis: which slowness makes iterations long, by its shape and by what a replay saves.
+"""Diagnose which faults make iterations long, and how much time each fault costs.
 
-``effects.py`` splits the times of operations into what ranks, stages, microbatches and iterations
-share. Each function in the ``SHAPES`` of ``faults.py`` finds faults of one shape in them, and
-``findings.py`` replays the iterations without each fault: the fault that saves most is named first.
+``effects.py`` splits the times of operations into effects of ranks, stages, microbatches and
+iterations. Each function in ``SHAPES`` of ``faults.py`` finds faults of one kind in these effects.
+``findings.py`` replays the iterations without each fault; the fault that saves most comes first.
 """

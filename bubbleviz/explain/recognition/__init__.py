@@ -1,1 +1,1 @@
-"""Recognition: which schedule ran, by the order in which ranks ran their operations."""
+"""Recognise the schedule of a run from the order in which ranks ran their operations."""

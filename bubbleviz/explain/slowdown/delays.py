@@ -1,4 +1,4 @@
-"""Delays: how long iterations took, and how late work started after all that it follows."""
+"""Measure the lengths of iterations, and the delays of work after its predecessors."""
 
 from __future__ import annotations
 

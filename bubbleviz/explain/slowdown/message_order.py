@@ -1,4 +1,4 @@
-"""Message order: the rows that sends and receives follow on their rank, and that follow them.
+"""Find the predecessors and successors of sends and receives on their rank.
 
 A send follows its compute. A receive precedes its compute, and follows the previous compute of its
 direction. Each kind of send and receive runs in its own order::

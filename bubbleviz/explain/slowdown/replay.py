@@ -1,7 +1,7 @@
-"""Replay: how long iterations take when their work takes other times, in the same order.
+"""Replay iterations in the measured order, with other durations and delays of their work.
 
-Communication moves once the last member of its meeting has started; each member ends its own
-transfer later (:mod:`bubbleviz.schedules.timing`)::
+Communication moves data once the last member of its meeting has started, and each member ends after
+its own transfer time (:mod:`bubbleviz.schedules.timing`)::
 
     rank 0   ├─ compute ─┤├▒ waits ▒│▓ transfer ▓┤├─ compute ─┤
     rank 1   ├────── compute ──────┤├▓ transfer ▓┤├─ compute ─┤

@@ -12,7 +12,7 @@
        rows      ├─ operations ─┼─ sends ─┼─ receives ─┼─ collectives ─┤
        meeting         -1         0 ... n    0 ... n      n + 1 ...
 
-5. Find the rows that each row follows (:func:`.order_work`).
+5. Find the predecessors of each row (:func:`.order_work`).
 """
 
 from __future__ import annotations

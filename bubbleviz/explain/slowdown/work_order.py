@@ -1,7 +1,8 @@
-"""Order of the work of a run: the rows that each row follows, as far as times show it.
+"""Find the predecessors of each row of a run's work, as far as the measured times show them.
 
-Operations run in their order. A collective follows the operation that had ended when it began. The
-next operation follows the collective if it was exposed, otherwise the optimizer does::
+The operations of a rank keep their measured order. A collective follows the last operation that had
+ended when it began. If the collective was exposed, the next operation follows it, otherwise the
+optimizer does::
 
     compute     ├─ B6 ─┤├─ B7 ─┤                 ├ Optimizer ┤
     collective          ├─ bucket 0 ─┤├ bucket 1 ┤
