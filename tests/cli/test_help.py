@@ -1,4 +1,4 @@
-"""Help is complete and grouped; other commands start without importing rich."""
+"""Help is complete and grouped, and refusals do not import rich."""
 
 from __future__ import annotations
 

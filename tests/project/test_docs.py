@@ -227,7 +227,7 @@ def test_every_command_runs(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
-    """An earlier command on the page writes them; README lists commands before it explains them."""
+    """An earlier command writes each report; in README only gate and simulate are checked."""
     available: set[str] = set()
     for command in list_commands(page):
         words = split_arguments(command)
