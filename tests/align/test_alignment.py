@@ -90,7 +90,7 @@ JOBS = {
 }
 
 
-def error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
+def measure_error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
     """Return the maximum error of a rank's operation times after alignment, in ns.
 
     The clock of the first profile is the reference.
@@ -103,7 +103,7 @@ def error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
     return float(np.abs(told_ns - truth.files[0].clock.of(true_ns)).max())
 
 
-def permitted(truth: Truth, host: str) -> float:
+def measure_permitted_ns(truth: Truth, host: str) -> float:
     """Return the half width of the clock interval permitted by F and B, without drift."""
     hosts = sorted({file.host for file in truth.files})
     location = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
@@ -146,7 +146,7 @@ def check(report: Report, truth: Truth) -> None:
     for rank in truth.ranks:
         profile = report.profiles[files[rank.file]]
         assert profile.clock_uncertainty_ns is not None
-        assert error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns + 2, rank
+        assert measure_error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns + 2, rank
     capture = max(op.end_ns or 0 for op in spans(truth)) - min(
         op.start_ns or 0 for op in spans(truth)
     )
@@ -155,7 +155,7 @@ def check(report: Report, truth: Truth) -> None:
         if file.host == truth.files[0].host:
             assert profile.clock_uncertainty_ns == 0
         elif not truth.planting.nested_receive_ns:  # this F begins before its input can exist
-            half = permitted(truth, file.host)
+            half = measure_permitted_ns(truth, file.host)
             assert profile.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         ratio, right = iteration.ratios["schedule"], true.bubble_ratio["schedule"]
@@ -167,7 +167,7 @@ def check(report: Report, truth: Truth) -> None:
             assert low - 1e-9 <= right <= high + 1e-9
 
 
-def said(report: Report, subject: str) -> list[str]:
+def list_reasons(report: Report, subject: str) -> list[str]:
     """Return the reasons of the limitations whose subject starts or ends with ``subject``."""
     return [
         n.reason
@@ -176,7 +176,7 @@ def said(report: Report, subject: str) -> list[str]:
     ]
 
 
-def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
+def plant_run(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
     truth = plant(planting, folder)
     return [folder / file.path for file in truth.files], truth
 
@@ -184,7 +184,7 @@ def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
 @pytest.mark.parametrize("name", JOBS)
 def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) -> None:
     planting = JOBS[name]
-    paths, truth = planted(planting, tmp_path)
+    paths, truth = plant_run(planting, tmp_path)
     sizes = bubbleviz.Parallel(tp=planting.tensor, pp=planting.stages, dp=planting.replicas)
 
     report = bubbleviz.analyze(
@@ -204,8 +204,8 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
 
 
 def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
-    short, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
-    long, truth = planted(LONG, tmp_path / "long")
+    short, _ = plant_run(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
+    long, truth = plant_run(LONG, tmp_path / "long")
 
     assert all(p.clock_drift_ppm == 0 for p in bubbleviz.analyze(short).profiles)
     profiles = bubbleviz.analyze(long).profiles
@@ -220,7 +220,7 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
 
 
 def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
-    paths, truth = planted(SHORT, tmp_path)
+    paths, truth = plant_run(SHORT, tmp_path)
 
     report = bubbleviz.analyze(paths, align="utc")
 
@@ -231,20 +231,20 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.reason for n in report.limitations)
     # Dependencies contradict it: operations that overlap by these clocks do not overlap.
-    assert "by UTC it ran" in said(report, "contradict each other")[0]
+    assert "by UTC it ran" in list_reasons(report, "contradict each other")[0]
     assert report.headline == "schedule"
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
     # A profile without UTC is reported.
     edit_database(paths[2], NO_UTC)
-    assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
-    assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
+    assert list_reasons(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
+    assert list_reasons(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
         f"{paths[2]} does not record when its session started; its times are used unchanged"
     ]
 
 
 def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
-    paths, _ = planted(replace(SHORT, servers=1, files="rank"), tmp_path)
+    paths, _ = plant_run(replace(SHORT, servers=1, files="rank"), tmp_path)
 
     causal, utc, none = (bubbleviz.analyze(paths, align=a) for a in ("causal", "utc", "none"))
 
@@ -259,7 +259,7 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
 
 
 def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
-    paths, truth = planted(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
+    paths, truth = plant_run(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
     jump_ns = (find_first_start(truth, truth.files[1], 4) or 0) + 10_000_000
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         for column in ("start", "end"):
@@ -268,7 +268,7 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(paths)
 
-    (reason,) = said(report, "contradict each other")
+    (reason,) = list_reasons(report, "contradict each other")
     assert all(words in reason for words in ("node0", "node1", "needs 'B", "needs 'F"))
     missed = float(reason.split("the error is at least ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
@@ -283,22 +283,22 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
 
 def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     planting = replace(SHORT, stages=6, servers=3, absent=(1,))
-    named_files, truth = planted(replace(planting, iteration_ranges=True), tmp_path / "named")
-    unnamed, _ = planted(planting, tmp_path / "unnamed")
+    named_files, truth = plant_run(replace(planting, iteration_ranges=True), tmp_path / "named")
+    unnamed, _ = plant_run(planting, tmp_path / "unnamed")
 
     report = bubbleviz.analyze(named_files)
 
-    assert "ranks 2, 3;" in said(report, "ranks without a profile")[0]
+    assert "ranks 2, 3;" in list_reasons(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     # Causality reaches across the gap: the bounds are looser but still correct.
     last = report.profiles[1]
-    assert error_ns(truth, last, 4) <= (last.clock_uncertainty_ns or 0)
-    assert said(bubbleviz.analyze(unnamed), "stages that may be missing")
+    assert measure_error_ns(truth, last, 4) <= (last.clock_uncertainty_ns or 0)
+    assert list_reasons(bubbleviz.analyze(unnamed), "stages that may be missing")
     # Receives reveal a missing server at an end.
     for end in (0, 2):
-        end_files, _ = planted(replace(planting, absent=(end,)), tmp_path / str(end))
+        end_files, _ = plant_run(replace(planting, absent=(end,)), tmp_path / str(end))
         report = bubbleviz.analyze(end_files)
-        assert said(report, "stages without a profile")
+        assert list_reasons(report, "stages without a profile")
         assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
@@ -308,7 +308,7 @@ def test_a_later_server_holds_later_stages(
     iteration_ranges: bool, replicas: int, tmp_path: Path
 ) -> None:
     """Rank numbers identify the stages; without them, stages start at the first recorded one."""
-    paths, _ = planted(
+    paths, _ = plant_run(
         replace(
             SHORT,
             stages=8,
@@ -324,8 +324,8 @@ def test_a_later_server_holds_later_stages(
 
     first = 2 if iteration_ranges else 0
     assert {rank.stage for rank in report.ranks} == {first, first + 1}
-    assert said(report, "stages without a profile")
-    assert bool(said(report, "numbers of stages")) is not iteration_ranges
+    assert list_reasons(report, "stages without a profile")
+    assert bool(list_reasons(report, "numbers of stages")) is not iteration_ranges
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
@@ -334,22 +334,22 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
     planting = replace(
         SHORT, replicas=2, servers=8, barrier=True, jitter=0, transfer_jitter=0, iterations=2
     )
-    paths, truth = planted(planting, tmp_path)
+    paths, truth = plant_run(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="causal")
 
     assert sorted(r.stage for r in report.ranks if r.stage is not None) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {r.pipeline for r in report.ranks} == {None}
-    assert said(report, "pipelines")
+    assert list_reasons(report, "pipelines")
     assert {i.ratios["schedule"].value for i in report.iterations} == {None}
     for rank in truth.ranks:
         profile = report.profiles[[f.path for f in truth.files].index(rank.file)]
         if profile.clock_uncertainty_ns is not None:
-            assert error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns
+            assert measure_error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns
 
 
 def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
+    paths, _ = plant_run(SHORT, tmp_path)
     for ranks, possible_sizes in ((16, {"tp": 2, "pp": 4, "dp": 2}), (2, {"pp": 2})):
         with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
             bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**possible_sizes))
@@ -374,7 +374,7 @@ def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path:
     report = bubbleviz.analyze(tmp_path)
 
     assert not any(i.averaged for i in report.iterations)
-    assert said(report, "a forward has no backward of its number")
+    assert list_reasons(report, "a forward has no backward of its number")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
@@ -383,9 +383,9 @@ def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
     absent: tuple[int, ...], schedule: str, tmp_path: Path
 ) -> None:
     planting = replace(SILENT, schedule=schedule, files="rank", absent=absent)
-    report = bubbleviz.analyze(planted(planting, tmp_path / "run")[0])
+    report = bubbleviz.analyze(plant_run(planting, tmp_path / "run")[0])
 
-    assert said(report, "stages that may be missing")
+    assert list_reasons(report, "stages that may be missing")
     assert (describe_first_steps(report) or "").startswith("Check for missing profiles")
     assert not any(advice.kind == "launch" for advice in report.advice)
 
@@ -396,15 +396,15 @@ def test_a_last_stage_whose_host_is_late_lacks_none_behind_it(
     late_ns: int, schedule: str, tmp_path: Path
 ) -> None:
     planting = replace(SILENT, schedule=schedule, late_stage=3, late_ns=late_ns)
-    report = bubbleviz.analyze(planted(planting, tmp_path / "run")[0])
+    report = bubbleviz.analyze(plant_run(planting, tmp_path / "run")[0])
 
-    assert not said(report, "stages that may be missing")
+    assert not list_reasons(report, "stages that may be missing")
     assert Cause.UNKNOWN not in report.explanation.bubbles.cause
 
 
 def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
     hour = 3600 * SECOND
-    paths, truth = planted(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
+    paths, truth = plant_run(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
 
     with pytest.raises(MismatchError, match="not one run"):
         bubbleviz.analyze(paths)
@@ -413,7 +413,7 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
 
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     """Each container numbers its own processes, so equal ids do not mean the same process."""
-    paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
+    paths, truth = plant_run(replace(SHORT, clock_error_ns=()), tmp_path)
     for path in paths:
         edit_database(path, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
     hosts = [file.host for file in truth.files]
@@ -436,7 +436,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     "statement", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"]
 )
 def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> None:
-    paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
+    paths, truth = plant_run(replace(SHORT, stages=4, servers=4), tmp_path)
     for path in paths:
         edit_database(path, statement)
 
@@ -514,11 +514,11 @@ def test_bounds_are_those_of_the_events(
 def test_what_pairs_iterations_without_names_is_told(
     changes: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
-    paths, _ = planted(replace(SHORT, **changes), tmp_path)
+    paths, _ = plant_run(replace(SHORT, **changes), tmp_path)
 
     report = bubbleviz.analyze(paths)
 
-    reasons = said(report, "iterations across hosts")
+    reasons = list_reasons(report, "iterations across hosts")
     assert len(reasons) == (len(expected) > 0)
     assert all(words in reason for reason in reasons for words in expected)
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
@@ -526,9 +526,9 @@ def test_what_pairs_iterations_without_names_is_told(
         return
     # With an error of one iteration length, counts and UTC contradict each other.
     errors = (0, 40_000_000, -40_000_000, 40_000_000)
-    paths, _ = planted(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
+    paths, _ = plant_run(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
     report = bubbleviz.analyze(paths)
-    (reason,) = said(report, "iterations across ranks")
+    (reason,) = list_reasons(report, "iterations across ranks")
     assert "is off by 1 iteration and moves clocks by" in reason
     assert "name iterations in ranges" in reason
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
@@ -544,14 +544,14 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
 ) -> None:
     steps = (step, 0) if host == 0 else (0, step)
     planting = replace(PERIODIC, iterations=8, step_ns=steps, step_at_ns=760_000_000)
-    paths, truth = planted(planting, tmp_path)
+    paths, truth = plant_run(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="causal")
 
     assert len(report.iterations) == 8
     for rank, profile in enumerate(report.profiles):
         assert profile.clock_uncertainty_ns is not None
-        assert error_ns(truth, profile, rank) <= profile.clock_uncertainty_ns + 2
+        assert measure_error_ns(truth, profile, rank) <= profile.clock_uncertainty_ns + 2
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():
             if ratio.value is not None:
@@ -559,7 +559,7 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
             if ratio.interval is not None:
                 low, high = ratio.interval
                 assert low - 1e-9 <= (true.bubble_ratio[name] or 0) <= high + 1e-9
-    assert said(report, "clocks set during the capture")
+    assert list_reasons(report, "clocks set during the capture")
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])
@@ -567,7 +567,7 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
 def test_an_order_that_cannot_be_is_taken_and_told(
     order: list[int], servers: int, tmp_path: Path
 ) -> None:
-    paths, _ = planted(replace(SHORT, servers=servers), tmp_path)
+    paths, _ = plant_run(replace(SHORT, servers=servers), tmp_path)
     inferred = bubbleviz.analyze(paths).ranks
 
     report = bubbleviz.analyze(paths, order=order)
@@ -580,13 +580,13 @@ def test_an_order_that_cannot_be_is_taken_and_told(
 @pytest.mark.parametrize("by_ns", [-2_000_000, 0, 2_000_000])
 def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_path: Path) -> None:
     """By their common clock, one rank received data before the other rank had produced it."""
-    paths, _ = planted(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
+    paths, _ = plant_run(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         edit_database(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")
 
     report = bubbleviz.analyze(paths, same_clock=[["node0"]])
 
-    reasons = said(report, "ranks of one host contradict each other")
+    reasons = list_reasons(report, "ranks of one host contradict each other")
     assert len(reasons) == (by_ns != 0)
     assert not report.contradicted("schedule")
     for reason in reasons:
@@ -597,7 +597,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
 
 def test_of_one_host_no_clocks_of_several_are_told(tmp_path: Path) -> None:
     # Its constant names do not distinguish iterations, so the iterations cannot be paired.
-    paths, _ = planted(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
+    paths, _ = plant_run(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
     report = bubbleviz.analyze(paths)
-    (reason,) = said(report, "iterations across ranks")
+    (reason,) = list_reasons(report, "iterations across ranks")
     assert "hosts" not in reason

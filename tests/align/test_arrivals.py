@@ -19,7 +19,7 @@ Rows = list[tuple[str, tuple[int, int] | None]]
 Arrival = tuple[int, int, bool]
 
 
-def recorded(rows: Rows, folder: Path) -> Operations:
+def record_operations(rows: Rows, folder: Path) -> Operations:
     """Return the operations of one rank."""
     kernels: list[K] = []
     calls: list[C] = []
@@ -37,9 +37,9 @@ def recorded(rows: Rows, folder: Path) -> Operations:
     return record(str(path), ReadOptions())[0].operations
 
 
-def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
+def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
     """Return the arrival of each F and B of one rank, keyed by its name and iteration."""
-    operations = recorded(rows, folder)
+    operations = record_operations(rows, folder)
     found_arrivals = find_arrivals(operations)
     return {
         f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
@@ -102,7 +102,7 @@ def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
 def test_receives_show_when_inputs_were_there(
     rows: Rows, expected: dict[str, Arrival], tmp_path: Path
 ) -> None:
-    by_name = told(rows, tmp_path)
+    by_name = find_arrivals_by_name(rows, tmp_path)
 
     assert {name: by_name[name] for name in expected} == expected
 
@@ -119,7 +119,7 @@ def test_of_two_iterations_the_shorter_wait_is_usual(n_single_rows: int, tmp_pat
         ("F0.0.0", (100, 110)),
         ("B0.0.0", (140, 150)),
     ]
-    operations = recorded(rows, tmp_path)
+    operations = record_operations(rows, tmp_path)
     waits = measure_median_waits(operations, find_arrivals(operations))
 
     assert waits.waited_ns.tolist() == [30, 20][: 1 + n_single_rows]

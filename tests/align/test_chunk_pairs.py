@@ -16,7 +16,7 @@ LENGTHS = tuple(np.random.default_rng(7).uniform(0.5, 2.0, 60).round(3).tolist()
 RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_ns=30_000)
 
 
-def recorded(
+def report_on_part(
     folder: Path, run: Serving, begin_ns: int, *, has_names: bool, staged: bool = False
 ) -> tuple[Report, list[Chunk]]:
     """Return the report on part of a run, with or without chunk numbers, and its chunks."""
@@ -35,7 +35,7 @@ def recorded(
     return bubbleviz.analyze(write_csv(folder / "operations.csv", columns)), chunks
 
 
-def numbers(report: Report, stage: int) -> list[int]:
+def list_chunk_numbers(report: Report, stage: int) -> list[int]:
     """Return the numbers of the chunks of a stage."""
     is_of_stage = np.array([rank.stage for rank in report.ranks])[report.operations.rank] == stage
     numbers_of_stage: list[int] = report.operations.microbatch[is_of_stage].tolist()
@@ -44,34 +44,34 @@ def numbers(report: Report, stage: int) -> list[int]:
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None:
-    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=True, staged=staged)
+    report, chunks = report_on_part(tmp_path, RUN, 17 * UNIT_NS, has_names=True, staged=staged)
 
     assert sorted(rank.stage for rank in report.ranks if rank.stage is not None) == [0, 1, 2, 3]
     base = min(c.number for c in chunks)
     for stage in range(4):
         true = [c.number - base for c in chunks if c.stage == stage]
-        assert numbers(report, stage) == true
+        assert list_chunk_numbers(report, stage) == true
     causes = report.explanation.causes.of_iteration("schedule", 0)
     assert causes["unknown"] == 0
     assert causes["token"] > 0
 
 
 def test_stages_that_are_given_pair_chunks_by_time_alone(tmp_path: Path) -> None:
-    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=False, staged=True)
+    report, chunks = report_on_part(tmp_path, RUN, 17 * UNIT_NS, has_names=False, staged=True)
 
     base = min(c.number for c in chunks)
-    assert numbers(report, 3) == [c.number - base for c in chunks if c.stage == 3]
+    assert list_chunk_numbers(report, 3) == [c.number - base for c in chunks if c.stage == 3]
 
 
 def test_without_tokens_and_stages_nothing_is_guessed(tmp_path: Path) -> None:
-    report, _ = recorded(tmp_path, RUN, 17 * UNIT_NS, has_names=False)
+    report, _ = report_on_part(tmp_path, RUN, 17 * UNIT_NS, has_names=False)
 
     assert {rank.stage for rank in report.ranks} == {None}
     assert any(note.what == "stages of ranks" for note in report.limitations)
 
 
 def test_a_recording_from_the_first_chunk_on_is_moved_nowhere(tmp_path: Path) -> None:
-    report, chunks = recorded(tmp_path, RUN, 0, has_names=False)
+    report, chunks = report_on_part(tmp_path, RUN, 0, has_names=False)
 
     for stage in range(4):
-        assert numbers(report, stage) == [c.number for c in chunks if c.stage == stage]
+        assert list_chunk_numbers(report, stage) == [c.number for c in chunks if c.stage == stage]

@@ -43,7 +43,7 @@ def is_placed(report: Report) -> bool:
     )
 
 
-def reasons(report: Report, subject: str) -> list[tuple[int, str]]:
+def list_reasons(report: Report, subject: str) -> list[tuple[int, str]]:
     return [(note.count, note.reason) for note in report.limitations if note.what == subject]
 
 
@@ -52,7 +52,7 @@ def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
 
     assert is_placed(report)
-    assert reasons(report, "ranks without a profile") == []
+    assert list_reasons(report, "ranks without a profile") == []
     for name, ratio in plant(RECIPE).ratios().items():
         assert report.summary.bubble_ratio[name].mean == pytest.approx(ratio, abs=1e-12)
 
@@ -72,7 +72,7 @@ def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, serve
 
     stage, first = (0, 0) if server == 0 else (1, 56)
     places = ", ".join(f"{stage} of pipeline {first + n}" for n in range(8))
-    assert reasons(report, "ranks without a profile") == [
+    assert list_reasons(report, "ranks without a profile") == [
         (
             8,
             f"8 pipelines of 64 lack ranks of stages that the others have (stage {places}); "
@@ -98,14 +98,14 @@ def test_stages_are_found_though_files_are_missing(tmp_path: Path) -> None:
         assert len({rank.pipeline for rank in report.ranks}) == RECIPE.pipelines
         assert report.summary.bubble_ratio["stage"].mean is not None
         message = f"no profile contains ranks {ranks}; ratios are incomplete"
-        assert reasons(report, "ranks without a profile") == [(count, message)]
+        assert list_reasons(report, "ranks without a profile") == [(count, message)]
 
 
 def test_damaged_files_are_counted_and_the_first_named(tmp_path: Path) -> None:
     files = write_recordings(plant(RECIPE), tmp_path, None)
     for rank in range(10, 16):
         files[rank].write_bytes(files[rank].read_bytes()[:300])
-    ((count, reason),) = reasons(bubbleviz.analyze(tmp_path), "a profile of the directory")
+    ((count, reason),) = list_reasons(bubbleviz.analyze(tmp_path), "a profile of the directory")
 
     assert count == 6
     assert [f"rank-000{rank}.bvrec" in reason for rank in range(10, 16)] == [True] * 3 + [False] * 3
@@ -122,7 +122,7 @@ def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) ->
 
         assert len(report.ranks) == 64
         assert is_placed(report)
-        ((count, reason),) = reasons(report, "clocks that are minutes off")
+        ((count, reason),) = list_reasons(report, "clocks that are minutes off")
         assert (count, reason.split(" recorded")[0]) == (1, "node00005")
         expected = plant(RECIPE).ratios()["stage"]
         assert report.summary.bubble_ratio["stage"].mean == pytest.approx(expected, abs=1e-12)

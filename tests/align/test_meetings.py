@@ -22,7 +22,7 @@ def column(values: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
-def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
+def make_collectives(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
     """Return collectives, numbered in order within each rank, iteration, kind and group."""
     complete_rows = [(*row, *(-1, -1, -1)[len(row) - 5 :]) for row in rows]
     last_position: dict[tuple[int, ...], int] = {}
@@ -46,27 +46,27 @@ def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
 Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-def places(
+def make_places(
     stage: Sequence[int], pipeline: Sequence[int] = (), reducing: Sequence[int] = ()
 ) -> Places:
     return column(stage), column(pipeline or [0] * len(stage)), column(reducing or stage)
 
 
-def timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
+def make_timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
     """Return the clocks of ranks by machine, with an uncertainty of -1 if not comparable."""
     uncertainties = column(uncertainty_us)
     uncertainty_ns = np.where(uncertainties < 0, -1, uncertainties * US)
     return Timebase((), column(machine), uncertainties >= 0, uncertainty_ns, False, ())
 
 
-def clocks(*uncertainty_us: int) -> Timebase:
-    return timebase(range(len(uncertainty_us)), *uncertainty_us)
+def make_clocks(*uncertainty_us: int) -> Timebase:
+    return make_timebase(range(len(uncertainty_us)), *uncertainty_us)
 
 
-def met(
+def list_meetings(
     collectives: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
 ) -> list[tuple[int, ...]]:
-    clock = clock or timebase([0] * len(where[0]), 0)
+    clock = clock or make_timebase([0] * len(where[0]), 0)
     meeting = find_meetings(collectives, where[0], where[1], where[2], clock, **options).tolist()
     return sorted(
         tuple(row for row, number in enumerate(meeting) if number == which)
@@ -74,23 +74,23 @@ def met(
     )
 
 
-HALF, BOTH = places([0, 0]), places([0, 1])
-PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
+HALF, BOTH = make_places([0, 0]), make_places([0, 1])
+PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
 
 
 @pytest.mark.parametrize(
     ("rows", "where", "expected"),
     [
-        ([], places([]), []),
+        ([], make_places([]), []),
         ([], BOTH, []),
         # Collectives that end at one instant match.
         (
             [(0, 0, 0, 0, 100), (1, 0, 0, 90, 100), (2, 0, 0, 100, 100)],
-            places([0, 1, 2]),
+            make_places([0, 1, 2]),
             [(0, 1, 2)],
         ),
         # A collective of a single rank matches no other.
-        ([(0, 0, 0, 0, 100)], places([0]), []),
+        ([(0, 0, 0, 0, 100)], make_places([0]), []),
         ([(0, 0, 0, 0, 100)], BOTH, []),
         ([(0, 0, 0, 0, 100), (1, 0, 0, 0, 200)], BOTH, []),
         # Replicas of a stage match if not all ranks do.
@@ -100,9 +100,9 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
             [(0, 2), (1, 3)],
         ),
         # The first and the last stage of a pipeline.
-        ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], places([0, 1, 2]), [(0, 1)]),
+        ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], make_places([0, 1, 2]), [(0, 1)]),
         # Only collectives of the same kind and iteration match.
-        ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], places([0, 0, 0]), []),
+        ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], make_places([0, 0, 0]), []),
         # Collectives without a name can only be matched by their group.
         ([(0, 0, 2, 0, 100), (1, 0, 2, 0, 100)], HALF, []),
         # Several collectives in quick succession are matched in order.
@@ -138,7 +138,7 @@ PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
 def test_collectives_that_end_together_meet(
     rows: list[Row], where: Places, expected: list[tuple[int, ...]]
 ) -> None:
-    assert met(table(*rows), where) == expected
+    assert list_meetings(make_collectives(*rows), where) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,20 +161,23 @@ def test_clocks_may_be_off_by_their_uncertainty(
         for rank in range(2)
     ]
 
-    assert met(table(*rows), HALF, clocks(0, uncertainty_us)) == expected
+    assert list_meetings(make_collectives(*rows), HALF, make_clocks(0, uncertainty_us)) == expected
 
 
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
     # No smaller group is certain if a larger one cannot be refuted.
-    where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
-    unrelated_clocks = timebase([0, 0, 1, 1], 0, -1)
+    where = make_places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
+    unrelated_clocks = make_timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
-    assert met(table(*rows), where, unrelated_clocks) == []
-    assert met(table(*rows), where, unrelated_clocks, sizes_known=True) == [(0, 2), (1, 3)]
+    assert list_meetings(make_collectives(*rows), where, unrelated_clocks) == []
+    assert list_meetings(make_collectives(*rows), where, unrelated_clocks, sizes_known=True) == [
+        (0, 2),
+        (1, 3),
+    ]
     # Here the ranks of one clock show that not all of them form one collective.
-    where, unrelated_clocks = places([0, 0, 1, 1, 2]), timebase([0, 0, 0, 0, 1], 0, -1)
+    where, unrelated_clocks = make_places([0, 0, 1, 1, 2]), make_timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
-    assert met(table(*rows), where, unrelated_clocks) == [(0, 1), (2, 3)]
+    assert list_meetings(make_collectives(*rows), where, unrelated_clocks) == [(0, 1), (2, 3)]
 
 
 COMMUNICATOR = Group("0x00000000000000a1", size=2, has_unique_name=True)
@@ -183,22 +186,29 @@ COMMUNICATOR = Group("0x00000000000000a1", size=2, has_unique_name=True)
 def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
     collectives: CollectiveIntervals
     for group in (COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)):
-        collectives = table((0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,))
-        assert met(collectives, places([0, 5]), clocks(0, -1)) == [(0, 1)]
+        collectives = make_collectives(
+            (0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,)
+        )
+        assert list_meetings(collectives, make_places([0, 5]), make_clocks(0, -1)) == [(0, 1)]
     rows: list[Row] = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
-    collectives = table(*rows, groups=(COMMUNICATOR,))
-    assert met(collectives, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
+    collectives = make_collectives(*rows, groups=(COMMUNICATOR,))
+    assert list_meetings(collectives, make_places([0, 5]), make_clocks(0, -1), ordered=False) == [
+        (0, 1),
+        (2, 3),
+    ]
     # Groups with equal names and different ranks.
     rows = [(rank, 0, 0, 0, 100 + 500 * (rank // 2), 0) for rank in range(4)]
-    collectives = table(*rows, groups=(Group("7", size=2),))
-    assert met(collectives, places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
-    assert met(collectives, places([0, 0, 1, 1]), clocks(0, -1, -1, -1)) == []
+    collectives = make_collectives(*rows, groups=(Group("7", size=2),))
+    assert list_meetings(collectives, make_places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
+    assert list_meetings(collectives, make_places([0, 0, 1, 1]), make_clocks(0, -1, -1, -1)) == []
     # One rank has more pieces than the other.
     rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
-    assert met(table(*rows, groups=(COMMUNICATOR,)), places([0, 5])) == [(0, 1, 2)]
+    assert list_meetings(make_collectives(*rows, groups=(COMMUNICATOR,)), make_places([0, 5])) == [
+        (0, 1, 2)
+    ]
     # Collectives of a group do not match collectives without a group.
     rows, group = (
         [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)],
         Group("0xb2", size=8, has_unique_name=True),
     )
-    assert met(table(*rows, groups=(group,)), HALF) == []
+    assert list_meetings(make_collectives(*rows, groups=(group,)), HALF) == []

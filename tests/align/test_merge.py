@@ -17,11 +17,11 @@ from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
 
 
-def planted(planting: Planting, folder: Path) -> list[Path]:
+def plant_files(planting: Planting, folder: Path) -> list[Path]:
     return [folder / file.path for file in plant(planting, folder).files]
 
 
-def run_of(
+def write_rank(
     folder: Path,
     pid: int,
     *,
@@ -48,12 +48,12 @@ def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
     """Two conventions match F and B of both; torch's is preferred if there are sends."""
     names = ["PP:0F0 F0.0.0", "PP:0B0 B0.0.0", "Optimizer"]
     sends = [f"PP:0SEND_F{n}" for n in range(5)]
-    files = [run_of(tmp_path, 1, names=names), run_of(tmp_path, 2, names=[*names, *sends])]
+    files = [write_rank(tmp_path, 1, names=names), write_rank(tmp_path, 2, names=[*names, *sends])]
     report = bubbleviz.analyze(files)
     assert report.convention == "zero-bubble, torch-pipelining"
     assert len(report.ranks) == 2
 
-    files = [run_of(tmp_path, 1), run_of(tmp_path, 2, names=["PP:0F0", "PP:0B0"])]
+    files = [write_rank(tmp_path, 1), write_rank(tmp_path, 2, names=["PP:0F0", "PP:0B0"])]
     with pytest.raises(MismatchError, match="zero-bubble and torch-pipelining as their naming"):
         bubbleviz.analyze(files)
     chosen_report = bubbleviz.analyze(files, convention=["zero-bubble", "torch-pipelining"])
@@ -61,17 +61,17 @@ def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
 
 
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
-    files = [run_of(tmp_path, 1, marked=True), run_of(tmp_path, 2)]
+    files = [write_rank(tmp_path, 1, marked=True), write_rank(tmp_path, 2)]
     assert [len(i.ranks) for i in bubbleviz.analyze(files).iterations] == [2, 2]
     # An iteration without a rank is incomplete.
-    files = [run_of(tmp_path, pid, marked=True, iterations=4 - pid) for pid in (1, 2)]
+    files = [write_rank(tmp_path, pid, marked=True, iterations=4 - pid) for pid in (1, 2)]
     report = bubbleviz.analyze(files)
     assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]
     assert [i.complete for i in report.iterations] == [True, True, False]
 
 
 def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
-    paths = planted(TWO, tmp_path)
+    paths = plant_files(TWO, tmp_path)
 
     assert bubbleviz.analyze(paths).headline == "period"
     last = bubbleviz.analyze(paths, skip=2)
@@ -90,7 +90,7 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
     planting = Planting(
         schedule=schedule, iterations=iterations, servers=2, transfer_ns=10_000, jitter=0.05
     )
-    paths = planted(planting, tmp_path)
+    paths = plant_files(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="none")
 
@@ -112,7 +112,7 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
 def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
-    paths = planted(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
+    paths = plant_files(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
     report = bubbleviz.analyze(paths)
 
     ordered_report = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
@@ -124,11 +124,11 @@ def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="each of the ranks 0 to 3 once"):
-        bubbleviz.analyze(planted(TWO, tmp_path)[:1], order=[0, 1, 1, 2])
+        bubbleviz.analyze(plant_files(TWO, tmp_path)[:1], order=[0, 1, 1, 2])
 
 
 def test_copies_of_one_stage_share_it(tmp_path: Path) -> None:
-    report = bubbleviz.analyze([run_of(tmp_path, pid) for pid in (1, 2)])
+    report = bubbleviz.analyze([write_rank(tmp_path, pid) for pid in (1, 2)])
 
     assert [r.stage for r in report.ranks] == [0, 0]
     assert [r.pipeline for r in report.ranks] == [0, 1]

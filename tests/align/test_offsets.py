@@ -15,7 +15,7 @@ from bubbleviz.align.profile_clocks import ProfileClock
 Pair = tuple[int, int, int, int]
 
 
-def precedences(pairs: Sequence[Pair]) -> Precedences:
+def make_precedences(pairs: Sequence[Pair]) -> Precedences:
     """Return the pairs as a table whose row numbers are their positions."""
     earlier, later, *times = np.array(pairs, np.int64).reshape(-1, 4).T
     position = np.arange(len(pairs), dtype=np.int64)
@@ -28,7 +28,7 @@ def solved(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Return the solution for clocks that all record [0, capture]."""
     zero = np.zeros(clocks, np.int64)
-    return solve_clocks(precedences(pairs), zero, zero + capture)
+    return solve_clocks(make_precedences(pairs), zero, zero + capture)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def _sending(transfer: str) -> Sequence[Sequence[Operation]]:
     return (upper[0], (transfer, 110, 120), upper[1]), lower
 
 
-def _ranks(
+def _write_ranks(
     folder: Path, ranks: Sequence[Sequence[Operation]], *, host: str | None = None
 ) -> list[Path]:
     """Write one profile per rank with three of these iterations, each on a separate host."""
@@ -89,7 +89,7 @@ def _schedule(report: Report) -> tuple[str | None, str]:
 
 
 def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, SLOW_INPUT), what_if=True)
+    report = bubbleviz.analyze(_write_ranks(tmp_path, SLOW_INPUT), what_if=True)
 
     assert _schedule(report) == (None, UNKNOWN)
     assert [rank.stage for rank in report.ranks] == [None, None]
@@ -123,7 +123,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
 def test_what_no_pipeline_does_shows_none(
     tmp_path: Path, ranks: Sequence[Sequence[Operation]], host: str | None
 ) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, ranks, host=host))
+    report = bubbleviz.analyze(_write_ranks(tmp_path, ranks, host=host))
 
     assert _schedule(report) == (None, UNKNOWN)
 
@@ -142,7 +142,7 @@ def test_what_no_pipeline_does_shows_none(
 def test_microbatches_transfers_or_the_user_show_a_pipeline(
     tmp_path: Path, ranks: Sequence[Sequence[Operation]], expected: dict[str, Any], name: str
 ) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, ranks), **expected)
+    report = bubbleviz.analyze(_write_ranks(tmp_path, ranks), **expected)
 
     assert _schedule(report)[0] == name
     assert [rank.stage for rank in report.ranks] == [0, 1]

@@ -70,7 +70,7 @@ def run_of(stages: Sequence[int | None]) -> Report:
     return make_report([], ranks=ranks)
 
 
-def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
+def list_drawn_ranks(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
     """Return the drawn rank and the ranks it represents, by row."""
     return [(row.rank.index, row.replicas) for row in make_rows(report, view)]
 
@@ -78,9 +78,18 @@ def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
 def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
     report = run_of([0, 1, 0, None, None, 1])
 
-    assert shown(report, View()) == [(rank, (rank,)) for rank in range(6)]
-    assert shown(report, View(rows="stage")) == [(0, (0, 2)), (1, (1, 5)), (3, (3,)), (4, (4,))]
-    assert shown(report, View(rows="stage", ranks=(2, 3, 5))) == [(2, (2,)), (3, (3,)), (5, (5,))]
+    assert list_drawn_ranks(report, View()) == [(rank, (rank,)) for rank in range(6)]
+    assert list_drawn_ranks(report, View(rows="stage")) == [
+        (0, (0, 2)),
+        (1, (1, 5)),
+        (3, (3,)),
+        (4, (4,)),
+    ]
+    assert list_drawn_ranks(report, View(rows="stage", ranks=(2, 3, 5))) == [
+        (2, (2,)),
+        (3, (3,)),
+        (5, (5,)),
+    ]
     with pytest.raises(UsageError, match="--rows 'host': must be one of rank, stage"):
         make_rows(report, View(rows="host"))
 

@@ -21,7 +21,7 @@ SHARED = "several machines with one host name"
 CONTRADICTED = "ranks of one host contradict each other"
 
 
-def planted(planting: Planting, folder: Path) -> Truth:
+def plant_shared_names(planting: Planting, folder: Path) -> Truth:
     """Plant a run whose hosts share a name, with distinct processes and no steady clock."""
     truth = plant(planting, folder)
     for number, path in enumerate(sorted(folder.glob("*.sqlite"))):
@@ -36,11 +36,11 @@ def planted(planting: Planting, folder: Path) -> Truth:
     return truth
 
 
-def notes(report: Report, subject: str) -> list[str]:
+def list_notes(report: Report, subject: str) -> list[str]:
     return [note.reason for note in report.limitations if note.what == subject]
 
 
-def mean_of(truth: Truth) -> float:
+def get_mean(truth: Truth) -> float:
     ratios = [i.bubble_ratio["schedule"] or 0.0 for i in truth.iterations]
     return sum(ratios) / len(ratios)
 
@@ -61,14 +61,14 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     error_ns: int, files: str, communication: bool, tmp_path: Path
 ) -> None:
     planting = replace(TWO, clock_error_ns=(0, error_ns), files=files, communication=communication)
-    truth = planted(planting, tmp_path)
+    truth = plant_shared_names(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(get_mean(truth), abs=1e-3)
     low, high = report.summary.bubble_interval["schedule"] or (1.0, 0.0)
-    assert low <= mean_of(truth) <= high
-    assert notes(report, CONTRADICTED) == []
-    (reason,) = notes(report, SHARED)
+    assert low <= get_mean(truth) <= high
+    assert list_notes(report, CONTRADICTED) == []
+    (reason,) = list_notes(report, SHARED)
     assert "count as 2 machines" in reason
     assert list_restriction_codes(report) == ["host-name-shared"]
     assert "several machines have one host name" in text_of(report)
@@ -77,7 +77,7 @@ def test_contradicting_clocks_of_one_name_are_two_machines(
     assert {rank.host for rank in report.ranks} == {"worker", "worker (machine 2)"}
     assert all(report.profiles[rank.profile].host == rank.host for rank in report.ranks)
     assert f"{len(report.ranks)} ranks of 2 hosts" in text_of(report)
-    (reason,) = notes(report, "iterations across hosts")
+    (reason,) = list_notes(report, "iterations across hosts")
     assert "least certain are worker and worker (machine 2)" in reason
 
 
@@ -94,10 +94,10 @@ def test_machines_are_separated_if_stages_have_replicas(
         replicas=replicas,
         iterations=4,
     )
-    truth = planted(planting, tmp_path)
+    truth = plant_shared_names(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-3)
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(get_mean(truth), abs=1e-3)
     assert list_restriction_codes(report) == ["host-name-shared"]
     assert not [advice for advice in report.advice if "transfers" in advice.text]
 
@@ -108,12 +108,12 @@ def test_replicas_of_one_machine_are_no_limitation(
     tensor: int, replicas: int, files: str, tmp_path: Path
 ) -> None:
     planting = replace(TWO, stages=4, files=files, tensor=tensor, replicas=replicas)
-    truth = planted(planting, tmp_path)
+    truth = plant_shared_names(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
     assert report.restrictions == ()
-    assert notes(report, CONTRADICTED) == []
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-9)
+    assert list_notes(report, CONTRADICTED) == []
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(get_mean(truth), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_contradictions_that_remain_mark_the_ratio(
         communication=communication,
         transfer_ns=0,
     )
-    planted(planting, tmp_path)
+    plant_shared_names(planting, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
-    assert notes(report, CONTRADICTED) != []
+    assert list_notes(report, CONTRADICTED) != []
     assert list_restriction_codes(report) == ["ranks-contradicted"]
     assert "uncertain: ranks of one host contradict each other" in text_of(report)
     what_first = make_document(report)["what_to_do_first"]
@@ -151,7 +151,7 @@ def test_contradictions_on_separate_clocks_mark_the_ratio(
     communication: bool, tmp_path: Path
 ) -> None:
     """The first half of one profile is too early, so no clock fits the whole profile."""
-    planted(replace(TWO, communication=communication), tmp_path)
+    plant_shared_names(replace(TWO, communication=communication), tmp_path)
     path = max(tmp_path.glob("*.sqlite"))
     tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
     middle = "(SELECT (min(start) + max(start)) / 2 FROM CUPTI_ACTIVITY_KIND_KERNEL)"
@@ -161,13 +161,13 @@ def test_contradictions_on_separate_clocks_mark_the_ratio(
         edit_database(path, f"UPDATE {table} SET {shift} WHERE start < (SELECT ns FROM middle)")
     report = bubbleviz.analyze(tmp_path)
 
-    assert notes(report, CONTRADICTED) != []
+    assert list_notes(report, CONTRADICTED) != []
     assert list_restriction_codes(report) == ["ranks-contradicted"]
 
 
 def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
     planting = replace(TWO, files="rank", clock_error_ns=(0, 5_000_000))
-    planted(planting, tmp_path)
+    plant_shared_names(planting, tmp_path)
     uncertainties = [p.clock_uncertainty_ns for p in bubbleviz.analyze(tmp_path).profiles]
 
     assert uncertainties[:2] == [0, 0]
@@ -175,26 +175,26 @@ def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
 
 
 def test_one_name_of_one_machine_is_no_limitation(tmp_path: Path) -> None:
-    truth = planted(TWO, tmp_path)
+    truth = plant_shared_names(TWO, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
     assert report.restrictions == ()
-    assert notes(report, SHARED) == []
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(mean_of(truth), abs=1e-9)
+    assert list_notes(report, SHARED) == []
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(get_mean(truth), abs=1e-9)
 
 
 def test_the_user_can_keep_one_clock(tmp_path: Path) -> None:
-    planted(replace(TWO, clock_error_ns=(0, 300_000)), tmp_path)
+    plant_shared_names(replace(TWO, clock_error_ns=(0, 300_000)), tmp_path)
     report = bubbleviz.analyze(tmp_path, same_clock=[["worker"]])
 
-    assert notes(report, SHARED) == []
-    assert notes(report, CONTRADICTED) != []
+    assert list_notes(report, SHARED) == []
+    assert list_notes(report, CONTRADICTED) != []
 
 
 def test_names_of_separated_machines_are_anonymous(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    planted(replace(TWO, clock_error_ns=(0, 3_000_000)), tmp_path)
+    plant_shared_names(replace(TWO, clock_error_ns=(0, 3_000_000)), tmp_path)
 
     assert main(["analyze", str(tmp_path), "--anonymous", "-v"]) == 0
     text = capsys.readouterr().out

@@ -53,7 +53,7 @@ def report_on(planting: Planting, ranks: Sequence[int], folder: Path) -> Report:
     return bubbleviz.analyze(folder)
 
 
-def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) -> Path:
+def write_table(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) -> Path:
     """Write the operations of some ranks as a table without stages.
 
     Args:
@@ -75,7 +75,7 @@ def table_of(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) 
     return write_csv(path, columns)
 
 
-def schedule_of(report: Report) -> str | None:
+def get_schedule_name(report: Report) -> str | None:
     """Return the schedule that a report names, or None."""
     return report.schedule.name if report.schedule else None
 
@@ -83,7 +83,7 @@ def schedule_of(report: Report) -> str | None:
 def is_marked(report: Report) -> bool:
     """Return whether a report says that it is or may be incomplete, and names no schedule."""
     codes = set(list_restriction_codes(report))
-    return bool(codes & INCOMPLETE) and schedule_of(report) is None
+    return bool(codes & INCOMPLETE) and get_schedule_name(report) is None
 
 
 @pytest.mark.parametrize("communication", [True, False])
@@ -107,7 +107,7 @@ def test_chunks_show_missing_stages_without_rank_numbers(
     """If ranks run several chunks, the first stages may be missing as well as the last ones."""
     planting = replace(SCHEDULES[schedule], stages=stages, microbatches=12, communication=False)
     plant(replace(planting, files="rank"), tmp_path)
-    paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
+    paths = [path.rename(path.with_stem(letter)) for path, letter in assign_letters(tmp_path)]
     for size in range(2, stages):
         for subset in combinations(paths, size):
             with subtests.test(files=[path.name for path in subset]):
@@ -115,10 +115,10 @@ def test_chunks_show_missing_stages_without_rank_numbers(
     report = bubbleviz.analyze(paths)
 
     assert report.restrictions == ()
-    assert schedule_of(report) == schedule
+    assert get_schedule_name(report) == schedule
 
 
-def letters_of(folder: Path) -> list[tuple[Path, str]]:
+def assign_letters(folder: Path) -> list[tuple[Path, str]]:
     """Return the files of a folder in order, each with a letter to rename it to."""
     return list(zip(sorted(folder.iterdir()), ascii_lowercase, strict=False))
 
@@ -168,7 +168,7 @@ def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
             replace(planting, transfer_ns=transfer_ns), (0, 3), tmp_path / str(transfer_ns)
         )
         assert report.restrictions == ()
-        assert schedule_of(report) == "1f1b"
+        assert get_schedule_name(report) == "1f1b"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_slow_links_of_a_complete_pipeline_hide_no_stage(tmp_path: Path) -> None
         report = report_on(planting, range(4), tmp_path / schedule)
 
         assert report.restrictions == ()
-        assert schedule_of(report) == schedule
+        assert get_schedule_name(report) == schedule
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_recorded_transfers_show_that_stages_are_neighbours(
     report = report_on(planting, range(2), tmp_path)
 
     assert report.restrictions == ()
-    assert schedule_of(report) == schedule
+    assert get_schedule_name(report) == schedule
 
 
 @pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
@@ -233,11 +233,11 @@ def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_
         SCHEDULES[schedule], transfer_back_ns=4_000_000, iterations=3, communication=False
     )
     truth = plant(replace(planting, files="rank"), tmp_path / "run")
-    table = table_of(truth, range(4), tmp_path / "table.csv", renumber=True)
-    paths = [path.rename(path.with_stem(name)) for path, name in letters_of(tmp_path / "run")]
+    table = write_table(truth, range(4), tmp_path / "table.csv", renumber=True)
+    paths = [path.rename(path.with_stem(name)) for path, name in assign_letters(tmp_path / "run")]
     for report in (bubbleviz.analyze(table), bubbleviz.analyze(paths)):
         assert report.restrictions == ()
-        assert schedule_of(report) == schedule
+        assert get_schedule_name(report) == schedule
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -258,7 +258,7 @@ def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
         files="rank",
     )
     plant(planting, tmp_path)
-    paths = [path.rename(path.with_stem(letter)) for path, letter in letters_of(tmp_path)]
+    paths = [path.rename(path.with_stem(letter)) for path, letter in assign_letters(tmp_path)]
     report = bubbleviz.analyze(paths)
 
     assert set(list_restriction_codes(report)) == (
@@ -291,7 +291,7 @@ def test_tables_of_some_stages_are_marked(
     schedule: str, renumber: bool, ranks: tuple[int, ...], tmp_path: Path
 ) -> None:
     truth = plant(SCHEDULES[schedule], tmp_path / "run")
-    path = table_of(truth, ranks, tmp_path / "some.csv", renumber=renumber)
+    path = write_table(truth, ranks, tmp_path / "some.csv", renumber=renumber)
 
     assert is_marked(bubbleviz.analyze(path))
 
@@ -299,19 +299,19 @@ def test_tables_of_some_stages_are_marked(
 def test_a_table_may_count_ranks_from_one(tmp_path: Path) -> None:
     truth = plant(FOUR, tmp_path / "run")
     ranks = [replace(op, rank=op.rank + 1) for op in truth.operations]
-    path = table_of(
+    path = write_table(
         replace(truth, operations=tuple(ranks)), range(1, 5), tmp_path / "t.csv", renumber=False
     )
     report = bubbleviz.analyze(path)
 
     assert report.restrictions == ()
-    assert schedule_of(report) == "1f1b"
+    assert get_schedule_name(report) == "1f1b"
 
 
 def test_stages_that_tables_skip_are_missing(tmp_path: Path) -> None:
     """A table of an interleaved schedule gives the stage of a rank, not of its chunks."""
     truth = plant(SCHEDULES["interleaved-1f1b"], tmp_path / "run")
-    path = table_of(truth, (0, 3), tmp_path / "some.csv", renumber=False)
+    path = write_table(truth, (0, 3), tmp_path / "some.csv", renumber=False)
     header, *rows = path.read_text().splitlines()
     rows_with_stage = [header + ",stage", *(f"{row},{row.split(',')[1]}" for row in rows)]
     path.write_text("\n".join(rows_with_stage) + "\n")

@@ -46,7 +46,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def _renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
+def _analyze_renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
     """Plant a run, give the kernels of some names (an SQL pattern) another name, and analyse it."""
     plant(Planting(**options), folder)
     kernels = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL"
@@ -59,7 +59,7 @@ def _renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
     return bubbleviz.analyze(folder)
 
 
-def _found(report: Report) -> list[Limitation]:
+def _list_found(report: Report) -> list[Limitation]:
     return [note for note in report.limitations if note.what == WHAT]
 
 
@@ -67,9 +67,9 @@ def _found(report: Report) -> list[Limitation]:
 def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
     tmp_path: Path, run: str
 ) -> None:
-    report = _renamed(tmp_path, RUNS[run], "nccl%")
+    report = _analyze_renamed(tmp_path, RUNS[run], "nccl%")
 
-    (note,) = _found(report)
+    (note,) = _list_found(report)
     assert f"communication = ['{NAME}']" in note.reason
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
     assert WHAT in " ".join(screen.split())
@@ -84,20 +84,20 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
 
 @pytest.mark.parametrize("run", RUNS)
 def test_compute_of_an_unknown_name_is_not(tmp_path: Path, run: str) -> None:
-    report = _renamed(tmp_path, RUNS[run], "gemm%")
+    report = _analyze_renamed(tmp_path, RUNS[run], "gemm%")
 
-    assert not _found(report)
+    assert not _list_found(report)
 
 
 def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
-    (note,) = _found(_renamed(tmp_path, RUNS["inside"], "nccl%"))
+    (note,) = _list_found(_analyze_renamed(tmp_path, RUNS["inside"], "nccl%"))
     ours = tmp_path / "ours.toml"
     ours.write_text(note.reason.partition("--convention: ")[2])
 
-    assert not _found(bubbleviz.analyze(tmp_path, convention=ours))
+    assert not _list_found(bubbleviz.analyze(tmp_path, convention=ours))
 
 
-def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
+def _analyze_two_ranks(folder: Path, start_us: int, end: int) -> Report:
     """Analyse two ranks that run an unknown kernel five times; the times are for the second."""
     rows = ExportRows()
     for rows.pid, unknown in ((1, (100, 1000)), (2, (start_us, end))):
@@ -127,10 +127,10 @@ def _two_ranks(folder: Path, start_us: int, end: int) -> Report:
 def test_kernels_wait_if_they_end_together_and_begin_apart(
     tmp_path: Path, start_us: int, end: int, is_waiting: bool
 ) -> None:
-    assert bool(_found(_two_ranks(tmp_path, start_us, end))) == is_waiting
+    assert bool(_list_found(_analyze_two_ranks(tmp_path, start_us, end))) == is_waiting
 
 
-def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
+def _list_operations(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
     """Return (stage, name, start of wait, start, end) of each operation in us, by stage."""
     orders = []
     for stage in range(stages):
@@ -161,7 +161,9 @@ def _one_f_one_b(stages: int, microbatches: int) -> list[tuple[int, str, int, in
     return rows
 
 
-def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 0) -> Report:
+def _analyze_pipeline(
+    folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 0
+) -> Report:
     """Analyse a pipeline whose operations begin with a kernel of an unknown name.
 
     Args:
@@ -172,7 +174,7 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
         set_by_us: Time by which the clock of stage 1 is set forward in the middle of the run.
     """
     exports = [ExportRows() for _ in range(hosts)]
-    for stage, name, free_us, start_us, end_us in _one_f_one_b(3, 6):
+    for stage, name, free_us, start_us, end_us in _list_operations(3, 6):
         rows = exports[stage % hosts]
         rows.pid = stage + 1
         waits = start_us > free_us + 10
@@ -208,9 +210,9 @@ def _pipeline(folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 
 def test_receives_begin_before_their_input_and_end_after_it(
     tmp_path: Path, behaviour: str, is_waiting: bool
 ) -> None:
-    report = _pipeline(tmp_path, behaviour)
+    report = _analyze_pipeline(tmp_path, behaviour)
 
-    assert len(_found(report)) == is_waiting
+    assert len(_list_found(report)) == is_waiting
     codes = list_restriction_codes(report)
     assert ("waiting-counted" in codes) == is_waiting
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
@@ -230,24 +232,24 @@ def test_receives_begin_before_their_input_and_end_after_it(
 def test_receives_explain_why_clocks_contradict_each_other(
     tmp_path: Path, behaviour: str, set_by_us: int, is_waiting: bool
 ) -> None:
-    report = _pipeline(tmp_path, behaviour, hosts=3, set_by_us=set_by_us)
+    report = _analyze_pipeline(tmp_path, behaviour, hosts=3, set_by_us=set_by_us)
 
     assert report.contradicted("schedule") == (behaviour != "late" or set_by_us > 0)
-    assert len(_found(report)) == is_waiting
+    assert len(_list_found(report)) == is_waiting
     first = (describe_first_steps(report) or "").startswith("List kernels that communicate")
     assert first == is_waiting
 
 
 def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
-    report = _pipeline(tmp_path, "waits")
-    (note,) = _found(report)
+    report = _analyze_pipeline(tmp_path, "waits")
+    (note,) = _list_found(report)
     ours = tmp_path / "ours.toml"
     ours.write_text(note.reason.partition("--convention: ")[2])
     report_with_names = bubbleviz.analyze(tmp_path, convention=ours)
 
     # An ideal 1F1B of 3 stages and 6 microbatches idles for 2 of 8 slots; receives take 5 us more.
     assert report_with_names.summary.bubble_ratio["schedule"].mean == pytest.approx(2 / 8, abs=0.03)
-    assert not _found(report_with_names)
+    assert not _list_found(report_with_names)
 
 
 def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:
@@ -268,7 +270,7 @@ def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
 
 
 def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> None:
-    _renamed(tmp_path, RUNS["inside"], "nccl%")
+    _analyze_renamed(tmp_path, RUNS["inside"], "nccl%")
     note = find_limitation(bubbleviz.idle(tmp_path), WHAT)
 
     assert "so exposed communication is too small" in note.reason
@@ -276,14 +278,14 @@ def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> Non
 
 
 def test_idle_compares_the_files_of_one_clock(tmp_path: Path) -> None:
-    _renamed(tmp_path, RUNS["files"], "nccl%")
+    _analyze_renamed(tmp_path, RUNS["files"], "nccl%")
 
     assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str) -> None:
-    _renamed(tmp_path, RUNS[run], "gemm%")
+    _analyze_renamed(tmp_path, RUNS[run], "gemm%")
 
     assert WHAT not in list_limitation_subjects(bubbleviz.idle(tmp_path))
 
@@ -304,7 +306,7 @@ def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> No
 
 
 def test_idle_without_waiting_in_its_window_points_out_none(tmp_path: Path) -> None:
-    _two_ranks(tmp_path, 900, 1000)
+    _analyze_two_ranks(tmp_path, 900, 1000)
 
     assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))
     report = bubbleviz.idle(tmp_path, window="time:1.05ms-1.55ms")

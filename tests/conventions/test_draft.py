@@ -69,7 +69,7 @@ MEANINGS = {
 
 @pytest.mark.parametrize("name", MEANINGS)
 def test_a_draft_understands_the_names_it_was_made_of(name: str, tmp_path: Path) -> None:
-    names = parse_range_names([name], _loaded({name: 3}, tmp_path))
+    names = parse_range_names([name], _load_draft({name: 3}, tmp_path))
 
     assert (names.phase[0], names.microbatch[0]) == MEANINGS[name]
 
@@ -92,7 +92,7 @@ def test_what_is_no_operation_gives_no_draft(names: tuple[str, ...]) -> None:
     assert suggest(dict.fromkeys(names, 3)) is None
 
 
-def _loaded(counts: dict[str, int], folder: Path) -> Convention:
+def _load_draft(counts: dict[str, int], folder: Path) -> Convention:
     """Return the draft for some names, loaded from a file."""
     file = folder / "mine.toml"
     file.write_text(suggest(counts) or "", encoding="utf-8")
@@ -102,7 +102,7 @@ def _loaded(counts: dict[str, int], folder: Path) -> Convention:
 def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLine) -> None:
     """Names, and so regular expressions, are wider than the terminal."""
     name = "trainer/interleaved.schedule/model.part/stage0/{} microbatch=# (a part)"
-    run = _renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
+    run = _plant_renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
     mine = tmp_path / "mine.toml"
 
     # Ranges inside ranges with the same meaning are not separate operations.
@@ -131,12 +131,12 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
 def test_what_emit_nvtx_writes_behind_a_name_is_no_part_of_a_draft(
     name: str, tmp_path: Path
 ) -> None:
-    convention = _loaded({name: 3}, tmp_path)
+    convention = _load_draft({name: 3}, tmp_path)
     assert parse_range_names([name, "fwd mb=4"], convention).microbatch.tolist() == [3, 4]
     assert is_glob_match(convention.globs[0], name)
 
 
-def _renamed(folder: Path, **names: str) -> Path:
+def _plant_renamed(folder: Path, **names: str) -> Path:
     """Return the example with other names of F and B; ``#`` stands for the microbatch."""
     run = folder / "run.sqlite"
     run.write_bytes(FIXTURE.read_bytes())
@@ -155,7 +155,7 @@ def _rename(run: Path, **names: str) -> None:
 
 
 def test_a_draft_is_tried_before_it_is_shown(tmp_path: Path, cli: CommandLine) -> None:
-    run = _renamed(tmp_path, F="forward pass #, seq = 5", B="backward pass #, op_id = 7")
+    run = _plant_renamed(tmp_path, F="forward pass #, seq = 5", B="backward pass #, op_id = 7")
     inspection = bubbleviz.inspect(run)
     assert inspection.suggestion is not None
     assert inspection.trial is not None
@@ -181,7 +181,7 @@ def test_a_draft_is_tried_before_it_is_shown(tmp_path: Path, cli: CommandLine) -
 def test_without_a_draft_that_works_the_command_that_does_is_named(
     names: dict[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
-    run = _renamed(tmp_path, **names)
+    run = _plant_renamed(tmp_path, **names)
     inspection = bubbleviz.inspect(run)
     assert inspection.suggestion is None
     assert inspection.trial is None
@@ -212,7 +212,7 @@ def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
         assert reading.microbatch[0] == reading.microbatch[1]
 
 
-def _inserted(run: Path, glob: str, **columns: str) -> None:
+def _insert_copies(run: Path, glob: str, **columns: str) -> None:
     """Insert a copy of each range that matches ``glob``, with some columns replaced."""
     copied = read_columns(run)["NVTX_EVENTS"]
     values = ", ".join(columns.get(name, f'"{name}"') for name in copied)
@@ -221,7 +221,7 @@ def _inserted(run: Path, glob: str, **columns: str) -> None:
     edit_database(run, f"INSERT INTO NVTX_EVENTS ({names}) {selection}")
 
 
-def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
+def _try_draft(run: Path, folder: Path) -> tuple[str, float | None]:
     """Return a draft and the ratio of its trial, after comparing the trial with an analysis."""
     inspection = bubbleviz.inspect(run)
     assert not inspection.analysable
@@ -271,9 +271,9 @@ def _tried(run: Path, folder: Path) -> tuple[str, float | None]:
     ],
 )
 def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_path: Path) -> None:
-    run = _renamed(tmp_path, F=forward, B=backward)
+    run = _plant_renamed(tmp_path, F=forward, B=backward)
 
-    suggestion, ratio = _tried(run, tmp_path)
+    suggestion, ratio = _try_draft(run, tmp_path)
     assert ratio == pytest.approx(3 / 11)
     assert suggestion.replace("\n", "").isprintable()
 
@@ -290,21 +290,21 @@ INSIDE = [
 def test_ranges_inside_operations_are_left_out_of_a_draft(
     inner_ranges: dict[str, str], tmp_path: Path
 ) -> None:
-    run = _renamed(tmp_path, F="fwd #", B="bwd #")
+    run = _plant_renamed(tmp_path, F="fwd #", B="bwd #")
     for glob, name in inner_ranges.items():
-        _inserted(run, glob, start="start + 1", end='"end" - 1', text=f"'{name}'")
-    assert _tried(run, tmp_path)[1] == pytest.approx(3 / 11)
+        _insert_copies(run, glob, start="start + 1", end='"end" - 1', text=f"'{name}'")
+    assert _try_draft(run, tmp_path)[1] == pytest.approx(3 / 11)
 
 
 def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
-    run = _renamed(tmp_path, F="fwd #", B="bwd #")
+    run = _plant_renamed(tmp_path, F="fwd #", B="bwd #")
     name_expression = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
     edit_database(run, f"UPDATE NVTX_EVENTS SET text = {name_expression} WHERE text = 'Optimizer'")
-    assert _tried(run, tmp_path)[1] is not None
+    assert _try_draft(run, tmp_path)[1] is not None
 
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
-    run = _renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
+    run = _plant_renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
     # Without transfers in between, the end of a microbatch is unknown.
     edit_database(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None

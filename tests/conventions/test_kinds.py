@@ -107,14 +107,14 @@ XLA_KERNELS = [r for r in default_kinds().communication if "all-reduce" in r or 
 XLA_RANGES = [p.regex for p in JAX.patterns if p.phase in COMMUNICATION and "hlo_op" in p.glob]
 
 
-def of_range(name: str) -> bool:
+def is_communication_range(name: str) -> bool:
     """Return whether the range of this instruction is communication under the convention."""
     return bool(
         range_names.parse_range_names([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION
     )
 
 
-def of_kernel(name: str) -> bool:
+def is_communication_kernel(name: str) -> bool:
     return bool(match_any([name], default_kinds().communication)[0])
 
 
@@ -124,14 +124,14 @@ def test_there_are_instructions_that_communicate() -> None:
 
 @given(st.sampled_from(XLA_KERNELS).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
 def test_whatever_kernels_tell_ranges_tell(name: str) -> None:
-    assert of_range(name.removesuffix("\n"))
+    assert is_communication_range(name.removesuffix("\n"))
 
 
 @given(st.sampled_from(XLA_RANGES).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
 def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
     meaning = parse_range_names([text])
 
-    assert of_kernel(meaning.instructions[meaning.instruction[0]])
+    assert is_communication_kernel(meaning.instructions[meaning.instruction[0]])
 
 
 KNOWN = [
@@ -253,7 +253,7 @@ def test_a_range_name_of_megabytes_is_no_operation() -> None:
     assert range_names.match_name("F1.0.0" + tail, convention) is not None
 
 
-def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:
+def _write_additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:
     file = folder / "ours.toml"
     file.write_text(text)
     return file
@@ -263,7 +263,7 @@ def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> No
     kernels = [K(0, 10, 1), K(10, 90, 2, "acme::all_reduce"), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
-    file, ours = write_profile(tmp_path, kernels, calls, ranges), _additions(tmp_path)
+    file, ours = write_profile(tmp_path, kernels, calls, ranges), _write_additions(tmp_path)
 
     default = bubbleviz.analyze(file)
     extended = bubbleviz.analyze(file, convention=ours)
@@ -303,13 +303,15 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 @pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
 def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"pattern|list of texts"):
-        bubbleviz.idle(write_profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
+        bubbleviz.idle(
+            write_profile(tmp_path, [k(0, 1, 1)]), convention=_write_additions(tmp_path, text)
+        )
 
 
 # Kernels that run concurrently with compute
 
 
-def _hidden(
+def _write_concurrent_kernels(
     folder: Path,
     name: str = "void acme::xchg_rows<float, 8>(float*, int)",
     compute: str = "gemm",
@@ -339,7 +341,7 @@ def _hidden(
 BESIDE = "kernels that run at the same time as compute, as communication does"
 
 
-def _beside(file: Path, **options: Any) -> list[str]:
+def _list_concurrent_notes(file: Path, **options: Any) -> list[str]:
     return [n.reason for n in bubbleviz.idle(file, **options).limitations if n.what == BESIDE]
 
 
@@ -357,13 +359,13 @@ def _beside(file: Path, **options: Any) -> list[str]:
 def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_them(
     tmp_path: Path, name: str, compute: str
 ) -> None:
-    file = _hidden(tmp_path, name, compute)
+    file = _write_concurrent_kernels(tmp_path, name, compute)
 
-    (reason,) = _beside(file)
+    (reason,) = _list_concurrent_notes(file)
     assert "0.340 ms of " in reason
     line = reason.partition("--convention: ")[2]
     assert line.startswith("communication = [")
-    assert not _beside(file, convention=_additions(tmp_path, line))
+    assert not _list_concurrent_notes(file, convention=_write_additions(tmp_path, line))
     assert bubbleviz.inspect(file).candidates == (f"{BESIDE} (4 times): {reason}",)
     assert bubbleviz.inspect(file, convention=tmp_path / "ours.toml").candidates == ()
 
@@ -386,7 +388,7 @@ def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_the
 def test_kernels_that_compute_or_run_alone_or_are_short_are_none(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    assert not _beside(_hidden(tmp_path, **changed))
+    assert not _list_concurrent_notes(_write_concurrent_kernels(tmp_path, **changed))
 
 
 @pytest.mark.parametrize(

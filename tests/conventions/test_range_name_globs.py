@@ -32,7 +32,7 @@ from tests.support.places import CHECKOUT
 LONG, SOON_S = 30_000, 0.15
 
 
-def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+def list_patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
     for convention in built_in().values():
         for pattern in convention.patterns:
             yield f"{convention.name}: {pattern.regex}", pattern.compiled
@@ -47,33 +47,33 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
         yield pattern_of_names.pattern, pattern_of_names
 
 
-def words_of(regex: str) -> list[str]:
+def split_into_words(regex: str) -> list[str]:
     """Return the literal parts of a regex."""
     bare = re.sub(r"\(\?P<\w+>|\(\?[:=!<i-]+|\\[bdwsZ]|\\x00", "|", regex)
     words = (word.replace("\\", "") for word in re.split(r"[|)*+?\[\]{}^$]+|(?<!\\)\(", bare))
     return list(dict.fromkeys(word for word in words if word))
 
 
-def long_names(regex: str) -> Iterator[str]:
+def make_long_names(regex: str) -> Iterator[str]:
     """Yield long names that start like a match and repeat one or two words of the regex."""
-    words = words_of(regex)[:12]
+    words = split_into_words(regex)[:12]
     repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
     for prefix in {"", *words[:2], "".join(words[:2])}:
         for word in repeated:
             yield prefix + word * (LONG // len(word)) + "!"
 
 
-def took_s(match: Callable[[str], object], text: str) -> float:
+def measure_match_s(match: Callable[[str], object], text: str) -> float:
     begin_s = time.thread_time()
     match(text)
     return time.thread_time() - begin_s
 
 
-@pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in patterns()])
+@pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in list_patterns()])
 def test_regexes(regex: re.Pattern[str]) -> None:
-    for name in long_names(regex.pattern):
+    for name in make_long_names(regex.pattern):
         # A busy machine may take longer once.
-        seconds = min(took_s(regex.search, name) for _ in range(3))
+        seconds = min(measure_match_s(regex.search, name) for _ in range(3))
         assert seconds < SOON_S, name[:100]
 
 
@@ -135,7 +135,9 @@ KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", 
 LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]
 
 
-def named(folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]) -> str:
+def write_named_ranges(
+    folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]
+) -> str:
     ranges = [R(10 * i, 10 * i + 5, n, registered=registered) for i, n in enumerate(names)]
     path = write_profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
     return str(path)
@@ -178,7 +180,7 @@ def test_names_are_read_that_a_pattern_lets_through(
     without: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
-    path = named(tmp_path, names, registered=registered, without=without)
+    path = write_named_ranges(tmp_path, names, registered=registered, without=without)
 
     with open_file(path, 1) as file:
         ranges = file.read(globs).ranges
@@ -188,7 +190,7 @@ def test_names_are_read_that_a_pattern_lets_through(
     assert set(sample) == set(candidates) == set(expected)
 
 
-def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:
+def match_in_duckdb(globs: list[str], names: list[str]) -> Bools:
     """Return for each name whether DuckDB matches it with one of the loosened patterns."""
     loose = [convert_to_duckdb(glob) for glob in globs]
     with duckdb.connect(":memory:") as connection:
@@ -214,7 +216,7 @@ def matched_by_duckdb(globs: list[str], names: list[str]) -> Bools:
 @example(["F0-9", "[+-0-9]"], ["F0-9", "5"])
 @example(["[!a]", "[#*?]*", "a\\"], ["!", "a", "#x", "?", "*", "a\\"])
 def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
-    likely = matched_by_duckdb(globs, names)
+    likely = match_in_duckdb(globs, names)
     expected = [any(is_glob_match(glob, name) for glob in globs) for name in names]
 
     assert not np.any(np.array(expected, bool) & ~likely)

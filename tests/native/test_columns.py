@@ -44,7 +44,7 @@ OPENED = st.lists(st.tuples(PROCESSES, THREADS, TIMES, TIMES), max_size=9)
 CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8), max_size=4)
 
 
-def both(work: Callable[[], Any]) -> tuple[Any, Any]:
+def run_both(work: Callable[[], Any]) -> tuple[Any, Any]:
     """Return the results of ``work`` without and with the library compiled from this source."""
     library = build_library()
     with pytest.MonkeyPatch.context() as patch:
@@ -55,48 +55,59 @@ def both(work: Callable[[], Any]) -> tuple[Any, Any]:
         return without, work()
 
 
-def columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
+def split_columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
     # These are not contiguous.
     start, end = np.array(spans, np.int64).reshape(-1, 2).T
     return start, end
 
 
-def lists(columns_of_result: tuple[Any, ...]) -> list[list[int]]:
+def convert_to_lists(columns_of_result: tuple[Any, ...]) -> list[list[int]]:
     return [column.tolist() for column in columns_of_result]
 
 
-def every_other(count: int) -> Bools:
+def mask_every_other(count: int) -> Bools:
     return np.asarray(np.arange(count) % 2 == 0, bool)
 
 
-def unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
+def compute_unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the unions of intervals in any order and sorted."""
     results = []
     for ordered in (spans, sorted(spans)):
-        selected_union = lists(intervals.union(*columns(ordered), every_other(len(ordered))))
-        assert selected_union == lists(intervals.union(*columns(ordered[::2])))
-        results.append(lists(intervals.union(*columns(ordered))))
+        selected_union = convert_to_lists(
+            intervals.union(*split_columns(ordered), mask_every_other(len(ordered)))
+        )
+        assert selected_union == convert_to_lists(intervals.union(*split_columns(ordered[::2])))
+        results.append(convert_to_lists(intervals.union(*split_columns(ordered))))
     return results
 
 
-def measured(spans: list[tuple[int, int]], limits: list[tuple[int, int]]) -> list[int]:
-    covered = intervals.measure_within(intervals.union(*columns(spans)), *columns(limits))
+def measure_covered(spans: list[tuple[int, int]], limits: list[tuple[int, int]]) -> list[int]:
+    covered = intervals.measure_within(
+        intervals.union(*split_columns(spans)), *split_columns(limits)
+    )
     return list(covered.tolist())
 
 
-def differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
-    first_union, second_union = intervals.union(*columns(a)), intervals.union(*columns(b))
-    return lists(intervals.difference(first_union, second_union))
+def compute_differences(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> list[list[int]]:
+    first_union, second_union = (
+        intervals.union(*split_columns(a)),
+        intervals.union(*split_columns(b)),
+    )
+    return convert_to_lists(intervals.difference(first_union, second_union))
 
 
-def around(spans: list[tuple[int, int]], inner_spans: list[tuple[int, int]]) -> list[list[int]]:
-    index = Innermost.of(*columns(spans))
-    return [index.around(*columns(some)).tolist() for some in (inner_spans, sorted(inner_spans))]
+def find_enclosing(
+    spans: list[tuple[int, int]], inner_spans: list[tuple[int, int]]
+) -> list[list[int]]:
+    index = Innermost.of(*split_columns(spans))
+    return [
+        index.around(*split_columns(some)).tolist() for some in (inner_spans, sorted(inner_spans))
+    ]
 
 
-def activities(work: list[tuple[int, int]]) -> Activities:
+def make_activities(work: list[tuple[int, int]]) -> Activities:
     """Return activities of processes, each on a separate device."""
-    process, ids = columns(work)
+    process, ids = split_columns(work)
     ranks, rank = np.unique(process, return_inverse=True)
     none = np.zeros(len(work), np.int64)
     return Activities(
@@ -105,7 +116,7 @@ def activities(work: list[tuple[int, int]]) -> Activities:
     )  # fmt: skip
 
 
-def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
+def make_calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
     """Return a block of calls whose row numbers start at ``first`` and have gaps."""
     table = np.array(block, np.int64).reshape(-1, 4)
     return Calls(
@@ -117,7 +128,7 @@ def calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
     )
 
 
-def opened(spans: list[tuple[int, int, int, int]]) -> Ranges:
+def make_ranges(spans: list[tuple[int, int, int, int]]) -> Ranges:
     """Return (process, thread, start, end) ranges; every third one is a start/end range."""
     process, thread, start, end = np.array(spans, np.int64).reshape(-1, 4).T
     owner, row = process << 24 | thread, np.arange(len(spans))
@@ -126,7 +137,7 @@ def opened(spans: list[tuple[int, int, int, int]]) -> Ranges:
     )
 
 
-def linked(
+def link_blocks(
     work: list[tuple[int, int]],
     spans: list[tuple[int, int, int, int]],
     blocks: list[list[tuple[int, int, int, int]]],
@@ -134,52 +145,55 @@ def linked(
 ) -> Any:
     """Return the links of blocks of calls. Step -1 reverses the rows; 0 removes all phases."""
     phase = np.resize([Phase.F, Phase.B, Phase.BW], len(spans)) if step else None
-    linker, first = Linker(activities(work), opened(spans), phase, np.array([1 << 24 | 2])), 0
+    linker, first = (
+        Linker(make_activities(work), make_ranges(spans), phase, np.array([1 << 24 | 2])),
+        0,
+    )
     for block in blocks:
-        linker.add(calls(block, first).take(np.arange(len(block))[:: step or 1]))
+        linker.add(make_calls(block, first).take(np.arange(len(block))[:: step or 1]))
         first += 2 * len(block)
     links = linker.link_work()
     workless = {
         process: sorted(int(base + at) for base, after in times for at in after)
         for process, times in linker.collect_workless().items()
     }
-    columns_of_links = lists((links.call, links.range, links.rule)), workless
+    columns_of_links = convert_to_lists((links.call, links.range, links.rule)), workless
     is_linked = links.call >= 0
-    return columns_of_links, lists(
+    return columns_of_links, convert_to_lists(
         (links.launched_ns[is_linked], links.threads[links.thread[is_linked]])
     )
 
 
-def grouped(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
+def group_intervals(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
     """Return the unions of groups, in any order and sorted by time."""
     results = []
     for ordered_rows in (rows, sorted(rows, key=lambda row: row[1])):
         group, start, end = np.array(ordered_rows, np.int64).reshape(-1, 3).T
-        is_selected = every_other(len(ordered_rows))
+        is_selected = mask_every_other(len(ordered_rows))
         # The groups of rows that are not selected are ignored.
         of_selected = intervals.group_union(
             np.where(is_selected, group, -1), 4, start, end, is_selected
         )
         of_every_other = intervals.group_union(group[::2], 4, start[::2], end[::2])
-        assert lists(of_selected) == lists(of_every_other)
-        results.append(lists(intervals.group_union(group, 4, start, end)))
+        assert convert_to_lists(of_selected) == convert_to_lists(of_every_other)
+        results.append(convert_to_lists(intervals.group_union(group, 4, start, end)))
         results.append([intervals.group_measure(group, 4, start, end).tolist()])
     return results
 
 
-def divided(group: list[int]) -> Any:
+def sort_by_group(group: list[int]) -> Any:
     """Return columns sorted by group, with equal results for narrow and wide group codes."""
     rows = np.arange(len(group))
     parts: list[Any] = [rows, rows.astype(np.uint32), rows.astype(np.int16), rows.astype(np.int8)]
     narrow, wide = (
-        lists(tuple(sort_columns_by_group(np.array(group, kind), [*parts])))
+        convert_to_lists(tuple(sort_columns_by_group(np.array(group, kind), [*parts])))
         for kind in (np.int16, np.int32)
     )
     assert narrow == wide
     return narrow
 
 
-def numbered(blocks: list[list[int]]) -> list[list[int]]:
+def number_blocks(blocks: list[list[int]]) -> list[list[int]]:
     numbering = BlockNumbering()
     return [numbering.numbers(np.array(block, np.int64)).tolist() for block in blocks]
 
@@ -190,7 +204,7 @@ OWNED = st.lists(
 )
 
 
-def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
+def measure_work_times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     owner, kind, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     count = len(rows)
     work = LinkedWork.make_without_launches(
@@ -214,13 +228,15 @@ def times(rows: list[tuple[int, int, int, int]]) -> list[Any]:
     return results
 
 
-def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
+def group_equal_rows(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
     """Return the sort orders, groups and distinct rows of two columns with many rows."""
     first, second = np.tile(np.array(rows, np.int64).reshape(-1, 2), (60, 1)).T
     groups, groups_of_first = group_rows(first, second), group_rows(first, np.zeros_like(second))
     return [
-        lists((sort_rows(first, second), sort_rows(np.sort(first), second))),
-        lists((groups.of_row, groups.first, groups_of_first.of_row, groups_of_first.first)),
+        convert_to_lists((sort_rows(first, second), sort_rows(np.sort(first), second))),
+        convert_to_lists(
+            (groups.of_row, groups.first, groups_of_first.of_row, groups_of_first.first)
+        ),
         find_distinct_rows(first, second).tolist(),
     ]
 
@@ -229,38 +245,46 @@ def agreeing(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
 VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min))
 
 
-def last(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[list[int]]:
+def find_last_rows(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[list[int]]:
     """Return the last row of each group before or at given times, unsorted and sorted."""
     return [
-        intervals.find_last_before(*columns(some), *columns(asked), or_at=or_at).tolist()
+        intervals.find_last_before(
+            *split_columns(some), *split_columns(asked), or_at=or_at
+        ).tolist()
         for some, asked in ((rows, queries), (sorted(rows), sorted(queries)))
         for or_at in (False, True)
     ]
 
 
-def windows(spans: list[tuple[int, int, int]], limits: list[tuple[int, int, int]]) -> list[Any]:
+def measure_windows(
+    spans: list[tuple[int, int, int]], limits: list[tuple[int, int, int]]
+) -> list[Any]:
     """Return the time that the sets of groups cover in windows, and the extents of groups."""
     group, start, end = np.array(spans, np.int64).reshape(-1, 3).T
     sets = intervals.group_union(group, 4, start, end)
     owner, low, length = np.array(limits, np.int64).reshape(-1, 3).T
     within = intervals.measure_windows(sets, 4, owner, low, low + length)
-    return [within.tolist(), lists(intervals.group_extents(group - 1, 4, start, end))]
+    return [within.tolist(), convert_to_lists(intervals.group_extents(group - 1, 4, start, end))]
 
 
 GROUPS = st.integers(0, 3)
 #: Strategies of the arguments, required examples, and the function to compare.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
-    "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], unions),
+    "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], compute_unions),
     "differences": (
         (SPANS, SPANS),
         [([], []), ([(0, 9)], [(0, 9)]), ([(0, 1), (2, 5)], [(0, 3)])],
-        differences,
+        compute_differences,
     ),
-    "measures of windows": ((SPANS, SPANS), [([], [(1, 2)]), ([(1, 3)], [(0, 9)])], measured),
+    "measures of windows": (
+        (SPANS, SPANS),
+        [([], [(1, 2)]), ([(1, 3)], [(0, 9)])],
+        measure_covered,
+    ),
     "the innermost around": (
         (SPANS, SPANS),
         [([], [(1, 2)]), ([(0, 5), (0, 5), (1, 4), (1, 4)], [(1, 4), (0, 5), (6, 6)])],
-        around,
+        find_enclosing,
     ),
     "links": (
         (WORK, OPENED, CALLS, st.sampled_from((-1, 0, 1))),
@@ -272,37 +296,37 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
                 [[(1, 0, 2, 5), (1, 0, 2, 5)], [(1, 1, 2, 4), (1, 2, 2, 3), (2, 0, 2, 3)]],
             ),
         ],
-        linked,
+        link_blocks,
     ),
     "unions of groups": (
         (st.lists(st.tuples(st.integers(0, 3), TIMES, TIMES), max_size=12),),
         [([],), ([(3, 2, 2), (0, 0, 4), (3, 1, 5), (0, 4, 6), (3, 7, 8)],)],
-        grouped,
+        group_intervals,
     ),
     "rows of groups": (
         (st.lists(st.integers(0, 5), max_size=12),),
         [([],), ([3, 0, 3, 0, 2],)],
-        divided,
+        sort_by_group,
     ),
     "numbers of blocks": (
         (st.lists(st.lists(st.sampled_from((-1, 0, 5, 1 << 30, 1 << 40, 1 << 50)), max_size=6)),),
         [([[]],), ([[-1, 5, -1], [1 << 40, -1, 5]],)],
-        numbered,
+        number_blocks,
     ),
     "rows that agree": (
         (st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=12),),
         [([(0, 1)] * 9,), ([(3, 1), (2, 1), (3, 0), (3, 1)] * 3,)],
-        agreeing,
+        group_equal_rows,
     ),
     "last rows before": (
         (st.lists(st.tuples(GROUPS, TIMES)), st.lists(st.tuples(GROUPS, TIMES))),
         [([], [(0, 1)]), ([(0, 3), (0, 3), (2, 1)], [(0, 3), (0, 4), (1, 9), (2, 0)])],
-        last,
+        find_last_rows,
     ),
     "windows of groups": (
         (st.lists(st.tuples(GROUPS, TIMES, TIMES)), st.lists(st.tuples(GROUPS, TIMES, TIMES))),
         [([], [(0, 1, 2)]), ([(1, 2, 5), (1, 7, 9), (2, 0, 3)], [(1, 0, 20), (1, 3, 5)])],
-        windows,
+        measure_windows,
     ),
     "times of work": (
         (OWNED,),
@@ -310,7 +334,7 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
             ([],),
             ([(0, 0, 5, 0), (0, 0, 5, 0), (1, 0, 3, 1), (1, 1, 4, 1), (2, 2, 2, 2), (2, 1, 1, 9)],),
         ],
-        times,
+        measure_work_times,
     ),
 }
 
@@ -321,7 +345,7 @@ def test_both_make_the_same(case: str, data: st.DataObject) -> None:
     strategies, _, work = CASES[case]
     rows = data.draw(st.tuples(*strategies))
 
-    without, compiled_result = both(lambda: work(*rows))
+    without, compiled_result = run_both(lambda: work(*rows))
 
     assert compiled_result == without
 
@@ -329,7 +353,7 @@ def test_both_make_the_same(case: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_both_make_the_same_of_examples(case: str) -> None:
     for rows in CASES[case][1]:
-        without, compiled_result = both(partial(CASES[case][2], *rows))
+        without, compiled_result = run_both(partial(CASES[case][2], *rows))
 
         assert compiled_result == without
 
@@ -338,7 +362,7 @@ def test_both_make_the_same_of_examples(case: str) -> None:
 def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_load_once", build_library)
     with pytest.raises(IndexError, match="1 rows have an owner"):
-        times([(owner, 0, 5, 1)])
+        measure_work_times([(owner, 0, 5, 1)])
 
 
 def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ EVERYTHING = (-(1 << 63), (1 << 63) - 1)
 NUMBER = np.array([(0, UNUSUAL, -1, 0)], np.int64)
 
 
-def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:
+def _write_file(
+    folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None
+) -> Path:
     """Write a table with a number and a text column on page 2, then change its bytes."""
     path = folder / "table.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
@@ -59,7 +61,7 @@ def compiled() -> Iterator[None]:
 
 
 @contextmanager
-def _table(path: Path) -> Iterator[PageTable | None]:
+def _open_table(path: Path) -> Iterator[PageTable | None]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, PAGE, PAGE, path.stat().st_size // PAGE)
@@ -68,101 +70,105 @@ def _table(path: Path) -> Iterator[PageTable | None]:
         os.close(descriptor)
 
 
-def _decoded(path: Path) -> list[tuple[int, str | None]] | None:
-    with _table(path) as table:
+def _decode_columns(path: Path) -> list[tuple[int, str | None]] | None:
+    with _open_table(path) as table:
         rows = None if table is None else table.read_named(1, ("*",))
-        return _rows_of(rows) if rows else None
+        return _list_rows(rows) if rows else None
 
 
-def _rows_of(packed: PackedRows) -> list[tuple[int, str | None]]:
+def _list_rows(packed: PackedRows) -> list[tuple[int, str | None]]:
     rows = unpack_rows(packed)
     return list(zip(rows[0][0].tolist(), read_texts(rows), strict=True))
 
 
-def _by_sqlite(path: Path) -> list[tuple[int, str]]:
+def _read_by_sqlite(path: Path) -> list[tuple[int, str]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
         return db.execute("SELECT number, text FROM t").fetchall()
 
 
-def _at(page: int, byte: int = 0) -> int:
+def _get_offset(page: int, byte: int = 0) -> int:
     return (page - 1) * PAGE + byte
 
 
-def _put(page: int, byte: int, value: bytes) -> Callable[[bytearray], None]:
+def _make_patch(page: int, byte: int, value: bytes) -> Callable[[bytearray], None]:
     def edit(raw: bytearray) -> None:
-        raw[_at(page, byte) : _at(page, byte) + len(value)] = value
+        raw[_get_offset(page, byte) : _get_offset(page, byte) + len(value)] = value
 
     return edit
 
 
-def _shorter_text(raw: bytearray) -> None:
+def _shorten_text(raw: bytearray) -> None:
     """Make the last record of the root declare its text one byte too short."""
-    cell = _at(ROOT, int.from_bytes(raw[_at(ROOT, 5) : _at(ROOT, 7)], "big"))
+    cell = _get_offset(
+        ROOT, int.from_bytes(raw[_get_offset(ROOT, 5) : _get_offset(ROOT, 7)], "big")
+    )
     # Payload size, row, header size, types of number and text.
     assert raw[cell + 4] == 13 + 2 * len("forward")
     raw[cell + 4] -= 2
 
 
-def _empty_leaf(raw: bytearray) -> None:
-    child = int.from_bytes(raw[_at(ROOT, 8) : _at(ROOT, 12)], "big")
-    _put(child, 3, b"\0\0")(raw)
+def _clear_leaf(raw: bytearray) -> None:
+    child = int.from_bytes(raw[_get_offset(ROOT, 8) : _get_offset(ROOT, 12)], "big")
+    _make_patch(child, 3, b"\0\0")(raw)
 
 
-def _cells_that_overlap(raw: bytearray) -> None:
+def _overlap_cells(raw: bytearray) -> None:
     """Write 100 overlapping cells into a page that fits 84 cells of the minimum size."""
-    _put(ROOT, 3, (100).to_bytes(2, "big"))(raw)
+    _make_patch(ROOT, 3, (100).to_bytes(2, "big"))(raw)
     for n in range(100):
         pointer_offset = 208 + 3 * n
         # A cell is the payload size (3 bytes, all of it header), the row and the header.
         cell = bytes((3, n + 1, 3, 9, 13))
-        _put(ROOT, 8 + 2 * n, pointer_offset.to_bytes(2, "big"))(raw)
-        _put(ROOT, pointer_offset, cell)(raw)
+        _make_patch(ROOT, 8 + 2 * n, pointer_offset.to_bytes(2, "big"))(raw)
+        _make_patch(ROOT, pointer_offset, cell)(raw)
 
 
-def _long_header(raw: bytearray) -> None:
-    cell = _at(ROOT, int.from_bytes(raw[_at(ROOT, 5) : _at(ROOT, 7)], "big"))
+def _lengthen_header(raw: bytearray) -> None:
+    cell = _get_offset(
+        ROOT, int.from_bytes(raw[_get_offset(ROOT, 5) : _get_offset(ROOT, 7)], "big")
+    )
     # The header's length, 100,000, in three bytes; then the types of two columns.
     raw[cell + 4 : cell + 9] = bytes((0x86, 0x8D, 0x20, 9, 13))
 
 
 def _repeat_child(raw: bytearray) -> None:
-    first = int.from_bytes(raw[_at(ROOT, 12) : _at(ROOT, 14)], "big")
-    _put(ROOT, 8, bytes(raw[_at(ROOT, first) : _at(ROOT, first + 4)]))(raw)
+    first = int.from_bytes(raw[_get_offset(ROOT, 12) : _get_offset(ROOT, 14)], "big")
+    _make_patch(ROOT, 8, bytes(raw[_get_offset(ROOT, first) : _get_offset(ROOT, first + 4)]))(raw)
 
 
 MANY = ["forward " * 9] * 30
 #: Texts of a table, and changes of its pages that SQLite refuses.
 REFUSED: dict[str, tuple[list[str], Callable[[bytearray], None]]] = {
-    "a record longer than its columns": (["forward"], _shorter_text),
-    "an empty leaf": (MANY, _empty_leaf),
-    "a root without keys": (MANY, _put(ROOT, 3, b"\0\0")),
-    "more cells than fit": (["forward"], _cells_that_overlap),
-    "a header of 100,000 bytes": (["x" * 120_000], _long_header),
-    "a tree that contains itself": (MANY, _put(ROOT, 8, ROOT.to_bytes(4, "big"))),
+    "a record longer than its columns": (["forward"], _shorten_text),
+    "an empty leaf": (MANY, _clear_leaf),
+    "a root without keys": (MANY, _make_patch(ROOT, 3, b"\0\0")),
+    "more cells than fit": (["forward"], _overlap_cells),
+    "a header of 100,000 bytes": (["x" * 120_000], _lengthen_header),
+    "a tree that contains itself": (MANY, _make_patch(ROOT, 8, ROOT.to_bytes(4, "big"))),
     "a leaf twice": (MANY, _repeat_child),
-    "a page after the last": (MANY, _put(ROOT, 8, b"\xff\xff\xff\xff")),
-    "no page": (MANY, _put(ROOT, 8, b"\0\0\0\0")),
-    "a page of an index": (["forward"], _put(ROOT, 0, b"\x0a")),
+    "a page after the last": (MANY, _make_patch(ROOT, 8, b"\xff\xff\xff\xff")),
+    "no page": (MANY, _make_patch(ROOT, 8, b"\0\0\0\0")),
+    "a page of an index": (["forward"], _make_patch(ROOT, 0, b"\x0a")),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
     texts, edit = REFUSED[name]
-    path = _file(tmp_path, texts, edit)
+    path = _write_file(tmp_path, texts, edit)
 
-    assert _decoded(path) is None
+    assert _decode_columns(path) is None
     # SQLite accepts the rows of a repeated leaf, but their numbers do not ascend.
     if name != "a leaf twice":
         with pytest.raises(sqlite3.DatabaseError):
-            _by_sqlite(path)
+            _read_by_sqlite(path)
 
 
 @pytest.mark.parametrize("texts", [[], ["forward"], MANY, ["x" * 120_000]], ids=len)
 def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
-    path = _file(tmp_path, texts)
+    path = _write_file(tmp_path, texts)
 
-    assert _decoded(path) == _by_sqlite(path)
+    assert _decode_columns(path) == _read_by_sqlite(path)
 
 
 #: JSON texts and the string each contains, or None if only SQLite can decode it.
@@ -201,11 +207,11 @@ MEMBERS = {
 
 
 def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
-    with _table(_file(tmp_path, [*MEMBERS])) as table:
+    with _open_table(_write_file(tmp_path, [*MEMBERS])) as table:
         rows = table and table.read_named(1, (), before='{"message":')
 
     assert rows
-    assert [text for _, text in _rows_of(rows)] == [*MEMBERS.values()]
+    assert [text for _, text in _list_rows(rows)] == [*MEMBERS.values()]
 
 
 @given(st.lists(st.none() | st.text("aé\0", max_size=20)), st.integers(1, 40))
@@ -243,8 +249,8 @@ _WILD = (*_PIECES, "*", "*", "?", "[", "[a-c]", "[^b", "[c-a", "[]-a]", "[^]", "
 @example(["[]x]*", "[^]F]*"], ["]", "xF", "F", "^"])
 def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = _file(Path(folder), names)
-        with _table(path) as table:
+        path = _write_file(Path(folder), names)
+        with _open_table(path) as table:
             assert table is not None
             packed = table.read_named(1, globs)
     assert packed is not None
@@ -257,8 +263,8 @@ def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None
 
 
 def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
-    path = _file(tmp_path, MANY)
-    with _table(path) as table:
+    path = _write_file(tmp_path, MANY)
+    with _open_table(path) as table:
         assert table is not None
         os.truncate(path, 4 * PAGE + 100)
         assert table.read_rows(*EVERYTHING) is None
@@ -266,15 +272,15 @@ def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
 
 def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
     """The file is sparse; its last page is the only leaf besides the root's first."""
-    path = _file(tmp_path, ["forward"])
+    path = _write_file(tmp_path, ["forward"])
     far = (5 << 30) // PAGE
     with path.open("r+b") as file:
-        file.seek(_at(ROOT))
+        file.seek(_get_offset(ROOT))
         leaf = file.read(PAGE)
-        file.seek(_at(far))
+        file.seek(_get_offset(far))
         file.write(leaf)
         # The root has one key, smaller than any row, followed by the leaf.
-        other = _at(far - 1)
+        other = _get_offset(far - 1)
         file.seek(other)
         empty = bytearray(leaf)
         empty[int.from_bytes(leaf[5:7], "big") + 1] = 0
@@ -283,14 +289,14 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
         root[:12] = b"\x05\0\0\0\1\1\xfb\0" + far.to_bytes(4, "big")
         root[12:14] = (PAGE - 5).to_bytes(2, "big")
         root[PAGE - 5 :] = (far - 1).to_bytes(4, "big") + b"\0"
-        file.seek(_at(ROOT))
+        file.seek(_get_offset(ROOT))
         file.write(root)
         file.seek(28)
         file.write(far.to_bytes(4, "big"))
 
-    rows = _decoded(path)
+    rows = _decode_columns(path)
 
-    assert rows == _by_sqlite(path)
+    assert rows == _read_by_sqlite(path)
     assert [text for _, text in rows] == ["forward", "forward"]
 
 

@@ -62,12 +62,12 @@ class Bench:
 
     def run(self, *arguments: str | Path) -> Outcome:
         """Run the command line on the inputs, and check that it does not change them."""
-        input_content = content(self.inputs)
+        input_content = hash_files(self.inputs)
         self.capture.readouterr()
         code = main([str(argument) for argument in arguments])
         printed = self.capture.readouterr()
 
-        assert content(self.inputs) == input_content
+        assert hash_files(self.inputs) == input_content
         return Outcome(code, printed.out, printed.err)
 
     def analyze(self, *arguments: str | Path) -> Outcome:
@@ -77,11 +77,11 @@ class Bench:
 
     def refused(self, *arguments: str | Path, code: int = 1) -> str:
         """Return the message with which ``analyze`` refuses, and check that it writes nothing."""
-        output_content = content(self.outputs)
+        output_content = hash_files(self.outputs)
         outcome = self.analyze(*arguments)
 
-        assert content(self.outputs) == output_content
-        return sentence(outcome, code)
+        assert hash_files(self.outputs) == output_content
+        return read_refusal(outcome, code)
 
     def report(self, *arguments: str | Path) -> dict[str, object]:
         """Return the JSON report of an analysis that succeeds."""
@@ -92,7 +92,7 @@ class Bench:
         return report
 
 
-def sentence(outcome: Outcome, code: int = 1) -> str:
+def read_refusal(outcome: Outcome, code: int = 1) -> str:
     """Return the error message of a refusal, which must be the only output."""
     assert outcome.code == code
     assert outcome.out == ""
@@ -105,7 +105,7 @@ def sentence(outcome: Outcome, code: int = 1) -> str:
     return line
 
 
-def content(folder: Path) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 hashes of all files under a folder, by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -122,7 +122,9 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
     return Bench(tmp_path / "in", tmp_path / "out", capsys)
 
 
-def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid: int = 1) -> Path:
+def write_smallest_run(
+    folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid: int = 1
+) -> Path:
     """Write the smallest run.
 
     Args:
@@ -141,17 +143,17 @@ def run_of_one(folder: Path, name: str = "run.sqlite", *, late_ns: int = 0, pid:
     )
 
 
-def written_in(path: Path, content: bytes) -> Path:
+def write_file(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
 
 
-def folder_of(path: Path) -> Path:
+def get_folder(path: Path) -> Path:
     return path.parent
 
 
@@ -159,7 +161,7 @@ def run_of(bench: Bench, *ranges: R) -> Path:
     return write_profile(bench.inputs, KERNELS, CALLS, list(ranges))
 
 
-def without_a_start(path: Path) -> Path:
+def remove_start(path: Path) -> Path:
     first = "SELECT min(rowid) FROM NVTX_EVENTS WHERE text GLOB 'F[0-9]*'"
     return edit_database(
         path,
@@ -168,8 +170,8 @@ def without_a_start(path: Path) -> Path:
     )
 
 
-def beside(path: Path, suffix: str) -> Path:
-    written_in(path.with_name(path.name + suffix), b"a transaction")
+def add_log_file(path: Path, suffix: str) -> Path:
+    write_file(path.with_name(path.name + suffix), b"a transaction")
     return path
 
 
@@ -188,7 +190,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         ("loop.sqlite", "is a link to a file that does not exist"),
     ),
     "a missing file among others": (
-        lambda b: [run_of_one(b.inputs), b.inputs / "nowhere.sqlite"],
+        lambda b: [write_smallest_run(b.inputs), b.inputs / "nowhere.sqlite"],
         ("nowhere.sqlite",),
     ),
     "a pattern without match": (
@@ -196,31 +198,41 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         ("node*.sqlite", "no file matches"),
     ),
     "a directory without profiles": (
-        lambda b: [folder_of(written_in(b.inputs / "notes.txt", b"no profile\n"))],
+        lambda b: [get_folder(write_file(b.inputs / "notes.txt", b"no profile\n"))],
         ("looked for *", "*.sqlite, ", "*.nsys-rep, *.qdrep"),
     ),
     "a directory of two runs": (
-        lambda b: [b.inputs] if all(run_of_one(made(b.inputs / name)) for name in "ab") else [],
+        lambda b: (
+            [b.inputs]
+            if all(write_smallest_run(make_folder(b.inputs / name)) for name in "ab")
+            else []
+        ),
         ("contains 2 runs in subfolders; give one of them, such as", "b"),
     ),
     "a directory of directories of a run": (
-        lambda b: [run_of_one(made(b.inputs / "a" / "b" / "c")).parents[3]],
+        lambda b: [write_smallest_run(make_folder(b.inputs / "a" / "b" / "c")).parents[3]],
         ("contains 1 run in subfolders; give one of them, such as", "c"),
     ),
     "a directory of unreadable files": (
-        lambda b: [folder_of(written_in(b.inputs / "broken.sqlite", NO_PROFILE))],
+        lambda b: [get_folder(write_file(b.inputs / "broken.sqlite", NO_PROFILE))],
         ("broken.sqlite",),
     ),
     "an unreadable file that was named": (
-        lambda b: [run_of_one(b.inputs), written_in(b.inputs / "broken.sqlite", NO_PROFILE)],
+        lambda b: [
+            write_smallest_run(b.inputs),
+            write_file(b.inputs / "broken.sqlite", NO_PROFILE),
+        ],
         ("broken.sqlite",),
     ),
     "a folder that is named like a profile": (
-        lambda b: [made(b.inputs / "run.sqlite")],
+        lambda b: [make_folder(b.inputs / "run.sqlite")],
         ("contains no profile",),
     ),
-    "a journal": (lambda b: [beside(run_of_one(b.inputs), "-journal")], ("-journal", *WRITING)),
-    "a log": (lambda b: [beside(run_of_one(b.inputs), "-wal")], ("-wal", *WRITING)),
+    "a journal": (
+        lambda b: [add_log_file(write_smallest_run(b.inputs), "-journal")],
+        ("-journal", *WRITING),
+    ),
+    "a log": (lambda b: [add_log_file(write_smallest_run(b.inputs), "-wal")], ("-wal", *WRITING)),
     "a database that is no export": (
         lambda b: [edit_database(b.inputs / "shop.sqlite", "CREATE TABLE orders (id INTEGER)")],
         ("neither an nsys export", "StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"),
@@ -238,7 +250,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         ("not a profile of rocprofv3: it has none of the tables",),
     ),
     "a start that is NULL": (
-        lambda b: [without_a_start(run_of_one(b.inputs))],
+        lambda b: [remove_start(write_smallest_run(b.inputs))],
         ("contains NULL (no value) in place of a number",),
     ),
     "marks alone": (
@@ -256,8 +268,8 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "runs of different shape": (lambda _: [FIXTURES / "1f1b", FIXTURES / "zb-v"], ("1f1b", "zb-v")),
     "captures more than a minute apart": (
         lambda b: [
-            run_of_one(b.inputs, "b.sqlite", pid=2, late_ns=2 * MINUTE_NS),
-            run_of_one(b.inputs, "a.sqlite"),
+            write_smallest_run(b.inputs, "b.sqlite", pid=2, late_ns=2 * MINUTE_NS),
+            write_smallest_run(b.inputs, "a.sqlite"),
         ],
         ("120 s apart", "a.sqlite", "b.sqlite"),
     ),
@@ -272,9 +284,9 @@ def test_what_is_refused(bench: Bench, case: str) -> None:
     assert [word for word in words if word not in message] == []
 
 
-def three_ranks(folder: Path) -> None:
+def write_three_ranks(folder: Path) -> None:
     for number in (10, 9, 1):
-        run_of_one(folder, f"rank{number}.sqlite", pid=number)
+        write_smallest_run(folder, f"rank{number}.sqlite", pid=number)
 
 
 def read_order(report: dict[str, object]) -> list[str]:
@@ -295,13 +307,13 @@ def read_order(report: dict[str, object]) -> list[str]:
 def test_files_are_read_in_natural_order_or_as_given(
     bench: Bench, arguments: tuple[str, ...], order: tuple[int, ...]
 ) -> None:
-    three_ranks(bench.inputs)
+    write_three_ranks(bench.inputs)
     report = bench.report(*(bench.inputs / name for name in arguments))
 
     assert read_order(report) == [f"rank{number}.sqlite" for number in order]
 
 
-def damaged(folder: Path, kind: str) -> Path:
+def write_damaged(folder: Path, kind: str) -> Path:
     """Write a damaged copy of a profile and return its path."""
     path = folder / f"{kind}.sqlite"
     undamaged = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
@@ -346,8 +358,10 @@ def damaged(folder: Path, kind: str) -> Path:
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_a_damaged_file(bench: Bench, kind: str, subject: str, command: str) -> None:
-    path = damaged(bench.inputs, kind)
-    message = bench.refused(path) if command == "analyze" else sentence(bench.run("inspect", path))
+    path = write_damaged(bench.inputs, kind)
+    message = (
+        bench.refused(path) if command == "analyze" else read_refusal(bench.run("inspect", path))
+    )
 
     assert path.name in message
     assert subject in message
@@ -356,7 +370,7 @@ def test_a_damaged_file(bench: Bench, kind: str, subject: str, command: str) -> 
 
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
-    path = run_of_one(bench.inputs)
+    path = write_smallest_run(bench.inputs)
     undamaged_output = bench.run("analyze", path).out
     largest = (
         f"UPDATE {table} SET rowid = {2**63 - 1} WHERE rowid = (SELECT max(rowid) FROM {table})"
@@ -369,7 +383,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
 
 
 def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
-    path = edit_database(run_of_one(bench.inputs), "PRAGMA journal_mode=WAL")
+    path = edit_database(write_smallest_run(bench.inputs), "PRAGMA journal_mode=WAL")
     outcome = bench.analyze(path)
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -379,7 +393,7 @@ def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
 def test_a_path_with_every_special_character(bench: Bench) -> None:
     folder = bench.inputs / "a b?c#d%20&'\"é"
     folder.mkdir()
-    outcome = bench.analyze(run_of_one(folder, "run [1]?mode=rw.sqlite"))
+    outcome = bench.analyze(write_smallest_run(folder, "run [1]?mode=rw.sqlite"))
 
     assert (outcome.code, outcome.err) == (0, "")
 
@@ -387,7 +401,7 @@ def test_a_path_with_every_special_character(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
 def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
-    path = edit_database(run_of_one(bench.inputs), f"{how} {table}")
+    path = edit_database(write_smallest_run(bench.inputs), f"{how} {table}")
     outcome = bench.run("inspect", path)
 
     assert "-t cuda,nvtx" in bench.refused(path)
@@ -399,7 +413,7 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
 def test_a_convention_that_fits_no_name(bench: Bench) -> None:
     convention = bench.inputs / "own.toml"
     convention.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
-    message = bench.refused(run_of_one(bench.inputs), "--convention", convention)
+    message = bench.refused(write_smallest_run(bench.inputs), "--convention", convention)
 
     assert "hostile" in message
     assert "'F#.#.#' (2)" in message
@@ -407,7 +421,7 @@ def test_a_convention_that_fits_no_name(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", ["same path", "copy", "symbolic link", "hard link"])
 def test_one_profile_twice(bench: Bench, how: str) -> None:
-    path = run_of_one(bench.inputs)
+    path = write_smallest_run(bench.inputs)
     twin = bench.inputs / "twin.sqlite"
     if how == "copy":
         shutil.copy(path, twin)
@@ -419,7 +433,7 @@ def test_one_profile_twice(bench: Bench, how: str) -> None:
         twin = path
     message = bench.refused(path, twin)
 
-    assert "same profile twice" in message
+    assert "are the same profile; give it once" in message
     assert path.name in message
     assert twin.name in message
 
@@ -427,7 +441,7 @@ def test_one_profile_twice(bench: Bench, how: str) -> None:
 @pytest.mark.parametrize("force", [(), ("--force",)])
 @pytest.mark.parametrize("how", ["path", "link", "through a folder"])
 def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: str) -> None:
-    path = run_of_one(bench.inputs)
+    path = write_smallest_run(bench.inputs)
     output = path
     if how == "link":
         output = bench.outputs / "link.csv"
@@ -436,7 +450,7 @@ def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: 
         output = bench.inputs / ".." / bench.inputs.name / path.name
     outcome = bench.run("analyze", path, "--csv", output, *force)
 
-    assert "is an input" in sentence(outcome)
+    assert "is an input" in read_refusal(outcome)
 
 
 def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
@@ -446,7 +460,7 @@ def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
         bench.inputs, KERNELS, CALLS, [replace(r, name=f"x {r.name}") for r in RANGES]
     )
 
-    assert "own.toml" in sentence(
+    assert "own.toml" in read_refusal(
         bench.run("analyze", path, "--convention", convention, "--csv", convention, "--force")
     )
 
@@ -473,7 +487,7 @@ def test_memory_events_with_numbers_beyond_any_memory(
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def hostile_run(bench: Bench, text: str) -> Outcome:
+def write_hostile_run(bench: Bench, text: str) -> Outcome:
     convention = bench.inputs / "own.toml"
     convention.write_text(CONVENTION, encoding="utf-8")
     path = hostile_profile(bench.inputs, text)
@@ -494,11 +508,11 @@ def hostile_run(bench: Bench, text: str) -> Outcome:
     return outcome
 
 
-def written(bench: Bench, name: str) -> str:
+def read_output(bench: Bench, name: str) -> str:
     return (bench.outputs / f"x.{name}").read_bytes().decode("utf-8")
 
 
-def assert_for_terminals(text: str) -> None:
+def check_for_terminals(text: str) -> None:
     for line in text.split("\n"):
         assert line.isprintable(), line
         assert len(line) < 300
@@ -506,8 +520,8 @@ def assert_for_terminals(text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_names_are_inert(bench: Bench, text: str) -> None:
-    outcome = hostile_run(bench, text)
-    picture, table, report = (written(bench, name) for name in ("svg", "csv", "json"))
+    outcome = write_hostile_run(bench, text)
+    picture, table, report = (read_output(bench, name) for name in ("svg", "csv", "json"))
 
     for element in ET.fromstring(picture).iter():
         assert element.tag.rsplit("}", 1)[-1] not in {"script", "foreignObject", "a", "image"}
@@ -527,12 +541,12 @@ def test_hostile_names_are_inert(bench: Bench, text: str) -> None:
     assert report.isascii()
     assert all(line.isprintable() for line in report.split("\n"))
     assert json.loads(report)["profiles"][0]["host"] == text
-    assert_for_terminals(outcome.out)
+    check_for_terminals(outcome.out)
     # Standard output has the first screen, the file every table.
-    assert_for_terminals(written(bench, "text"))
+    check_for_terminals(read_output(bench, "text"))
     path = bench.inputs / "profile.sqlite"
     # The bound is on names of the profile; the path is the user's, and advice repeats it.
-    assert_for_terminals(bench.run("inspect", path).out.replace(str(path), path.name))
+    check_for_terminals(bench.run("inspect", path).out.replace(str(path), path.name))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
@@ -550,16 +564,16 @@ def test_hostile_names_and_tables_are_inert_in_a_refusal(bench: Bench, text: str
 def test_hostile_file_names_are_inert(bench: Bench, name: str) -> None:
     assert ".sqlite: no" in bench.refused(bench.inputs / name)
 
-    outcome = bench.analyze(run_of_one(bench.inputs, name))
+    outcome = bench.analyze(write_smallest_run(bench.inputs, name))
     assert (outcome.code, outcome.err) == (0, "")
-    assert_for_terminals(outcome.out)
-    ET.fromstring(written(bench, "svg"))
+    check_for_terminals(outcome.out)
+    ET.fromstring(read_output(bench, "svg"))
 
 
 SECRET = "hunter2-0123456789abcdef"
 
 
-def with_secrets(path: Path) -> Path:
+def add_secrets(path: Path) -> Path:
     """Put a token wherever an export stores the environment and output of the host."""
     thread = pack_global_id(1, 1)
     return edit_database(
@@ -594,10 +608,10 @@ def with_secrets(path: Path) -> Path:
 
 
 def test_the_recorded_environment_appears_nowhere(bench: Bench) -> None:
-    path = with_secrets(run_of_one(bench.inputs))
+    path = add_secrets(write_smallest_run(bench.inputs))
     outcome = bench.analyze(path, "--communication")
     texts = [outcome.out, outcome.err, bench.run("inspect", path).out]
-    texts += [written(bench, name) for name in OUTPUTS]
+    texts += [read_output(bench, name) for name in OUTPUTS]
 
     assert outcome.code == 0
     assert not any(SECRET in text for text in texts)
@@ -609,7 +623,7 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     monkeypatch.chdir(home)
-    bench.report(run_of_one(bench.inputs))
+    bench.report(write_smallest_run(bench.inputs))
 
     assert list(home.iterdir()) == []
 
@@ -638,12 +652,12 @@ def test_nothing_is_cached(bench: Bench, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_a_strange_value_is_refused_or_reported(bench: Bench, damage: str, command: str) -> None:
     path = write_profile(bench.inputs, KERNELS, CALLS, RANGES, threads=[T(1, "main")])
-    edit_database(with_secrets(path), damage)
+    edit_database(add_secrets(path), damage)
     outcome = bench.analyze(path) if command == "analyze" else bench.run("inspect", path)
 
     assert SECRET not in outcome.out + outcome.err
     if outcome.code != 0:
-        sentence(outcome)
+        read_refusal(outcome)
         assert list(bench.outputs.iterdir()) == []
     else:
         assert outcome.err == ""

@@ -47,7 +47,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "2000")
 
 
-def outcome(
+def run_command(
     path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
     """Return the exit code and output of a command, independent of the name of the profile."""
@@ -72,8 +72,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_reports_of_a_planted_run_are_equal(
     form: str, full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert all(outcome(full, command, capsys)[0] == 0 for command in COMMANDS)
-    compared(full, tmp_path, FORMS[form], capsys)
+    assert all(run_command(full, command, capsys)[0] == 0 for command in COMMANDS)
+    compare_outputs(full, tmp_path, FORMS[form], capsys)
 
 
 @pytest.mark.real_files
@@ -84,10 +84,10 @@ def test_reports_of_real_exports_are_equal(
     """Half of the exports are tested in each format."""
     for original in sorted(get_real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
         # Sentences are truncated, so the paths must have the same length.
-        compared(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
+        compare_outputs(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
 
 
-def compared(
+def compare_outputs(
     path: Path,
     folder: Path,
     form: Form,
@@ -97,11 +97,11 @@ def compared(
     """Compare the output of commands for a directory with the output for its export."""
     directory = write_columnar(path, folder, form)
     for command in commands:
-        expected = outcome(path, command, capsys)
-        assert outcome(directory, command, capsys) == expected, (path.name, command)
+        expected = run_command(path, command, capsys)
+        assert run_command(directory, command, capsys) == expected, (path.name, command)
 
 
-def edited(path: Path, folder: Path, *statements: str) -> Path:
+def edit_export(path: Path, folder: Path, *statements: str) -> Path:
     """Return a copy of an export that has been changed."""
     folder.mkdir(parents=True, exist_ok=True)
     return edit_database(Path(shutil.copy(path, folder)), *statements)
@@ -137,12 +137,12 @@ EDITS: dict[str, tuple[str, ...]] = {
 def test_reports_of_edited_exports_are_equal(
     edit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(EXAMPLE, tmp_path, *EDITS[edit])
+    path = edit_export(EXAMPLE, tmp_path, *EDITS[edit])
 
-    compared(path, tmp_path, FORMS["parquet"], capsys, MAIN)
+    compare_outputs(path, tmp_path, FORMS["parquet"], capsys, MAIN)
 
 
-def names_in(output: str) -> list[str]:
+def list_profile_names(output: str) -> list[str]:
     return [Path(profile["path"]).name for profile in json.loads(output)["profiles"]]
 
 
@@ -151,9 +151,13 @@ def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine)
     write_columnar(EXAMPLE, tmp_path, ARROW)
     (tmp_path / "node0.nsys-rep").write_bytes(b"not exported anew")
 
-    assert names_in(cli.printed("analyze", str(tmp_path), "--json", "-")) == ["node0_pqtdir"]
+    assert list_profile_names(cli.printed("analyze", str(tmp_path), "--json", "-")) == [
+        "node0_pqtdir"
+    ]
     shutil.copy(EXAMPLE, tmp_path / "node0.sqlite")
-    assert names_in(cli.printed("analyze", str(tmp_path), "--json", "-")) == ["node0.sqlite"]
+    assert list_profile_names(cli.printed("analyze", str(tmp_path), "--json", "-")) == [
+        "node0.sqlite"
+    ]
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
@@ -315,12 +319,12 @@ def test_overwritten_bytes_end_in_a_report_or_a_sentence(
     assert n_refused > 5
 
 
-def changed(directory: Path, table: str, change: Callable[[Any], Any]) -> None:
+def change_table(directory: Path, table: str, change: Callable[[Any], Any]) -> None:
     file = directory / f"{table}.parquet"
     parquet.write_table(change(parquet.read_table(file)), file)
 
 
-def with_column(name: str, kind: Any) -> Callable[[Any], Any]:
+def cast_column(name: str, kind: Any) -> Callable[[Any], Any]:
     def change(table: Any) -> Any:
         column_index = table.schema.get_field_index(name)
         return table.set_column(column_index, name, table.column(name).cast(kind))
@@ -345,14 +349,14 @@ def test_columns_of_other_types_are_refused(
     table: str, column: str, kind: Any, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = write_columnar(EXAMPLE, tmp_path)
-    changed(directory, table, with_column(column, kind))
+    change_table(directory, table, cast_column(column, kind))
 
     assert "whole number" in cli.refused("analyze", str(directory), code=1)
 
 
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLine) -> None:
     directory = write_columnar(EXAMPLE, tmp_path)
-    changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
+    change_table(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
 
     assert "two columns with the same name" in cli.refused("analyze", str(directory), code=1)
 
@@ -360,7 +364,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLin
 def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = edited(
+    path = edit_export(
         EXAMPLE, tmp_path, "UPDATE StringIds SET value = CAST(x'66ff67' AS TEXT) WHERE id % 3 = 0"
     )
-    compared(path, tmp_path / "columns", FORMS["parquet"], capsys, COMMANDS[:2])
+    compare_outputs(path, tmp_path / "columns", FORMS["parquet"], capsys, COMMANDS[:2])

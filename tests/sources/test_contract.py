@@ -58,7 +58,7 @@ AGAIN = {"nsys": "-t cuda,nvtx", "rocpd": "again", "rpd": "again"}
 
 
 @cache
-def planted(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, ...]]]:
+def plant_full_profile(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, ...]]]:
     """Return the files of the full profile in some format, and the columns of the first one."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -77,10 +77,10 @@ def planted(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, 
         return {file.name: file.read_bytes() for file in files}, read_columns(files[0])
 
 
-def unpacked(folder: Path, form: str = "nsys") -> list[Path]:
+def write_full_profile(folder: Path, form: str = "nsys") -> list[Path]:
     """Write the full profile and return its files. Tests change the first one."""
     paths = []
-    for name, content in planted(form)[0].items():
+    for name, content in plant_full_profile(form)[0].items():
         paths.append(folder / name)
         paths[-1].write_bytes(content)
     return paths
@@ -97,7 +97,7 @@ class Facts:
     clocks: tuple[object, ...]
 
 
-def facts(report: Report) -> Facts:
+def collect_facts(report: Report) -> Facts:
     t = report.operations
     columns = [getattr(t, name).tolist() for name in sorted(t.column_names()) if name != "name_id"]
     names = [t.names[i] for i in t.name_id.tolist()]
@@ -137,19 +137,19 @@ def facts(report: Report) -> Facts:
     )
 
 
-def gpus(report: Report) -> list[tuple[object, ...]]:
+def list_gpus(report: Report) -> list[tuple[object, ...]]:
     return [(r.uuid, r.gpu, r.pci) for r in report.ranks]
 
 
 @cache
-def whole(form: str = "nsys") -> Report:
+def analyze_full_profile(form: str = "nsys") -> Report:
     with TemporaryDirectory() as folder:
-        return bubbleviz.analyze(unpacked(Path(folder), form))
+        return bubbleviz.analyze(write_full_profile(Path(folder), form))
 
 
 @cache
-def facts_of_whole(form: str) -> Facts:
-    return facts(whole(form))
+def collect_full_facts(form: str) -> Facts:
+    return collect_facts(analyze_full_profile(form))
 
 
 def check(
@@ -177,59 +177,59 @@ def check(
         assert "Traceback" not in message
         assert any(w in message for w in words) or (remedy and AGAIN[form] in message), message
         return "error"
-    expected = {(note.what, note.count) for note in whole(form).limitations}
+    expected = {(note.what, note.count) for note in analyze_full_profile(form).limitations}
     news = [
         f"{n.what}: {n.reason}" for n in report.limitations if (n.what, n.count) not in expected
     ]
     matching_news = [line for line in news if any(word in line for word in words)]
-    now, then = facts(report), facts_of_whole(form)
+    now, then = collect_facts(report), collect_full_facts(form)
     changed = [
         name for name in Facts.__dataclass_fields__ if getattr(now, name) != getattr(then, name)
     ]
-    if gpus(report) != gpus(whole(form)):
+    if list_gpus(report) != list_gpus(analyze_full_profile(form)):
         changed.append("gpus")
     changed = [name for name in changed if name not in but]
     assert matching_news or not changed, f"changed without a word: {changed}; said: {news}"
     return "told" if matching_news else "same"
 
 
-def bare(name: str) -> str:
+def remove_guid(name: str) -> str:
     """Return the name of a table without the identifier of its process."""
     return name[:-37] if name[-37:-36] == "_" and name.count("_") > 4 else name
 
 
-TABLES = [(form, table) for form in AGAIN for table in planted(form)[1]]
+TABLES = [(form, table) for form in AGAIN for table in plant_full_profile(form)[1]]
 #: Columns of exports of nsys that no query reads, by table.
 UNREAD = {
     table: tuple(c for c in columns if c not in QUERIES.columns_read.get(table, ()))
-    for table, columns in planted()[1].items()
+    for table, columns in plant_full_profile()[1].items()
 }
 COLUMNS = [
     (way, form, table, column)
     for form, table in TABLES
-    for column in planted(form)[1][table]
+    for column in plant_full_profile(form)[1][table]
     for way in (("dropped", "nulls") if form == "nsys" else ("dropped",))
     if form != "nsys" or column not in UNREAD[table]
 ]
 
 
 def test_the_full_export_holds_what_it_should() -> None:
-    report, tables = whole(), planted()[1]
+    report, tables = analyze_full_profile(), plant_full_profile()[1]
 
     assert {KERNEL, RUNTIME, NVTX, MEMCPY, "ThreadNames", "META_DATA_EXPORT"} <= set(tables)
     assert sum(p.cross_thread_kernels for p in report.profiles) > 0
     assert sum(p.copy_ns for p in report.profiles) > 0
     assert report.limitations == ()
     assert report.summary.bubble_ratio[report.headline].mean is not None
-    assert all(all(gpu) for gpu in gpus(report))
+    assert all(all(gpu) for gpu in list_gpus(report))
 
 
-@pytest.mark.parametrize(("form", "table"), TABLES, ids=bare)
+@pytest.mark.parametrize(("form", "table"), TABLES, ids=remove_guid)
 @pytest.mark.parametrize("way", ["dropped", "emptied", "renamed"])
 def test_a_lost_table_is_told_or_changes_nothing(
     way: str, form: str, table: str, tmp_path: Path
 ) -> None:
-    paths = unpacked(tmp_path, form)
+    paths = write_full_profile(tmp_path, form)
     statements = {
         "dropped": f'DROP TABLE "{table}"',
         "emptied": f'DELETE FROM "{table}"',
@@ -242,31 +242,33 @@ def test_a_lost_table_is_told_or_changes_nothing(
         outcome = check(paths, form, words, remedy=table in RECORDED)
         assert outcome == "error" if table in RECORDED else outcome != "error"
     else:
-        words = (bare(table), *(("hostname",) if "node" in table else ()))
+        words = (remove_guid(table), *(("hostname",) if "node" in table else ()))
         silent_columns = ("rocpd_string", "launch", "kernels") if way == "emptied" else ()
         check(paths, form, (*words, *silent_columns), remedy=True)
 
 
 def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
-    paths = unpacked(tmp_path)
+    paths = write_full_profile(tmp_path)
     for table, columns in UNREAD.items():
-        names = [f'"{c}"' for c in planted()[1][table] if c not in columns] or ["1 AS one"]
+        names = [f'"{c}"' for c in plant_full_profile()[1][table] if c not in columns] or [
+            "1 AS one"
+        ]
         edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
     assert check(paths, "nsys", ("META_DATA",)) == "same"
 
 
-@pytest.mark.parametrize(("way", "form", "table", "column"), COLUMNS, ids=bare)
+@pytest.mark.parametrize(("way", "form", "table", "column"), COLUMNS, ids=remove_guid)
 def test_a_lost_column_is_told_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
 ) -> None:
     """A dropped column is named; an empty column is reported in any words."""
-    paths = unpacked(tmp_path, form)
-    names = [f'"{name}"' for name in planted(form)[1][table] if name != column]
+    paths = write_full_profile(tmp_path, form)
+    names = [f'"{name}"' for name in plant_full_profile(form)[1][table] if name != column]
     names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS one"]
     edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
-    but = SHOWN_AS_NONE.get((bare(table), column), ()) if way == "nulls" else ()
+    but = SHOWN_AS_NONE.get((remove_guid(table), column), ()) if way == "nulls" else ()
     # Without a product name, the name of the architecture is shown.
     but = ("gpus",) if column == "product_name" else but
     check(paths, form, ("" if way == "nulls" else column,), remedy=form != "nsys", but=but)
@@ -285,8 +287,10 @@ def test_a_lost_column_is_told_or_changes_nothing(
     ],
 )
 def test_a_value_that_cannot_be_is_told(base: str, column: str, value: str, tmp_path: Path) -> None:
-    paths = unpacked(tmp_path, "rocpd")
-    (table,) = (name for name in planted("rocpd")[1] if bare(name) == f"rocpd_{base}")
+    paths = write_full_profile(tmp_path, "rocpd")
+    (table,) = (
+        name for name in plant_full_profile("rocpd")[1] if remove_guid(name) == f"rocpd_{base}"
+    )
     update = f'UPDATE "{table}" SET "{column}" = {value} WHERE rowid % 3 = 0'
     edit_database(paths[0], *rebuild_table(table), update)
 
@@ -349,44 +353,44 @@ ADDED = {
 
 @pytest.mark.parametrize("addition", ADDED)
 def test_what_users_add_changes_nothing(addition: str, tmp_path: Path) -> None:
-    paths = unpacked(tmp_path)
+    paths = write_full_profile(tmp_path)
     edit_database(paths[0], *ADDED[addition])
 
     report = bubbleviz.analyze(paths)
 
-    assert facts(report) == facts(whole())
-    assert gpus(report) == gpus(whole())
+    assert collect_facts(report) == collect_facts(analyze_full_profile())
+    assert list_gpus(report) == list_gpus(analyze_full_profile())
     assert report.limitations == ()
 
 
 @pytest.mark.parametrize("order", ["rowid DESC", "(rowid * 7919) % 1009, rowid"])
 def test_the_order_of_rows_changes_nothing(order: str, tmp_path: Path) -> None:
-    paths = unpacked(tmp_path)
+    paths = write_full_profile(tmp_path)
     for path in paths:
         for table in (KERNEL, RUNTIME, NVTX, MEMCPY):
             edit_database(path, *rebuild_table(table, order=order))
         for table in ("StringIds", "ThreadNames", "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV"):
             edit_database(path, *rebuild_table(table, order="rowid DESC"))
     report = bubbleviz.analyze(paths)
-    assert facts(report) == facts(whole())
-    assert gpus(report) == gpus(whole())
+    assert collect_facts(report) == collect_facts(analyze_full_profile())
+    assert list_gpus(report) == list_gpus(analyze_full_profile())
 
 
-def all_files(folder: Path, *statements: str) -> Report:
-    paths = unpacked(folder)
+def analyze_edited_files(folder: Path, *statements: str) -> Report:
+    paths = write_full_profile(folder)
     for path in paths:
         edit_database(path, *statements)
     return bubbleviz.analyze(paths)
 
 
 def test_an_enum_table_with_other_codes_is_followed(tmp_path: Path) -> None:
-    report = all_files(
+    report = analyze_edited_files(
         tmp_path,
         "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 1000",
         f"UPDATE {NVTX} SET eventType = eventType + 1000",
     )
 
-    assert facts(report) == facts(whole())
+    assert collect_facts(report) == collect_facts(analyze_full_profile())
 
 
 @pytest.mark.parametrize("name", ["EXPORT_META_DATA", "META_DATA_EXPORT", None])
@@ -398,17 +402,17 @@ def test_metadata_are_read_under_either_name(name: str | None, tmp_path: Path) -
     )
     if name == "META_DATA_EXPORT":
         statement = "DROP TABLE META_DATA_CAPTURE"
-    report = all_files(tmp_path, statement)
+    report = analyze_edited_files(tmp_path, statement)
 
-    assert facts(report) == facts(whole())
+    assert collect_facts(report) == collect_facts(analyze_full_profile())
     assert {p.schema_version for p in report.profiles} == {None if name is None else "3.25.0"}
     assert {p.nsys_version for p in report.profiles} == {None if name is None else "2026.2.1.210"}
 
 
-def old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the year of older exports and the statements that give the example their schema."""
     metadata = ("DROP TABLE META_DATA_EXPORT", "DROP TABLE META_DATA_CAPTURE")
-    enums = tuple(f"DROP TABLE {t}" for t in planted()[1] if t.startswith("ENUM_"))
+    enums = tuple(f"DROP TABLE {t}" for t in plant_full_profile()[1] if t.startswith("ENUM_"))
     kernel = tuple(
         f"ALTER TABLE {KERNEL} DROP COLUMN {c}"
         for c in ("mangledName", "greenContextId", "graphId", "graphNodeId")
@@ -444,8 +448,8 @@ def test_exports_of_other_years_give_the_same_ratios(year: str, tmp_path: Path) 
     truth = plant(Planting(stages=2, microbatches=3, text="mixed"), tmp_path)
     path = tmp_path / truth.files[0].path
     then = bubbleviz.analyze([path])
-    now = bubbleviz.analyze([edit_database(path, *dict(old_exports())[year])])
+    now = bubbleviz.analyze([edit_database(path, *dict(list_old_exports())[year])])
 
-    assert facts(now).operations == facts(then).operations
-    assert facts(now).ratios == facts(then).ratios
-    assert facts(now).coverage[2:] == facts(then).coverage[2:]
+    assert collect_facts(now).operations == collect_facts(then).operations
+    assert collect_facts(now).ratios == collect_facts(then).ratios
+    assert collect_facts(now).coverage[2:] == collect_facts(then).coverage[2:]

@@ -32,7 +32,7 @@ MARK = "incomplete: events are missing because a file is cut short or damaged"
 COUNT = 200
 
 
-def whole_trace(folder: Path) -> Path:
+def write_trace_file(folder: Path) -> Path:
     """Return a PyTorch trace, not gzipped."""
     kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1) for i in range(COUNT)]
     calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
@@ -43,7 +43,7 @@ def whole_trace(folder: Path) -> Path:
     return path
 
 
-def cut(path: Path, fraction: float, name: str) -> Path:
+def write_cut_trace(path: Path, fraction: float, name: str) -> Path:
     """Return the path of a copy of the first ``fraction`` of a file."""
     content = path.read_bytes()
     cut_path = path.with_name(name)
@@ -52,7 +52,7 @@ def cut(path: Path, fraction: float, name: str) -> Path:
 
 
 def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
-    assert list_restriction_codes(bubbleviz.idle(whole_trace(tmp_path))) == []
+    assert list_restriction_codes(bubbleviz.idle(write_trace_file(tmp_path))) == []
 
 
 @pytest.mark.parametrize("fraction", [0.8, 1.0])
@@ -67,7 +67,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, fraction: float)
     path = tmp_path / "trace.json"
     path.write_bytes(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
 
-    report = measure_communication(cut(path, fraction, "cut.json"))
+    report = measure_communication(write_cut_trace(path, fraction, "cut.json"))
     expected = [{"code": "file-damaged", "text": MARK}] if fraction < 1 else []
     assert json.loads(nccl.as_json(report))["restrictions"] == expected
     assert (MARK in nccl_text.summary(report)) == (fraction < 1)
@@ -75,7 +75,7 @@ def test_communication_of_a_cut_trace_is_marked(tmp_path: Path, fraction: float)
 
 @pytest.mark.parametrize("fraction", [0.8, 0.95])
 def test_a_cut_trace_is_marked_in_every_output(tmp_path: Path, fraction: float) -> None:
-    report = bubbleviz.idle(cut(whole_trace(tmp_path), fraction, "cut.json"))
+    report = bubbleviz.idle(write_cut_trace(write_trace_file(tmp_path), fraction, "cut.json"))
     assert list_restriction_codes(report)[0] == "file-damaged"
     assert MARK in make_title(report)
     assert MARK in picture.draw_idle(report)
@@ -89,7 +89,7 @@ def test_a_flipped_byte_of_gzip_data_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 256)
-    content = bytearray(gzip.compress(whole_trace(tmp_path).read_bytes()))
+    content = bytearray(gzip.compress(write_trace_file(tmp_path).read_bytes()))
     content[int(0.9 * len(content))] ^= 0xFF
     path = tmp_path / "flipped.json.gz"
     path.write_bytes(content)
@@ -98,7 +98,7 @@ def test_a_flipped_byte_of_gzip_data_is_marked(
 
 @pytest.mark.parametrize("is_noticeable", [True, False])
 def test_unreadable_events_are_marked_if_they_are_many(tmp_path: Path, is_noticeable: bool) -> None:
-    path = whole_trace(tmp_path)
+    path = write_trace_file(tmp_path)
     beginning, *events = path.read_text().split('"ph": "X"')
     distance = 20 if is_noticeable else 300
     joints = ['"ph" "X"' if i % distance == 0 else '"ph": "X"' for i in range(len(events))]
@@ -113,7 +113,7 @@ def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "whole.trace.json"
     path.write_bytes(make_trace_json(make_tpu(1)))
     assert "file-damaged" not in list_restriction_codes(bubbleviz.idle(path))
-    assert list_restriction_codes(bubbleviz.idle(cut(path, 0.9, "cut.trace.json"))) == [
+    assert list_restriction_codes(bubbleviz.idle(write_cut_trace(path, 0.9, "cut.trace.json"))) == [
         "file-damaged"
     ]
 
@@ -130,7 +130,7 @@ def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(events))
     assert list_restriction_codes(bubbleviz.analyze(path)) == []
-    report = bubbleviz.analyze(cut(path, 0.9, "cut.json"))
+    report = bubbleviz.analyze(write_cut_trace(path, 0.9, "cut.json"))
     assert list_restriction_codes(report) == ["file-damaged"]
 
 
@@ -153,7 +153,7 @@ def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
 def test_traces_that_were_joined_are_refused(
     tmp_path: Path, is_list: bool, is_packed: bool, fraction: float
 ) -> None:
-    content = whole_trace(tmp_path).read_bytes()
+    content = write_trace_file(tmp_path).read_bytes()
     if is_list:
         content = json.dumps(json.loads(content)["traceEvents"]).encode()
     parts = [content, content[: int(fraction * len(content))]]
@@ -172,7 +172,7 @@ def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", ["", "\n\0\0", "garbage", "}", "[1, 2"])
 def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> None:
-    complete_trace = whole_trace(tmp_path)
+    complete_trace = write_trace_file(tmp_path)
     path = tmp_path / "longer.json"
     path.write_text(f"\n{complete_trace.read_text()}{rest}")
     report = bubbleviz.idle(path)

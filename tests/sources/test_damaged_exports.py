@@ -26,37 +26,37 @@ KERNEL, COPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
 
 
-def edited(path: Path, *statements: str) -> Path:
+def edit_database_copy(path: Path, *statements: str) -> Path:
     """Run statements on a database whose tables lost their constraints."""
     anew = [statement for table in read_columns(path) for statement in rebuild_table(table)]
     return edit_database(path, *anew, *statements)
 
 
-def example(folder: Path, *statements: str) -> Path:
+def write_example(folder: Path, *statements: str) -> Path:
     """Write the 1F1B example, edited."""
     path = folder / "node0.sqlite"
     shutil.copyfile(EXAMPLE, path)
-    return edited(path, *statements)
+    return edit_database_copy(path, *statements)
 
 
-def small(folder: Path, *statements: str) -> Path:
+def write_small_export(folder: Path, *statements: str) -> Path:
     """Write two kernels and two copies, edited."""
     calls = [C(10, 20, 1), C(110, 120, 2), C(200, 210, 3), C(300, 310, 4)]
     kernels, copies = [K(30, 80, 1), K(130, 180, 2)], [M(220, 250, 3), M(320, 350, 4)]
-    return edited(write_profile(folder, kernels, calls, copies=copies), *statements)
+    return edit_database_copy(write_profile(folder, kernels, calls, copies=copies), *statements)
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "1e300", "''"])
 @pytest.mark.parametrize("table", [KERNEL, COPY])
 def test_a_process_that_is_no_number_is_refused(table: str, value: str, tmp_path: Path) -> None:
-    path = small(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
+    path = write_small_export(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
 
     with pytest.raises(ProfileError, match="something other than a whole number"):
         idle([path])
 
 
 def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
-    path = small(tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
+    path = write_small_export(tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
 
     assert [note.what for note in idle([path]).limitations][:1] == ["the process of kernels"]
 
@@ -74,21 +74,21 @@ def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
 def test_kernels_that_cannot_be_read_are_no_idle_time(
     statement: str, reason: str, tmp_path: Path
 ) -> None:
-    note = find_limitation(idle([small(tmp_path, statement)]), "kernels")
+    note = find_limitation(idle([write_small_export(tmp_path, statement)]), "kernels")
 
     assert reason in note.reason
 
 
 def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
     calls = "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE value LIKE 'cudaLaunch%'"
-    path = small(tmp_path, f"DROP TABLE {KERNEL}", calls)
+    path = write_small_export(tmp_path, f"DROP TABLE {KERNEL}", calls)
 
     assert "kernels" not in list_limitation_subjects(idle([path]))
 
 
 @pytest.mark.parametrize(("start", "n_lost"), [(0, 1), (-1, 0), (1, 0)])
 def test_an_overhead_without_a_start_is_left_out(start: int, n_lost: int, tmp_path: Path) -> None:
-    path = small(
+    path = write_small_export(
         tmp_path,
         f'CREATE TABLE IF NOT EXISTS {OVERHEAD} (start INTEGER, "end" INTEGER, globalTid INTEGER)',
         f'INSERT INTO {OVERHEAD} (start, "end", globalTid) '
@@ -104,19 +104,21 @@ def test_an_overhead_without_a_start_is_left_out(start: int, n_lost: int, tmp_pa
 @pytest.mark.parametrize("assignment", ["start = 0", 'start = 0, "end" = 0'])
 @pytest.mark.parametrize("row", [1, 354, 708])
 def test_a_call_without_a_start_is_counted(row: int, assignment: str, tmp_path: Path) -> None:
-    report = analyze([example(tmp_path, f"UPDATE {RUNTIME} SET {assignment} WHERE rowid = {row}")])
+    report = analyze(
+        [write_example(tmp_path, f"UPDATE {RUNTIME} SET {assignment} WHERE rowid = {row}")]
+    )
 
     (note,) = (n for n in report.limitations if n.what.startswith("CUDA API calls with"))
     assert note.count == 1
 
 
 def test_names_that_are_null_are_named_so(tmp_path: Path) -> None:
-    report = analyze([example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
+    report = analyze([write_example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
     assert any(note.what.startswith("names of kernels") for note in report.limitations)
 
 
 def test_gpus_without_a_number_of_cuda_go_by_their_own(tmp_path: Path) -> None:
-    path = example(
+    path = write_example(
         tmp_path,
         "UPDATE TARGET_INFO_GPU SET cuDevice = NULL, name = 'GPU ' || id",
         "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",

@@ -33,7 +33,7 @@ def database(file: Path) -> Iterator[Database]:
         yield opened
 
 
-def asking(text: str, columns: int = 1, *parameters: str) -> Query:
+def make_query(text: str, columns: int = 1, *parameters: str) -> Query:
     return Query(QUERIES, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
 
 
@@ -43,7 +43,7 @@ def test_rows_have_their_own_types_whatever_came_before(
 ) -> None:
     """The first batch sets the type of a column, unless that batch contains only NULLs."""
     monkeypatch.setattr(module, "_BATCH", batch)
-    numbers_and_texts = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
+    numbers_and_texts = make_query("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 
     batch_of_all = database.read_batch(numbers_and_texts, {})
     assert batch_of_all is not None
@@ -52,7 +52,7 @@ def test_rows_have_their_own_types_whatever_came_before(
 
 def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
     blob = "CASE WHEN a = 3 THEN x'6100' || x'ff' WHEN a = 4 THEN NULL ELSE 'n' || a END"
-    texts_query = asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
+    texts_query = make_query(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
     texts = ["n2", "a\x00\ufffd", None, "n5"]
 
     assert database.query_rows(texts_query) == [(text,) for text in texts]
@@ -62,7 +62,7 @@ def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -
 
 
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
-    texts_query = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
+    texts_query = make_query("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
 
     assert database.query_rows(texts_query) == [("F\ufffd1", "é", None, "")]
 
@@ -73,7 +73,9 @@ def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
 def test_what_is_no_number_is_damage_wherever_it_stands(
     database: Database, value: str, row: int, rows: int
 ) -> None:
-    numbers_query = asking(f"SELECT CASE WHEN a = {row} THEN {value} ELSE a END FROM n ORDER BY a")
+    numbers_query = make_query(
+        f"SELECT CASE WHEN a = {row} THEN {value} ELSE a END FROM n ORDER BY a"
+    )
 
     with pytest.raises(ProfileError, match=r"cannot be read \(.*\); the file is damaged"):
         database.query_columns(numbers_query, rows=rows)
@@ -81,7 +83,7 @@ def test_what_is_no_number_is_damage_wherever_it_stands(
 
 def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path) -> None:
     with pytest.raises(ProfileError) as caught:
-        database.query_columns(asking("SELECT a FROM nowhere"))
+        database.query_columns(make_query("SELECT a FROM nowhere"))
 
     message = str(caught.value)
     assert message.startswith(f"{file}: the database cannot be read (")
@@ -92,7 +94,7 @@ def test_an_error_is_one_line_that_names_the_file(database: Database, file: Path
 def test_nothing_can_be_written(database: Database, file: Path) -> None:
     content = file.read_bytes()
     with pytest.raises(ProfileError, match="readonly"):
-        database.query_rows(asking("DELETE FROM n"))
+        database.query_rows(make_query("DELETE FROM n"))
 
     assert file.read_bytes() == content
     assert list(file.parent.iterdir()) == [file]
@@ -103,7 +105,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
         closing(Database(str(tmp_path / "no.sqlite"), QUERIES)) as database,
     ):
-        database.query_columns(asking("SELECT 1"))
+        database.query_columns(make_query("SELECT 1"))
 
 
 def plan(name: str, variants: tuple[Query, ...]) -> list[str]:

@@ -28,7 +28,7 @@ from bubbleviz.sources.nsys.ranges import read_event_types
 from bubbleviz.sources.nsys.sqlite_export import DirectReader, SqliteExport, open_export
 from bubbleviz.sources.sqlite.queries import EVERY_ROW
 from tests.planting import Planting, plant
-from tests.sources.test_contract import old_exports
+from tests.sources.test_contract import list_old_exports
 from tests.support.command_line import CommandLine
 from tests.support.compiled import build_library, read_texts
 from tests.support.edited_databases import edit_database
@@ -51,12 +51,12 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 
-def _direct(export: SqliteExport) -> DirectReader:
+def _get_direct_reader(export: SqliteExport) -> DirectReader:
     assert isinstance(export.direct, DirectReader)
     return export.direct
 
 
-def _numbers(export: SqliteExport, name: str) -> Any:
+def _read_by_sqlite(export: SqliteExport, name: str) -> Any:
     """Return the columns of a query as SQLite reads them, or the error."""
     binds = {"first": EVERY_ROW[0], "last": EVERY_ROW[1]}
     try:
@@ -65,7 +65,7 @@ def _numbers(export: SqliteExport, name: str) -> Any:
         return error
 
 
-def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
+def _read_calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
     """Yield selected calls as (decoded, read by SQLite). Some requested rows do not exist."""
     for rows in ([], [-(1 << 62), 0, 1, 2, 3, 90, 91, 1 << 62], range(5, 3000, 7)):
         requested_rows = np.array(rows, np.int64)
@@ -81,7 +81,7 @@ def _calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
                 yield columns, error
 
 
-def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
+def _find_call_names(export: SqliteExport) -> tuple[Any, Any]:
     """Return the name ids that calls use as (decoded, found by SQLite)."""
     numbers = [0, *sorted(export.find_strings(("cu*", "hip*")))]
     direct = export.direct
@@ -98,15 +98,15 @@ def _names_of_calls(export: SqliteExport) -> tuple[Any, Any]:
     return decoded, by_sqlite
 
 
-def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
+def _select_by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
     """Return a selection with some registered strings, as if their texts matched."""
     rows = export.query_rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
     ids = sorted(export.to_integer(row[0]) for row in rows)
     return Selection(read_event_types(export), globs, tuple(ids))
 
 
-def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
-    starts = _numbers(export, "calls/all")
+def _select_by_time(export: SqliteExport, shortest_ns: int) -> Selection:
+    starts = _read_by_sqlite(export, "calls/all")
     threads = set() if isinstance(starts, Exception) else set(starts[2].tolist())
     threads = {-1, 3, *threads}
     return Selection(
@@ -119,7 +119,7 @@ def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
     )
 
 
-def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, Any]:
+def _read_named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, Any]:
     """Return named rows as (decoded or None, read by SQLite or the error)."""
     direct, decoded = export.direct, None
     if isinstance(direct, DirectReader):
@@ -135,8 +135,10 @@ def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, 
         export.direct = direct
 
 
-def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
-    rows = _direct(export).read_named("strings/matching", Selection(globs=globs), [EVERY_ROW])
+def _read_strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
+    rows = _get_direct_reader(export).read_named(
+        "strings/matching", Selection(globs=globs), [EVERY_ROW]
+    )
     assert rows is not None
     return list(zip(rows[0][0].tolist(), read_texts(rows), strict=True))
 
@@ -150,19 +152,19 @@ def _compare(path: Path) -> int:
             columns = None if isinstance(direct, str) else direct.read_columns(name, 0, 1 << 60)
             if columns is not None:
                 decoded += 1
-                np.testing.assert_array_equal(columns, _numbers(export, name))
-        for decoded_calls, calls in _calls(export):
+                np.testing.assert_array_equal(columns, _read_by_sqlite(export, name))
+        for decoded_calls, calls in _read_calls(export):
             assert decoded_calls == calls
-        names, expected = _names_of_calls(export)
+        names, expected = _find_call_names(export)
         assert names is None or names == expected
         selections = [
-            *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
+            *(("ranges/named", _select_by_name(export, globs)) for globs in GLOBS),
             *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
-            ("ranges/sample", _by_name(export, ())),
-            *(("ranges/lasting", _by_time(export, shortest)) for shortest in LASTING_NS),
+            ("ranges/sample", _select_by_name(export, ())),
+            *(("ranges/lasting", _select_by_time(export, shortest)) for shortest in LASTING_NS),
         ]
         for name, selection in selections:
-            decoded_rows, expected = _named(export, name, selection)
+            decoded_rows, expected = _read_named(export, name, selection)
             if decoded_rows is not None:
                 decoded += 1
                 assert decoded_rows == expected
@@ -182,7 +184,7 @@ def test_real_exports() -> None:
     assert sum(bool(count) for count in decoded) >= 14
 
 
-@pytest.mark.parametrize(("year", "statements"), [*old_exports()])
+@pytest.mark.parametrize(("year", "statements"), [*list_old_exports()])
 def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 
@@ -211,7 +213,7 @@ def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> No
 
 def test_rows_that_touch_one_of_several_times() -> None:
     with open_export(str(EXAMPLE)) as export:
-        (all_rows, texts), _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        (all_rows, texts), _ = _read_named(export, "ranges/lasting", _select_by_time(export, 0))
         start_ns, end_ns = np.array(all_rows[0]), np.array(all_rows[1])
         # Some times begin at the end of a row and end at the start of another, so touch neither.
         since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
@@ -221,7 +223,9 @@ def test_rows_that_touch_one_of_several_times() -> None:
         touched = (start_ns[:, None] < until_ns) & (end_ns[:, None] > since_ns)
         rows = np.flatnonzero(touched.any(axis=1)).tolist()
         assert 0 < len(rows) < len(texts)
-        selection = replace(_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],))
+        selection = replace(
+            _select_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],)
+        )
         threads, thread = selection.threads, np.array(all_rows[3])
         # All threads share the times, or each has its own times, and some have none.
         bounds_of_threads = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
@@ -235,7 +239,9 @@ def test_rows_that_touch_one_of_several_times() -> None:
             of_thread = (np.arange(len(since_ns)) >= first) & (np.arange(len(since_ns)) < stop)
             rows = np.flatnonzero((touched & of_thread).any(axis=1)).tolist()
             selection = replace(selection, bounds=(*bounds,))
-            decoded = _direct(export).read_named("ranges/lasting", selection, [EVERY_ROW])
+            decoded = _get_direct_reader(export).read_named(
+                "ranges/lasting", selection, [EVERY_ROW]
+            )
             assert decoded is not None
             assert read_texts(decoded) == [texts[row] for row in rows]
             assert decoded[0][:2].tolist() == [start_ns[rows].tolist(), end_ns[rows].tolist()]
@@ -243,17 +249,17 @@ def test_rows_that_touch_one_of_several_times() -> None:
 
 def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
     with open_export(str(EXAMPLE)) as export:
-        all_rows, _ = _named(export, "ranges/lasting", _by_time(export, 0))
+        all_rows, _ = _read_named(export, "ranges/lasting", _select_by_time(export, 0))
         starts_ns = np.sort(all_rows[0][0])
-        direct = _direct(export)
+        direct = _get_direct_reader(export)
         extents = direct._tables["ranges/named"].extents
         for n_before in (0, 1, len(starts_ns) // 100, len(starts_ns) // 2):
             for shortest_ns in (0, 100_000):
-                by_time = _by_time(export, shortest_ns)
+                by_time = _select_by_time(export, shortest_ns)
                 early = replace(by_time, until_ns=(int(starts_ns[n_before]),))
                 extents[:] = -1
                 expected = direct.read_named("ranges/lasting", early, [EVERY_ROW])
-                direct.read_named("ranges/named", _by_name(export, ("*",)), [EVERY_ROW])
+                direct.read_named("ranges/named", _select_by_name(export, ("*",)), [EVERY_ROW])
                 assert (extents[:, 0] >= 0).all()
                 rows = direct.read_named("ranges/lasting", early, [EVERY_ROW])
                 assert rows is not None
@@ -290,7 +296,7 @@ texts = st.one_of(
 
 
 @st.composite
-def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
+def _draw_file(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
     """Draw a file of two tables with columns in any order; some rows are deleted again."""
     path = folder / "drawn.sqlite"
     path.unlink(missing_ok=True)
@@ -329,11 +335,11 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
 def test_drawn_files(data: st.DataObject, odd: bool) -> None:
     """Odd files have values of any type, which are left to SQLite."""
     with TemporaryDirectory() as folder:
-        decoded = _compare(data.draw(files(Path(folder), odd=odd)))
+        decoded = _compare(data.draw(_draw_file(Path(folder), odd=odd)))
         assert odd or decoded == ALL - 1
 
 
-def _byte(offset: int, value: int) -> Callable[[Path], None]:
+def _write_byte(offset: int, value: int) -> Callable[[Path], None]:
     def edit(path: Path) -> None:
         with path.open("r+b") as file:
             file.seek(offset)
@@ -344,7 +350,7 @@ def _byte(offset: int, value: int) -> Callable[[Path], None]:
 
 def _reserve_most(path: Path) -> None:
     edit_database(path, "PRAGMA page_size = 512", "VACUUM")
-    _byte(20, 33)(path)
+    _write_byte(20, 33)(path)
 
 
 #: Changes of a file after which it is left to SQLite.
@@ -353,11 +359,11 @@ UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
     "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
     "a log next to the file": lambda path: path.with_name(f"{path.name}-wal").touch(),
     "bytes after the last page": lambda path: os.truncate(path, path.stat().st_size + 1),
-    "a size of another change": _byte(95, 77),
+    "a size of another change": _write_byte(95, 77),
     "reserved bytes that leave too little": _reserve_most,
-    "fractions of another format": _byte(21, 63),
-    "a format of the future": _byte(47, 5),
-    "another encoding": _byte(59, 2),
+    "fractions of another format": _write_byte(21, 63),
+    "a format of the future": _write_byte(47, 5),
+    "another encoding": _write_byte(59, 2),
 }
 
 
@@ -378,7 +384,7 @@ def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) 
 _RANGES = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
 
 
-def _rebuilt(columns: str, suffix: str = "", table: str = KERNEL) -> tuple[str, ...]:
+def _rebuild_table(columns: str, suffix: str = "", table: str = KERNEL) -> tuple[str, ...]:
     required_columns = KERNEL_COLUMNS if table == KERNEL else (*NVTX_COLUMNS, "text")
     names = ", ".join(f'"{name}"' for name in required_columns)
     return (
@@ -391,14 +397,14 @@ def _rebuilt(columns: str, suffix: str = "", table: str = KERNEL) -> tuple[str, 
 
 _REST = "deviceId INT, streamId INT, globalPid INT, correlationId INT, demangledName INT"
 ODD_TABLES = {
-    "floats": _rebuilt(f'"start" REAL, "end" INT, {_REST}'),
-    "values without a type": _rebuilt(f'"start", "end" INT, {_REST}'),
-    "no row numbers": _rebuilt(
+    "floats": _rebuild_table(f'"start" REAL, "end" INT, {_REST}'),
+    "values without a type": _rebuild_table(f'"start", "end" INT, {_REST}'),
+    "no row numbers": _rebuild_table(
         f'"start" INT, "end" INT, {_REST}, PRIMARY KEY (start, correlationId, globalPid)',
         " WITHOUT ROWID",
     ),
-    "a computed column": _rebuilt(f'"start" INT, "end" INT, {_REST}, twice AS ("start" * 2)'),
-    "a stored computed column": _rebuilt(
+    "a computed column": _rebuild_table(f'"start" INT, "end" INT, {_REST}, twice AS ("start" * 2)'),
+    "a stored computed column": _rebuild_table(
         f'"start" INT, twice INT AS ("end" * 2) STORED, "end" INT, {_REST}'
     ),
     "a column added later": (
@@ -407,7 +413,7 @@ ODD_TABLES = {
     ),
     "text where a number belongs": (f"UPDATE {KERNEL} SET deviceId = 'one' WHERE rowid = 9",),
     "no number where one belongs": (
-        *_rebuilt(f'"start" INT, "end" INT, {_REST}'),
+        *_rebuild_table(f'"start" INT, "end" INT, {_REST}'),
         f'UPDATE {KERNEL} SET "end" = NULL WHERE rowid = 9',
     ),
     "a fraction where a number belongs": (f"UPDATE {KERNEL} SET deviceId = 0.5 WHERE rowid = 9",),
@@ -418,8 +424,8 @@ ODD_TABLES = {
 def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) -> None:
     path = edit_database(tmp_path / EXAMPLE.name, *ODD_TABLES[name], source=EXAMPLE)
     with open_export(str(path)) as export:
-        assert _direct(export).read_columns("gpu_work/kernels", 1, 1 << 40) is None
-        assert _direct(export).read_columns("gpu_work/kernels", 1, 1) is None
+        assert _get_direct_reader(export).read_columns("gpu_work/kernels", 1, 1 << 40) is None
+        assert _get_direct_reader(export).read_columns("gpu_work/kernels", 1, 1) is None
         description = export.describe_readers()
         assert description.startswith("compiled reader, ")
         assert KERNEL in description
@@ -430,12 +436,12 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
         )
 
 
-def _many(count: int) -> str:
+def _make_columns(count: int) -> str:
     return ", ".join(f"other{n} INT" for n in range(count))
 
 
 _KEYED = {
-    key: _rebuilt(
+    key: _rebuild_table(
         _RANGES.replace(f'"{key}" INT', f'"{key}" INTEGER PRIMARY KEY') + ", text TEXT",
         table="NVTX_EVENTS",
     )
@@ -445,15 +451,18 @@ _KEYED = {
 ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     "empty tables": ((f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS"), ALL),
     "a key that is the row number": (
-        _rebuilt(f'"start" INTEGER PRIMARY KEY, "end" INT, {_REST}'),
+        _rebuild_table(f'"start" INTEGER PRIMARY KEY, "end" INT, {_REST}'),
         ALL,
     ),
     **{
-        f"{count} more columns": (_rebuilt(f'{_many(count)}, "start" INT, "end" INT, {_REST}'), of)
+        f"{count} more columns": (
+            _rebuild_table(f'{_make_columns(count)}, "start" INT, "end" INT, {_REST}'),
+            of,
+        )
         for count, of in ((50, ALL), (57, ALL), (58, 0), (1900, 0))
     },
     "a text after many columns": (
-        _rebuilt(f"{_RANGES}, {_many(70)}, text TEXT", table="NVTX_EVENTS"),
+        _rebuild_table(f"{_RANGES}, {_make_columns(70)}, text TEXT", table="NVTX_EVENTS"),
         3,
     ),
     "a text with NUL": (
@@ -481,7 +490,7 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     ),
     # A dotless i is not an i, so a column of this type contains floating-point numbers.
     "letters that are not SQLite's": (
-        _rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'),
+        _rebuild_table(f'"start" "REAL \u0131NT", "end" INT, {_REST}'),
         ALL - 2,
     ),
 }
@@ -540,10 +549,10 @@ def test_reserved_bytes(tmp_path: Path) -> None:
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", values)
     assert path.read_bytes()[20] == 32
     with open_export(str(path)) as export:
-        assert _strings(export, "*") == values
+        assert _read_strings(export, "*") == values
 
 
-def _damaged(folder: Path, seed: int) -> Path:
+def _write_damaged(folder: Path, seed: int) -> Path:
     """Return a copy of the example with random bytes in one page."""
     chance = random.Random(seed)
     raw = bytearray(EXAMPLE.read_bytes())
@@ -557,18 +566,20 @@ def _damaged(folder: Path, seed: int) -> Path:
     return path
 
 
-def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
+def _read_both_ways(path: Path) -> Iterator[tuple[Any, Any]]:
     """Yield the results of both readers for a file as (decoded, read by SQLite)."""
     try:
         with open_export(str(path)) as export:
             for name in TABLES:
-                columns = _direct(export).read_columns(name, 1, 1 << 40)
+                columns = _get_direct_reader(export).read_columns(name, 1, 1 << 40)
                 if columns is not None:
-                    expected = _numbers(export, name)
+                    expected = _read_by_sqlite(export, name)
                     is_read = isinstance(expected, np.ndarray)
                     yield columns.tolist(), expected.tolist() if is_read else expected
-            yield from _calls(export)
-            rows, expected_rows = _named(export, "ranges/named", _by_name(export, ("*",)))
+            yield from _read_calls(export)
+            rows, expected_rows = _read_named(
+                export, "ranges/named", _select_by_name(export, ("*",))
+            )
             if rows is not None:
                 yield rows, expected_rows
     except BubblevizError:
@@ -578,7 +589,7 @@ def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
 def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path) -> None:
     compared = 0
     for seed in range(150):
-        for decoded, reference in _all_of(_damaged(tmp_path, seed)):
+        for decoded, reference in _read_both_ways(_write_damaged(tmp_path, seed)):
             if not isinstance(reference, ProfileError):
                 compared += 1
                 assert decoded == reference, seed
@@ -604,4 +615,4 @@ def test_who_waits_reads_what_no_thread_has_begun_with(monkeypatch: pytest.Monke
         assert not waiting.done()
         busy.set()
         assert len(parts) > 5
-        np.testing.assert_array_equal(np.hstack(parts), _numbers(export, "calls/all"))
+        np.testing.assert_array_equal(np.hstack(parts), _read_by_sqlite(export, "calls/all"))

@@ -20,7 +20,7 @@ from bubbleviz.sources.nsys.sqlite_export import open_export
 from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.sources.test_contract import old_exports
+from tests.sources.test_contract import list_old_exports
 from tests.support.columnar_exports import FORMS, Form, write_columnar
 from tests.support.edited_databases import edit_database
 from tests.support.needs import get_real_file
@@ -39,7 +39,7 @@ BY_PATTERNS = ("ranges/named", "strings/matching")
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*", "?[^a]*"), ("nothing",)
 
 
-def binds_for(export: Export, threads: list[int]) -> Binds:
+def make_binds(export: Export, threads: list[int]) -> Binds:
     return {
         "first": 3,
         "last": 1 << 40,
@@ -55,7 +55,7 @@ def binds_for(export: Export, threads: list[int]) -> Binds:
     }
 
 
-def answers(export: Export, threads: list[int]) -> dict[str, Any]:
+def run_queries(export: Export, threads: list[int]) -> dict[str, Any]:
     """Return the rows of every query, or "error" if it fails, by query name."""
     rows_of_queries: dict[str, Any] = {}
     for name in NAMES:
@@ -63,7 +63,7 @@ def answers(export: Export, threads: list[int]) -> dict[str, Any]:
             continue
         try:
             if name not in BY_PATTERNS:
-                rows_of_queries[name] = export.query_rows(name, binds_for(export, threads))
+                rows_of_queries[name] = export.query_rows(name, make_binds(export, threads))
                 continue
             for globs in GLOBS:
                 selection = Selection(read_event_types(export), globs, (*range(50),))
@@ -85,9 +85,9 @@ def compare(path: Path, folder: Path, form: Form) -> int:
         threads = []
     with open_export(str(path)) as export:
         export.direct = ""
-        expected = answers(export, threads)
+        expected = run_queries(export, threads)
     with open_directory(str(write_columnar(path, folder, form))) as directory:
-        rows_of_queries = answers(directory, threads)
+        rows_of_queries = run_queries(directory, threads)
     assert rows_of_queries.keys() == expected.keys()
     for name, rows in expected.items():
         assert rows_of_queries[name] == rows, name
@@ -120,7 +120,7 @@ def test_real_exports(tmp_path: Path) -> None:
     assert sum(compare(path, tmp_path, FORMS["parquet"]) for path in paths) > 10_000
 
 
-@pytest.mark.parametrize(("year", "statements"), [*old_exports()])
+@pytest.mark.parametrize(("year", "statements"), [*list_old_exports()])
 def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 

@@ -58,7 +58,7 @@ def _report(files: Sequence[Path]) -> dict[str, Any]:
     return dict(report_document)
 
 
-def _assert_same(in_order: Sequence[Path], shuffled: Sequence[Path]) -> None:
+def _check_same_reports(in_order: Sequence[Path], shuffled: Sequence[Path]) -> None:
     first, second = _report(in_order), _report(shuffled)
     for key in first:
         assert first[key] == second[key], key
@@ -80,14 +80,14 @@ def test_rows_of_nsys(
     if not is_compiled:
         monkeypatch.setenv("BUBBLEVIZ_NATIVE", "0")
 
-    _assert_same([export], [_shuffle_tables(tmp_path / export.name, export, seed)])
+    _check_same_reports([export], [_shuffle_tables(tmp_path / export.name, export, seed)])
 
 
 @pytest.mark.parametrize("form", [PARQUET, ARROW], ids=["parquet", "arrow"])
 def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> None:
     shuffled = _shuffle_tables(tmp_path / export.name, export, 1)
 
-    _assert_same(
+    _check_same_reports(
         [write_columnar(export, tmp_path / "written", form)],
         [write_columnar(shuffled, tmp_path / "shuffled", form)],
     )
@@ -100,7 +100,9 @@ def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_p
         (tmp_path / folder).mkdir()
     in_order = write(tmp_path / "written" / "trace.db", read_processes(export))
 
-    _assert_same([in_order], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", in_order, seed)])
+    _check_same_reports(
+        [in_order], [_shuffle_tables(tmp_path / "shuffled" / "trace.db", in_order, seed)]
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,7 +115,7 @@ def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
         random.Random(seed).shuffle(content["traceEvents"])
         file.write_bytes(gzip.compress(json.dumps(content).encode()))
 
-    _assert_same(in_order, shuffled)
+    _check_same_reports(in_order, shuffled)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -29,7 +29,7 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SOON_S = 10
 
 
-def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+def run_until_end(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     """Run a command, check that it ends soon and without a traceback, and return its messages."""
     begin_s = time.process_time()
     code = main([str(argument) for argument in arguments])
@@ -48,7 +48,7 @@ def ended(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 OVER, UNDER = 18_446_744_073_709_551_615, -9_223_372_036_854_775_809
 
 
-def kineto(path: Path, **odd: Any) -> Path:
+def write_odd_trace(path: Path, **odd: Any) -> Path:
     """Write a trace of three kernels whose last one has an odd value."""
     events = []
     for number in range(3):
@@ -65,7 +65,7 @@ def kineto(path: Path, **odd: Any) -> Path:
 
 
 def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -> None:
-    path = kineto(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
+    path = write_odd_trace(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
 
     assert "1 device, idle for 40.00 % of the time" in cli.printed("idle", str(path))
 
@@ -75,7 +75,9 @@ def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -
 def test_times_that_are_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
-    message = ended(capsys, "idle", kineto(tmp_path / "a.pt.trace.json", **{name: value}))
+    message = run_until_end(
+        capsys, "idle", write_odd_trace(tmp_path / "a.pt.trace.json", **{name: value})
+    )
 
     assert "kernels and copies with impossible times" in message or "events that cannot" in message
 
@@ -83,7 +85,7 @@ def test_times_that_are_none(
 # Nesting
 
 
-def nested(depth: int, opening: str) -> str:
+def make_nested_json(depth: int, opening: str) -> str:
     closing = {"[": "]", '{"a":': "}"}[opening]
     return opening * depth + "1" + closing * depth
 
@@ -94,8 +96,8 @@ def nested(depth: int, opening: str) -> str:
 def test_nested_traces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], position: str, depth: int, opening: str
 ) -> None:
-    path = kineto(tmp_path / "a.pt.trace.json")
-    text, deep = path.read_text(), nested(depth, opening)
+    path = write_odd_trace(tmp_path / "a.pt.trace.json")
+    text, deep = path.read_text(), make_nested_json(depth, opening)
     if position == "head":
         text = text.replace('"schemaVersion"', f'"x": {deep}, "schemaVersion"')
     elif position == "tail":
@@ -107,7 +109,7 @@ def test_nested_traces(
         text = text.replace('"traceEvents": [', f'"traceEvents": [{filler}{event}')
     path.write_text(text)
 
-    ended(capsys, "idle", path)
+    run_until_end(capsys, "idle", path)
 
 
 # SQLite
@@ -178,7 +180,7 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
     }[number]
 
 
-def ask_without_end() -> None:
+def run_endless_query() -> None:
     endless_query = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
     with open_database(str(ONE), QUERIES) as database:
         database.query_rows(endless_query)

@@ -43,7 +43,7 @@ def _trace(path: Path, events: list[dict[str, Any]], **facts: Any) -> Path:
     return path
 
 
-def _kernel(
+def _make_kernel(
     start: float, dur: float, correlation: int, cat: Any = "kernel", **args: Any
 ) -> dict[str, Any]:
     arguments = {"correlation": correlation, "device": 0, "stream": 7, **args}
@@ -51,7 +51,7 @@ def _kernel(
     return {"ph": "X", "cat": cat, "name": "gemm", **fields}
 
 
-def _call(start: float, dur: float, correlation: int, **changes: Any) -> dict[str, Any]:
+def _make_call(start: float, dur: float, correlation: int, **changes: Any) -> dict[str, Any]:
     fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur, "args": {"correlation": correlation}}
     return {
         "ph": "X",
@@ -62,24 +62,24 @@ def _call(start: float, dur: float, correlation: int, **changes: Any) -> dict[st
     }
 
 
-def _range(start: float, dur: float, name: str, **changes: Any) -> dict[str, Any]:
+def _make_range(start: float, dur: float, name: str, **changes: Any) -> dict[str, Any]:
     fields = {"pid": 9, "tid": 9, "ts": start, "dur": dur}
     return {"ph": "X", "cat": "user_annotation", "name": name, **fields, **changes}
 
 
-_KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
+_KEPT = [_make_range(0, 9, "F"), _make_call(1, 1, 1), _make_kernel(5, 2, 1)]
 _AT = {"pid": 1, "tid": 1, "ts": 3}
 #: Additional events, and the expected limitations: subject, count and end of the reason.
 LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] = {
     "strays": (
-        [_kernel(-1e12, 2, 2), _kernel(9, -3, 3), {**_range(0, 4, "G"), "ts": None}],
+        [_make_kernel(-1e12, 2, 2), _make_kernel(9, -3, 3), {**_make_range(0, 4, "G"), "ts": None}],
         {
             "kernels and copies with impossible times": (1, ""),
             "events without a time": (1, "they are left out"),
         },
     ),
     "endless": (
-        [{**_kernel(9, 2, 2), "dur": None}],
+        [{**_make_kernel(9, 2, 2), "dur": None}],
         {"events without a duration": (1, "they count as 0 ns")},
     ),
     "not needed": (
@@ -114,7 +114,10 @@ def test_what_is_left_out_is_said_and_what_is_not_needed_is_not(name: str, tmp_p
 def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
-    trace = _trace(tmp_path / "b.json", [*_KEPT, _call(2, 1, 2), _call(3, 1, 3), _kernel(8, 2, 2)])
+    trace = _trace(
+        tmp_path / "b.json",
+        [*_KEPT, _make_call(2, 1, 2), _make_call(3, 1, 3), _make_kernel(8, 2, 2)],
+    )
     content = trace.read_bytes()
     trace.write_bytes(content[: content.rindex(b"{") - 2])
 
@@ -125,15 +128,15 @@ def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
 
 def test_times_count_from_the_first_event_but_for_strays(tmp_path: Path) -> None:
     base = 1_700_000_000_000_000
-    events = [_kernel(base + 5, 2, 1), _kernel(0, 2, 2), _call(base + 1, 1, 1)]
+    events = [_make_kernel(base + 5, 2, 1), _make_kernel(0, 2, 2), _make_call(base + 1, 1, 1)]
 
-    profile = _read(_trace(tmp_path / "a.json", [*events, _range(base, 4, "Forward 0")]))
+    profile = _read(_trace(tmp_path / "a.json", [*events, _make_range(base, 4, "Forward 0")]))
 
     assert profile.activities.start_ns.tolist() == [5000]
     assert profile.source.session_utc_ns == base * 1000
 
 
-def _told(report: Report) -> dict[str, Any]:
+def _collect_content(report: Report) -> dict[str, Any]:
     """Return the content of a report independent of its input format, with times from the first."""
     operations = report.operations
     zero_ns = int(operations.start_ns[operations.has_span == 1].min())
@@ -178,7 +181,7 @@ def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) 
     through_sql = bubbleviz.analyze([str(export) for export in exports])
     through_json = bubbleviz.analyze([str(trace) for trace in traces])
 
-    assert _told(through_json) == _told(through_sql)
+    assert _collect_content(through_json) == _collect_content(through_sql)
     assert {p.format for p in through_json.profiles} == {"kineto"}
 
 
@@ -201,7 +204,7 @@ def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
 
 
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
-    events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
+    events = [_make_range(0, 4, "Forward 0"), _make_call(1, 1, 1), _make_kernel(5, 2, 1)]
     _trace(tmp_path / "rank0.json", events)
     (tmp_path / "report.json").write_text('{"schema": "bubbleviz.report/1"}')
     (tmp_path / "other.json").write_text('{"a": 1}')
@@ -213,10 +216,10 @@ def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Pat
 
 def test_old_names_of_categories_are_known(tmp_path: Path) -> None:
     events = [
-        {**_kernel(5, 2, 1), "cat": "Kernel"},
-        {**_kernel(8, 2, 2), "cat": "Memcpy"},
-        _call(1, 1, 1, cat="Runtime"),
-        _range(0, 4, "Forward 0", cat="Operator"),
+        {**_make_kernel(5, 2, 1), "cat": "Kernel"},
+        {**_make_kernel(8, 2, 2), "cat": "Memcpy"},
+        _make_call(1, 1, 1, cat="Runtime"),
+        _make_range(0, 4, "Forward 0", cat="Operator"),
     ]
 
     profile = _read(_trace(tmp_path / "a.json", events))
@@ -228,12 +231,12 @@ def test_old_names_of_categories_are_known(tmp_path: Path) -> None:
 def test_kernels_without_calls_are_linked_through_their_operators(tmp_path: Path) -> None:
     operator = {"External id": 77}
     events = [
-        _kernel(50, 2, 1, **operator),
-        _kernel(60, 2, 2, **{"External id": 78}),
-        _kernel(70, 2, 3),
-        _call(41, 1, 3),
-        _range(10, 20, "aten::mm", cat="cpu_op", args=operator),
-        _range(5, 30, "Forward 0"),
+        _make_kernel(50, 2, 1, **operator),
+        _make_kernel(60, 2, 2, **{"External id": 78}),
+        _make_kernel(70, 2, 3),
+        _make_call(41, 1, 3),
+        _make_range(10, 20, "aten::mm", cat="cpu_op", args=operator),
+        _make_range(5, 30, "Forward 0"),
     ]
 
     profile = _read(_trace(tmp_path / "a.json", events))
@@ -248,12 +251,12 @@ def test_kernels_without_calls_are_linked_through_their_operators(tmp_path: Path
 
 def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path) -> None:
     events = [
-        _range(0, 50, "Forward 0"),
-        _range(1, 9, "aten::linear", cat="cpu_op"),
-        _range(2, 7, "aten::addmm", cat="cpu_op"),
-        _range(2, 8, "aten::same_end", cat="cpu_op"),
-        _range(10, 5, "aten::touching", cat="cpu_op"),
-        _range(3, 30, "aten::other_thread", cat="cpu_op", tid=8),
+        _make_range(0, 50, "Forward 0"),
+        _make_range(1, 9, "aten::linear", cat="cpu_op"),
+        _make_range(2, 7, "aten::addmm", cat="cpu_op"),
+        _make_range(2, 8, "aten::same_end", cat="cpu_op"),
+        _make_range(10, 5, "aten::touching", cat="cpu_op"),
+        _make_range(3, 30, "aten::other_thread", cat="cpu_op", tid=8),
     ]
 
     profile = _read(_trace(tmp_path / "a.json", events))
@@ -276,8 +279,8 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
 @pytest.mark.parametrize(
     ("events", "facts", "cut", "message"),
     [
-        ([_call(1, 1, 1)], {}, False, "although calls launched some"),
-        ([_call(1, 1, 1)], {}, True, "although calls launched some"),
+        ([_make_call(1, 1, 1)], {}, False, "although calls launched some"),
+        ([_make_call(1, 1, 1)], {}, True, "although calls launched some"),
         (
             [],
             {"deviceProperties": [{"id": 0, "name": "H100"}]},
@@ -289,7 +292,11 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
 def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
     tmp_path: Path, events: list[dict[str, Any]], facts: dict[str, Any], cut: bool, message: str
 ) -> None:
-    recorded = [_range(0, 4, "Forward 0"), _range(1, 2, "aten::mm", cat="cpu_op"), *events]
+    recorded = [
+        _make_range(0, 4, "Forward 0"),
+        _make_range(1, 2, "aten::mm", cat="cpu_op"),
+        *events,
+    ]
     trace = _trace(tmp_path / "a.json", recorded, **facts)
     if cut:
         trace.write_bytes(trace.read_bytes()[:-2])
@@ -310,10 +317,10 @@ def test_written_nanoseconds_are_read(start_ns: int, duration_ns: int) -> None:
 
 def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     events = [
-        _kernel(5, 2, 1),
-        _call(1, 1, 1, pid="trainer", tid="main"),
-        _range(0, 4, "Forward 0", pid="trainer", tid="main"),
-        _range(0, 4, "Forward 1", pid="trainer", tid="other"),
+        _make_kernel(5, 2, 1),
+        _make_call(1, 1, 1, pid="trainer", tid="main"),
+        _make_range(0, 4, "Forward 0", pid="trainer", tid="main"),
+        _make_range(0, 4, "Forward 1", pid="trainer", tid="other"),
     ]
 
     profile = _read(_trace(tmp_path / "a.json", events))
@@ -431,8 +438,8 @@ def test_the_same_run_on_another_accelerator_has_the_same_report(
     assert [rank.label for rank in now.ranks] == labels
 
 
-def _operators(*names: str) -> list[dict[str, Any]]:
-    return [_range(10.0 * at, 6.0, name, cat="cpu_op") for at, name in enumerate(names)]
+def _list_operators(*names: str) -> list[dict[str, Any]]:
+    return [_make_range(10.0 * at, 6.0, name, cat="cpu_op") for at, name in enumerate(names)]
 
 
 #: Category of work, category of calls, and name of the device.
@@ -453,11 +460,11 @@ def test_devices_of_any_accelerator_are_devices(
 ) -> None:
     # Busy for 30 of 100 us; operators cover all of it, but are not device activities.
     events = [
-        _range(0, 120, "aten::linear", cat="cpu_op"),
-        *(_call(start - 2, 1, number, cat=call) for number, start in enumerate((10, 60, 100))),
-        _kernel(10, 10, 0, work, device=1),
-        _kernel(60, 10, 1, work, device=1),
-        _kernel(100, 10, 2, work, device=1),
+        _make_range(0, 120, "aten::linear", cat="cpu_op"),
+        *(_make_call(start - 2, 1, number, cat=call) for number, start in enumerate((10, 60, 100))),
+        _make_kernel(10, 10, 0, work, device=1),
+        _make_kernel(60, 10, 1, work, device=1),
+        _make_kernel(100, 10, 2, work, device=1),
     ]
 
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
@@ -475,9 +482,12 @@ def test_work_that_names_no_device_is_that_of_its_process(
     tmp_path: Path, pid: int, device: int, notes: int
 ) -> None:
     events = [
-        *(_call(start - 2, 1, number, cat="mtia_runtime") for number, start in enumerate((10, 60))),
-        {**_kernel(10, 10, 0, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 0}},
-        {**_kernel(60, 10, 1, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 1}},
+        *(
+            _make_call(start - 2, 1, number, cat="mtia_runtime")
+            for number, start in enumerate((10, 60))
+        ),
+        {**_make_kernel(10, 10, 0, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 0}},
+        {**_make_kernel(60, 10, 1, "mtia_ccp_events"), "pid": pid, "args": {"correlation": 1}},
     ]
 
     report = bubbleviz.idle(_trace(tmp_path / "a.json", events))
@@ -490,7 +500,7 @@ def test_work_that_names_no_device_is_that_of_its_process(
 
 @pytest.mark.parametrize("names", [["aten::mm"], ["aten::mm", "aten::relu", "aten::add"]])
 def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]) -> None:
-    report = bubbleviz.idle(_trace(tmp_path / "a.json", _operators(*names), host_name="node7"))
+    report = bubbleviz.idle(_trace(tmp_path / "a.json", _list_operators(*names), host_name="node7"))
 
     (rank,) = report.ranks
     assert (rank.label, rank.is_host, rank.duty_cycle) == ("node7 host", True, None)

@@ -22,7 +22,7 @@ from tests.support.torch_traces import write_traces
 Event = dict[str, Any]
 
 
-def _launch(pid: int | str, correlation: int, start_us: float, **changes: Any) -> Event:
+def _make_launch(pid: int | str, correlation: int, start_us: float, **changes: Any) -> Event:
     args = {"correlation": correlation}
     times = {"pid": pid, "tid": 1, "ts": start_us, "dur": 2, "args": args}
     return {
@@ -34,7 +34,7 @@ def _launch(pid: int | str, correlation: int, start_us: float, **changes: Any) -
     }
 
 
-def _kernel(pid: int | str, correlation: int, start_us: float, device: int = 0) -> Event:
+def _make_kernel(pid: int | str, correlation: int, start_us: float, device: int = 0) -> Event:
     args = {"device": device, "stream": 7, "correlation": correlation}
     times = {"pid": pid, "tid": 7, "ts": start_us, "dur": 50, "args": args}
     return {"ph": "X", "cat": "kernel", "name": "gemm", **times}
@@ -46,8 +46,8 @@ def _rank(host: int, device: int, starts_us: list[float], launch_us: float = 2) 
         event
         for correlation, start_us in enumerate(starts_us, 1)
         for event in (
-            _launch(host, correlation, start_us - launch_us),
-            _kernel(device, correlation, start_us, device),
+            _make_launch(host, correlation, start_us - launch_us),
+            _make_kernel(device, correlation, start_us, device),
         )
     ]
 
@@ -90,13 +90,13 @@ def _rename(events: list[Event], rename: Callable[[int], int | str]) -> list[Eve
     return [{**event, "pid": rename(event["pid"])} for event in events]
 
 
-def _busy_us(path: Path) -> list[tuple[float, float]]:
+def _measure_busy_us(path: Path) -> list[tuple[float, float]]:
     """Return the compute time and the span of each device, in microseconds."""
     report = bubbleviz.idle(path)
     return sorted((r.compute_ns / 1000, (r.end_ns - r.start_ns) / 1000) for r in report.ranks)
 
 
-def _merged_recordings(path: Path) -> list[int]:
+def _list_merged_counts(path: Path) -> list[int]:
     """Return the counts of the notes on merged recordings."""
     notes = bubbleviz.idle(path).limitations
     return [note.count for note in notes if note.what == "the hosts of merged recordings"]
@@ -119,8 +119,8 @@ def test_each_rank_of_a_merged_trace_is_a_device(
 
     path = _write(tmp_path / "merged.json", events)
 
-    assert _busy_us(path) == [(100, 150), (150, 440)]
-    assert _merged_recordings(path) == [2]
+    assert _measure_busy_us(path) == [(100, 150), (150, 440)]
+    assert _list_merged_counts(path) == [2]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return write_traces(export, folder)
 
 
-def _document(trace: Path) -> dict[str, Any]:
+def _read_document(trace: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(gzip.decompress(trace.read_bytes()))
     return document
 
@@ -141,7 +141,7 @@ def _document(trace: Path) -> dict[str, Any]:
 def test_a_merged_run_has_the_ratios_of_its_files(
     renaming: str, run: list[Path], tmp_path: Path
 ) -> None:
-    documents = [_document(trace) for trace in run]
+    documents = [_read_document(trace) for trace in run]
     rename = RENAMINGS[renaming]
     merged = [
         event
@@ -156,12 +156,12 @@ def test_a_merged_run_has_the_ratios_of_its_files(
 
     assert combined.summary == separate.summary
     assert combined.schedule == separate.schedule
-    assert _operations(combined) == _operations(separate)
+    assert _list_operations(combined) == _list_operations(separate)
     kernels = [sum(p.linked_kernels for p in report.profiles) for report in (combined, separate)]
     assert kernels[0] == kernels[1] > 0
 
 
-def _operations(report: Report) -> list[tuple[int, ...]]:
+def _list_operations(report: Report) -> list[tuple[int, ...]]:
     """Return the operations of a report, in an order that does not depend on rank numbers."""
     names = ("stage", "iteration", "phase", "microbatch", "start_ns", "end_ns", "kernels")
     stages = np.array([-1 if rank.stage is None else rank.stage for rank in report.ranks])
@@ -176,7 +176,7 @@ def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
     merged = [
         {**event, "pid": f"[{label}] {event['pid']}"}
         for label, trace in zip(labels, run, strict=True)
-        for event in _document(trace)["traceEvents"]
+        for event in _read_document(trace)["traceEvents"]
     ]
 
     ranks = bubbleviz.analyze(_write(tmp_path / "merged.json", merged)).ranks
@@ -188,7 +188,7 @@ def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
 def test_ranks_that_were_only_concatenated_are_told_apart_by_their_devices(tmp_path: Path) -> None:
     events = [*_rank(5083, 0, [10, 110, 400]), *_rank(5084, 1, [60, 160])]
 
-    assert _busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
+    assert _measure_busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
 
 
 def test_few_shared_ids_link_no_kernel_to_another_rank(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_few_shared_ids_link_no_kernel_to_another_rank(tmp_path: Path) -> None:
         {**event, "args": {**event["args"], "correlation": event["args"]["correlation"] + 199}}
         for event in _rank(5084, 1, [start_us + 30 for start_us in starts_us])
     ]
-    unlaunched = _kernel(1, 1000, 30_000, 1)
+    unlaunched = _make_kernel(1, 1000, 30_000, 1)
     path = _write(tmp_path / "a.json", [*_rank(5083, 0, starts_us), *later, unlaunched])
 
     ranks = bubbleviz.idle(path).ranks
@@ -208,18 +208,23 @@ def test_few_shared_ids_link_no_kernel_to_another_rank(tmp_path: Path) -> None:
 
 
 def test_processes_may_share_a_device(tmp_path: Path) -> None:
-    events = [_launch(5083, 1, 5), _kernel(0, 1, 10), _launch(5084, 2, 106), _kernel(0, 2, 110)]
+    events = [
+        _make_launch(5083, 1, 5),
+        _make_kernel(0, 1, 10),
+        _make_launch(5084, 2, 106),
+        _make_kernel(0, 2, 110),
+    ]
     path = _write(tmp_path / "a.json", events)
 
     assert [rank.pid for rank in bubbleviz.idle(path).ranks] == [5083, 5084]
-    assert _merged_recordings(path) == []
+    assert _list_merged_counts(path) == []
 
 
 def test_a_rank_without_recorded_launches_keeps_its_device(tmp_path: Path) -> None:
     kernels = [e for e in _rank(5084, 0, [60, 160]) if e["cat"] == "kernel"]
     events = [*_rank(5083, 0, [10, 110, 400]), *_rename(kernels, _offset(1))]
 
-    assert _busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
+    assert _measure_busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
 
 
 REFUSED = {
@@ -266,18 +271,23 @@ def test_calls_recorded_as_runtime_and_driver_are_one_recording(tmp_path: Path) 
     path = _write(tmp_path / "a.json", [*events, *driver])
 
     assert len(bubbleviz.idle(path).ranks) == 1
-    assert _merged_recordings(path) == []
+    assert _list_merged_counts(path) == []
 
 
 def test_devices_numbered_otherwise_than_their_processes_are_one_recording(tmp_path: Path) -> None:
     """Visible devices may be numbered from 0, and processes by the machine's device ids."""
-    events = [_launch(5083, 1, 5), _kernel(4, 1, 10, 0), _launch(5083, 2, 6), _kernel(2, 2, 10, 1)]
+    events = [
+        _make_launch(5083, 1, 5),
+        _make_kernel(4, 1, 10, 0),
+        _make_launch(5083, 2, 6),
+        _make_kernel(2, 2, 10, 1),
+    ]
 
     path = _write(tmp_path / "a.json", events)
 
     ranks = bubbleviz.idle(path).ranks
     assert [(rank.pid, rank.device_id) for rank in ranks] == [(5083, 0), (5083, 1)]
-    assert _merged_recordings(path) == []
+    assert _list_merged_counts(path) == []
 
 
 def test_replicas_that_launch_alike_are_refused_if_offsets_are_small(
@@ -287,7 +297,7 @@ def test_replicas_that_launch_alike_are_refused_if_offsets_are_small(
     merged = [
         event
         for rank, trace in enumerate(run)
-        for event in _rename(_document(trace)["traceEvents"], _small_offset(rank))
+        for event in _rename(_read_document(trace)["traceEvents"], _small_offset(rank))
     ]
 
     with pytest.raises(ProfileError, match="contains recordings of 4 processes"):

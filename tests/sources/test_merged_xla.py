@@ -21,12 +21,12 @@ from tests.support.xla_profiles import list_ratios, make_gpu, make_tpu, read_pro
 _Device = tuple[int, int, int]
 
 
-def _devices(path: Path) -> list[_Device]:
+def _list_devices(path: Path) -> list[_Device]:
     ranks = bubbleviz.idle(path).ranks
     return [(rank.device_id, rank.compute_ns, rank.end_ns - rank.start_ns) for rank in ranks]
 
 
-def _delay(planes: Sequence[P], delay_ns: int, pid: int) -> list[P]:
+def _delay_last_kernels(planes: Sequence[P], delay_ns: int, pid: int) -> list[P]:
     """Return the planes of another process, whose last kernels take ``delay_ns`` longer."""
     delayed = []
     for plane in planes:
@@ -54,11 +54,11 @@ def test_joined_xplane_files_are_devices_of_two_processes(
 ) -> None:
     files = [tmp_path / "a.xplane.pb", tmp_path / "b.xplane.pb"]
     files[0].write_bytes(make_space(make_gpu(), hosts))
-    files[1].write_bytes(make_space(_delay(make_gpu(), 700, pid), hosts))
+    files[1].write_bytes(make_space(_delay_last_kernels(make_gpu(), 700, pid), hosts))
     concatenated = tmp_path / "joined.xplane.pb"
     concatenated.write_bytes(b"".join(file.read_bytes() for file in files))
 
-    assert _devices(concatenated) == _devices(files[0]) + _devices(files[1])
+    assert _list_devices(concatenated) == _list_devices(files[0]) + _list_devices(files[1])
     labels = [rank.label for rank in bubbleviz.idle(concatenated).ranks]
     assert len(set(labels)) == len(labels)
 
@@ -88,7 +88,7 @@ def test_joined_files_of_two_hosts_are_refused(tmp_path: Path) -> None:
         bubbleviz.idle(concatenated)
 
 
-def _events(planes: Sequence[P], offset: int | str) -> list[Any]:
+def _make_events(planes: Sequence[P], offset: int | str) -> list[Any]:
     events = json.loads(make_trace_json(planes))["traceEvents"]
     return [
         {
@@ -110,21 +110,23 @@ def _write(path: Path, events: Sequence[Any]) -> Path:
 def test_merged_trace_json_holds_devices_of_two_processes(
     offsets: tuple[int | str, ...], tmp_path: Path
 ) -> None:
-    planes = [make_gpu(), _delay(make_gpu(), 700, 4322)]
+    planes = [make_gpu(), _delay_last_kernels(make_gpu(), 700, 4322)]
     files = [
-        _write(tmp_path / f"{number}.trace.json", _events(own, 0))
+        _write(tmp_path / f"{number}.trace.json", _make_events(own, 0))
         for number, own in enumerate(planes)
     ]
-    events = [e for own, offset in zip(planes, offsets, strict=True) for e in _events(own, offset)]
+    events = [
+        e for own, offset in zip(planes, offsets, strict=True) for e in _make_events(own, offset)
+    ]
     merged = _write(tmp_path / "merged.trace.json", events)
 
-    assert _devices(merged) == _devices(files[0]) + _devices(files[1])
+    assert _list_devices(merged) == _list_devices(files[0]) + _list_devices(files[1])
 
 
 @pytest.mark.parametrize("planes", [make_tpu(2), make_gpu()], ids=["TPU", "GPU"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_events_does_not_matter(planes: list[P], seed: int, tmp_path: Path) -> None:
-    events_in_order = _events(planes, 0)
+    events_in_order = _make_events(planes, 0)
     shuffled = random.Random(seed).sample(events_in_order, len(events_in_order))
 
     first = bubbleviz.analyze(_write(tmp_path / "written.trace.json", events_in_order))

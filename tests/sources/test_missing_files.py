@@ -22,22 +22,24 @@ def test_a_lost_pipeline_is_told(tmp_path: Path) -> None:
     ]
 
 
-def numbered(*without: int, form: str = "node{:05}.sqlite", count: int = 64) -> list[str]:
+def make_numbered_names(
+    *without: int, form: str = "node{:05}.sqlite", count: int = 64
+) -> list[str]:
     return [form.format(n) for n in range(count) if n not in without]
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (numbered(25, 7), 2),
-        (numbered(25, form="rank{}_trace2.json.gz"), 1),
+        (make_numbered_names(25, 7), 2),
+        (make_numbered_names(25, form="rank{}_trace2.json.gz"), 1),
         ([], 0),
-        (numbered(), 0),
-        (numbered(0, 63), 0),  # the first and last numbers are unknown
-        (numbered(3, count=8), 0),  # too few
-        (numbered(*range(1, 64, 8)), 0),  # too many are missing
+        (make_numbered_names(), 0),
+        (make_numbered_names(0, 63), 0),  # the first and last numbers are unknown
+        (make_numbered_names(3, count=8), 0),  # too few
+        (make_numbered_names(*range(1, 64, 8)), 0),  # too many are missing
         ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # like time stamps
-        ([*numbered(3), "other.sqlite"], 0),
+        ([*make_numbered_names(3), "other.sqlite"], 0),
         ([f"a{n}-{n}.sqlite" for n in range(64) if n != 3], 0),  # several numbers vary
     ],
 )

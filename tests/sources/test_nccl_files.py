@@ -25,20 +25,20 @@ SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000
 RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66_500, 70_000))
 
 
-def events_of(text: bytes) -> tuple[list[EventObject], int]:
+def parse_events(text: bytes) -> tuple[list[EventObject], int]:
     """Return the events in some bytes and the number of unreadable objects."""
     objects = EventObjects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
     return [*objects], objects.unreadable
 
 
-def written(folder: Path, text: str | bytes, name: str = "trace-host-7.txt") -> str:
+def write_events_file(folder: Path, text: str | bytes, name: str = "trace-host-7.txt") -> str:
     path = folder / name
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return str(path)
 
 
 def read(folder: Path, text: str | bytes) -> EventFile:
-    return read_events(written(folder, text))
+    return read_events(write_events_file(folder, text))
 
 
 def plugin(*ops: Op, valid: bool = True, gpu_clock: bool = True) -> Plugin:
@@ -253,14 +253,14 @@ def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
     line_ends = [at for at in range(len(text)) if text[at : at + 3] == b"},\n"]
     n_events = 0
     for cut in range(len(text)):
-        events, unreadable = events_of(text[:cut])
+        events, unreadable = parse_events(text[:cut])
         assert len(events) == sum(at < cut for at in line_ends)
         assert unreadable <= 2
         n_events = max(n_events, len(events))
         if not detect_format(text[:cut]):
             assert n_events < 2
         elif cut % 16 == 0:
-            assert len(read_events(written(tmp_path, text[:cut])).events) <= 1
+            assert len(read_events(write_events_file(tmp_path, text[:cut])).events) <= 1
     assert n_events == len(line_ends)
 
 
@@ -287,12 +287,12 @@ GARBAGE = st.lists(
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), GARBAGE), max_size=12))
 def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, bytes]]) -> None:
-    events, _ = events_of(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
+    events, _ = parse_events(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
 
-    assert [event.cat for event in events] == [json_of(item)["cat"] for item, _ in parts]
+    assert [event.cat for event in events] == [parse_json(item)["cat"] for item, _ in parts]
 
 
-def json_of(text: str) -> dict[str, object]:
+def parse_json(text: str) -> dict[str, object]:
     quoted = re.sub(r": (ncclFloat32|0x\w+)", r': "\1"', text.rstrip(","))
     document: dict[str, object] = json.loads(quoted)
     return document
@@ -303,8 +303,8 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     cut_line = data.draw(st.integers(0, len(lines) - 1))
     cut = data.draw(st.integers(1, len(lines[cut_line]) - 3))
     lines_with_cut = [*lines[:cut_line], lines[cut_line][:cut], *lines[cut_line + 1 :]]
-    events, unreadable = events_of("\n".join(lines_with_cut).encode())
-    rest = [json_of(item)["cat"] for number, item in enumerate(lines) if number != cut_line]
+    events, unreadable = parse_events("\n".join(lines_with_cut).encode())
+    rest = [parse_json(item)["cat"] for number, item in enumerate(lines) if number != cut_line]
 
     assert [event.cat for event in events] == rest
     assert unreadable >= 1
@@ -324,7 +324,7 @@ def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataO
     ],
 )
 def test_values_of_older_versions_are_repaired(args: str) -> None:
-    events, unreadable = events_of(format_line("x", "COLL", "b", 3, 1, 5_000, args).encode())
+    events, unreadable = parse_events(format_line("x", "COLL", "b", 3, 1, 5_000, args).encode())
 
     assert (len(events), unreadable) == (1, 0)
     assert (events[0].id, events[0].ts) == (3, 5.0)
@@ -395,7 +395,7 @@ def test_a_file_is_of_one_format_or_none(text: str, name: str, gap: str) -> None
 @pytest.mark.parametrize("text", [SMALL, make_proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
 def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -> None:
     with pytest.raises(ProfileError, match="bubbleviz nccl"):
-        find_reader(written(tmp_path, text))
+        find_reader(write_events_file(tmp_path, text))
 
 
 # Real files

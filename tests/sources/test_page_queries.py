@@ -45,16 +45,16 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 
-def table_read(queries: Queries, name: str, query: PageQuery) -> tuple[str, Sequence[str]]:
+def get_table_read(queries: Queries, name: str, query: PageQuery) -> tuple[str, Sequence[str]]:
     """Return the table that a declared query reads, and the columns that it requires."""
     return next(iter(queries.query(query.view or name).requires.items()))
 
 
-def cases() -> Iterator[tuple[str, str, str]]:
+def list_cases() -> Iterator[tuple[str, str, str]]:
     """Yield each declared query with "", and with every column that may contain NULL."""
     for maker, (queries, declared) in MAKERS.items():
         for name, query in declared.items():
-            for column in ("", *table_read(queries, name, query)[1]):
+            for column in ("", *get_table_read(queries, name, query)[1]):
                 if not column or column != query.key:
                     yield maker, name, column
 
@@ -122,11 +122,11 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
         return None if columns is None else [*zip(*columns.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize(("maker", "name", "null"), [*cases()])
+@pytest.mark.parametrize(("maker", "name", "null"), [*list_cases()])
 def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> None:
     """Every value differs, so exchanged columns would be noticed."""
     queries, declared = MAKERS[maker]
-    table, columns = table_read(queries, name, declared[name])
+    table, columns = get_table_read(queries, name, declared[name])
     for order in (1, -1):
         path = tmp_path / f"{order}.sqlite"
         plant_table(path, table, columns[::order], declared[name], null)

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_an_export_names_the_report(
 SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'
 
 
-def ended_by(
+def run_until_signal(
     number: signal.Signals, report: Path, temporary: Path, command: str
 ) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr after a signal arrives while nsys exports."""
@@ -161,7 +161,7 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
 ) -> None:
     nsys(SLEEPS)
 
-    exit_code, out, err = ended_by(number, report, temporary, command)
+    exit_code, out, err = run_until_signal(number, report, temporary, command)
 
     assert (exit_code, out) == (code, "")
     assert list(temporary.iterdir()) == []

@@ -34,7 +34,7 @@ PLANES = [
 ]
 
 
-def planted(folder: Path) -> dict[str, Path]:
+def write_all_formats(folder: Path) -> dict[str, Path]:
     """Write a file of each format and return the files by reader."""
     export = write_profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
     (trace,) = write_traces(export, folder)
@@ -55,21 +55,21 @@ def planted(folder: Path) -> dict[str, Path]:
     }
 
 
-def claimed_by(path: Path) -> list[str]:
+def list_claiming_readers(path: Path) -> list[str]:
     return [name for name, reader in KNOWN.items() if readers.is_recognized(reader, str(path))]
 
 
 def test_every_reader_has_a_planted_file(tmp_path: Path) -> None:
-    assert set(planted(tmp_path)) == set(KNOWN)
+    assert set(write_all_formats(tmp_path)) == set(KNOWN)
 
 
 def test_one_reader_claims_each_file(tmp_path: Path) -> None:
-    for name, path in planted(tmp_path).items():
+    for name, path in write_all_formats(tmp_path).items():
         if path.is_dir():
             assert [n for n, r in KNOWN.items() if r.recognises_directory(str(path))] == [name]
             assert find_reader(str(path)).name == name
             continue
-        assert claimed_by(path) == [name]
+        assert list_claiming_readers(path) == [name]
         assert find_reader(str(path)).name == name
         reader = KNOWN[name]
         endings = reader.suffixes or reader.table_suffixes or reader.possible_suffixes
@@ -80,7 +80,7 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
     path = tmp_path / "a.json"
     path.write_text('{"traceEvents": []}')
 
-    assert claimed_by(path) == []
+    assert list_claiming_readers(path) == []
     assert find_reader(str(path)).name == "kineto"
 
 
@@ -90,7 +90,7 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Random bytes are changed, and the end may be missing."""
-    path = planted(tmp_path)[name]
+    path = write_all_formats(tmp_path)[name]
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for seed in range(40):
         file = files[seed % len(files)]
@@ -114,7 +114,7 @@ PROFILES = [name for name, reader in KNOWN.items() if not reader.operations]
 TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 
 
-def without_calls(folder: Path) -> dict[str, Path]:
+def write_without_calls(folder: Path) -> dict[str, Path]:
     """Write a file of each format that contains GPU work but neither launches nor ranges."""
     export = write_profile(
         folder, [K(10, 20, 1), K(30, 45, 2)], without=("CUPTI_ACTIVITY_KIND_RUNTIME",)
@@ -146,7 +146,7 @@ def without_calls(folder: Path) -> dict[str, Path]:
 def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     name: str, tmp_path: Path
 ) -> None:
-    path = str(without_calls(tmp_path)[name])
+    path = str(write_without_calls(tmp_path)[name])
 
     with KNOWN[name].open_file(path, 1, unwatched) as file:
         reading = file.read((), partial=True)
@@ -171,7 +171,7 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
 def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
     name: str, tmp_path: Path
 ) -> None:
-    path = str(without_calls(tmp_path)[name])
+    path = str(write_without_calls(tmp_path)[name])
 
     with KNOWN[name].open_file(path, 1, unwatched) as file:
         try:
@@ -211,7 +211,7 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
 def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
     name: str, partial: bool, tmp_path: Path
 ) -> None:
-    path = str(planted(tmp_path)[name])
+    path = str(write_all_formats(tmp_path)[name])
 
     with (
         KNOWN[name].open_file(path, 1, unwatched) as file,
@@ -235,13 +235,13 @@ def test_one_reader_claims_each_real_file() -> None:
         files = sorted(get_real_file("").glob(pattern))
 
         assert files, pattern
-        assert {str(file): claimed_by(file) for file in files} == {
+        assert {str(file): list_claiming_readers(file) for file in files} == {
             str(file): [reader] for file in files
         }
 
 
 def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
-    path = planted(tmp_path)["xplane"]
+    path = write_all_formats(tmp_path)["xplane"]
     path.write_bytes(gzip.compress(path.read_bytes()))
 
     with pytest.raises(ProfileError, match="is a gzipped xplane file; unpack"):

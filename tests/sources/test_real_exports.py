@@ -76,7 +76,7 @@ def exports() -> Path:
     return get_real_file("nsys")
 
 
-def content(folder: Path) -> dict[str, str]:
+def hash_content(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
@@ -87,7 +87,7 @@ def test_analyze_says_what_is_missing(
         with subtests.test(name=name):
             folder = tmp_path / name
             folder.mkdir()
-            path, content_of_exports = exports / f"{name}.sqlite", content(exports)
+            path, content_of_exports = exports / f"{name}.sqlite", hash_content(exports)
             outputs = [f"--{kind}={folder / kind}" for kind in ("svg", "csv", "json", "text")]
             code = main(["analyze", str(path), *outputs])
             printed = capsys.readouterr()
@@ -98,7 +98,7 @@ def test_analyze_says_what_is_missing(
             assert len(printed.err) < 1000
             assert all(re.sub("[0-9]+", "#", shown) in printed.err for shown in expected.names)
             assert list(folder.iterdir()) == []
-            assert content(exports) == content_of_exports
+            assert hash_content(exports) == content_of_exports
 
 
 def test_inspect_shows_what_is_there(
@@ -106,7 +106,7 @@ def test_inspect_shows_what_is_there(
 ) -> None:
     for name, expected in EXPECTED.items():
         with subtests.test(name=name):
-            content_of_exports = content(exports)
+            content_of_exports = hash_content(exports)
             code = main(["inspect", str(exports / f"{name}.sqlite"), "-v"])
             printed = capsys.readouterr()
             kernels = "no table" if expected.kernels is None else f"{expected.kernels:,}"
@@ -119,7 +119,7 @@ def test_inspect_shows_what_is_there(
             assert name != "nsys-ai_healthy_1pct" or "globalPid" in printed.out
             for word in ("LD_LIBRARY_PATH", "TOKEN", "PASSWORD", "--trace", "/home/", "HOME="):
                 assert word not in printed.out.replace(str(exports), "")
-            assert content(exports) == content_of_exports
+            assert hash_content(exports) == content_of_exports
 
 
 def test_a_folder_of_unusable_exports_is_refused_in_one_sentence(

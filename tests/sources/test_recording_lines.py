@@ -31,7 +31,7 @@ CLOCKS = st.tuples(TIMES, TIMES, st.integers(0, 2**32))
 
 
 @st.composite
-def blocks(draw: st.DrawFn) -> Block:
+def draw_block(draw: st.DrawFn) -> Block:
     """Return an iteration with any value in each of its fields."""
     start_ns = draw(st.integers(2**53, 2**60))
     on_device = draw(st.booleans())
@@ -56,7 +56,7 @@ def blocks(draw: st.DrawFn) -> Block:
     return block
 
 
-def rows_of(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]]:
+def list_rows(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]]:
     """Return the fields of all operations, row by row."""
     operations = stretch.operations
     columns = (
@@ -73,8 +73,8 @@ def rows_of(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ...]
     return list(zip(texts, *(column.tolist() for column in columns), strict=True))
 
 
-def expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
-    """Return the fields of the written iterations in the format of :func:`rows_of`."""
+def list_expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
+    """Return the fields of the written iterations in the format of :func:`list_rows`."""
     threads: dict[int, int] = {}
     rows: list[tuple[object, ...]] = []
     for iteration, block in enumerate(blocks):
@@ -88,7 +88,7 @@ def expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    blocks_and_clocks=st.lists(st.tuples(blocks(), CLOCKS), min_size=1, max_size=4),
+    blocks_and_clocks=st.lists(st.tuples(draw_block(), CLOCKS), min_size=1, max_size=4),
     coordinates=st.tuples(st.integers(0, MAX_RANK), st.just(NONE) | st.integers(1, MAX_RANK + 1)),
     start_ns=TIMES,
     sampled=st.just((0, 0)) | st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)),
@@ -156,7 +156,7 @@ def test_every_field_comes_back(
         for block, clocks in blocks_and_clocks
     ]
     blocks_written = [block for block, _ in blocks_and_clocks]
-    assert rows_of(session.stretch, session.names) == expected_rows(blocks_written)
+    assert list_rows(session.stretch, session.names) == list_expected_rows(blocks_written)
     assert (session.n_damaged, session.tail_bytes) == (0, 0)
 
 
@@ -188,7 +188,7 @@ HEADER = {
 NAMES = {"0": "bubbleviz:F mb=0 stage=0", "1": "bubbleviz:BW mb=0 stage=0"}
 
 
-def iteration(number: int, **extra_fields: Any) -> dict[str, Any]:
+def make_iteration_line(number: int, **extra_fields: Any) -> dict[str, Any]:
     """Return the line of an iteration as another program may write it."""
     start_ns = 10_000 * (number + 1)
     return {
@@ -213,7 +213,7 @@ def test_lines_of_other_writers_need_no_checksum_and_may_have_blanks(
     newline: str, tmp_path: Path
 ) -> None:
     extra_fields = {"added_by_a_later_version": [1]}
-    lines = [HEADER | extra_fields, iteration(0), iteration(1, **extra_fields)]
+    lines = [HEADER | extra_fields, make_iteration_line(0), make_iteration_line(1, **extra_fields)]
     with (write(tmp_path, lines, newline)).open("ab") as file:
         file.write(b"{")
 
@@ -228,20 +228,27 @@ def test_lines_of_other_writers_need_no_checksum_and_may_have_blanks(
 WRONG = {
     "no JSON": ("nonsense", "malformed"),
     "a list": ([1], "Expected `object`, got `array`"),
-    "no number": (iteration(1, start_ns="x"), "Expected `int`, got `str` - at `$.start_ns`"),
+    "no number": (
+        make_iteration_line(1, start_ns="x"),
+        "Expected `int`, got `str` - at `$.start_ns`",
+    ),
     "missing": ({"iteration": 1}, "Object missing required field `start_ns`"),
-    "a large name": (iteration(1, names={str(2**40): "x"}), "Expected `int` <= 16777215"),
-    "a large time": (iteration(1, end_ns=2**63), "Expected `int` <= 4611686018427387903"),
+    "a large name": (make_iteration_line(1, names={str(2**40): "x"}), "Expected `int` <= 16777215"),
+    "a large time": (make_iteration_line(1, end_ns=2**63), "Expected `int` <= 4611686018427387903"),
     "lengths": (
-        iteration(1, operations={"name": [0], "start": [0], "end": []}),
+        make_iteration_line(1, operations={"name": [0], "start": [0], "end": []}),
         "columns of operations differ in length",
     ),
     "optional lengths": (
-        iteration(1, operations={"name": [0], "start": [0], "end": [1], "thread": [0, 1]}),
+        make_iteration_line(
+            1, operations={"name": [0], "start": [0], "end": [1], "thread": [0, 1]}
+        ),
         "columns of operations differ in length",
     ),
     "half a device": (
-        iteration(1, operations={"name": [0], "start": [0], "end": [1], "device_start": [0]}),
+        make_iteration_line(
+            1, operations={"name": [0], "start": [0], "end": [1], "device_start": [0]}
+        ),
         "device_start and device_end differ in length",
     ),
 }
@@ -250,7 +257,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_line_is_left_out_with_its_number_and_the_reason(case: str, tmp_path: Path) -> None:
     wrong, reason = WRONG[case]
-    path = write(tmp_path, [HEADER, iteration(0), iteration(2)])
+    path = write(tmp_path, [HEADER, make_iteration_line(0), make_iteration_line(2)])
     lines = path.read_text(encoding="utf-8").splitlines()
     lines.insert(2, wrong if isinstance(wrong, str) else json.dumps(wrong))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -266,7 +273,7 @@ def test_a_wrong_line_is_left_out_with_its_number_and_the_reason(case: str, tmp_
 
 def test_a_name_that_no_line_defines_is_unknown(tmp_path: Path) -> None:
     operations = {"name": [0, 7, 1], "start": [0, 1, 2], "end": [1, 2, 3]}
-    path = write(tmp_path, [HEADER, iteration(0, operations=operations)])
+    path = write(tmp_path, [HEADER, make_iteration_line(0, operations=operations)])
 
     session = read_session(str(path), lambda _: None)
 
@@ -274,7 +281,7 @@ def test_a_name_that_no_line_defines_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
-    content = write(tmp_path, [HEADER, iteration(0), iteration(1)]).read_bytes()
+    content = write(tmp_path, [HEADER, make_iteration_line(0), make_iteration_line(1)]).read_bytes()
     line_ends = [match.end() for match in re.finditer(b"\n", content)][1:]
     path = tmp_path / "growing.bvrec"
     path.touch()
@@ -290,7 +297,9 @@ def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
 
 def test_lines_that_another_machine_sees_late_are_no_damage(tmp_path: Path) -> None:
     """A network file system may show zeros until the data arrives."""
-    path = write(tmp_path, [HEADER, iteration(0), iteration(1), iteration(2)])
+    path = write(
+        tmp_path, [HEADER, make_iteration_line(0), make_iteration_line(1), make_iteration_line(2)]
+    )
     content = path.read_bytes()
     lines = content.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], bytes(len(lines[2]) - 1), b"\n"]))

@@ -49,18 +49,18 @@ RUNS = {
 }
 
 
-def planted(folder: Path, planting: Planting = BASE) -> Truth:
+def plant_run(folder: Path, planting: Planting = BASE) -> Truth:
     return plant(planting, folder / "planted")
 
 
-def ratios(report: bubbleviz.Report) -> dict[str, dict[str, float | None]]:
+def get_ratios(report: bubbleviz.Report) -> dict[str, dict[str, float | None]]:
     return {
         iteration.name: {name: ratio.value for name, ratio in iteration.ratios.items()}
         for iteration in report.iterations
     }
 
 
-def true_ratios(truth: Truth) -> dict[str, dict[str, float | None]]:
+def get_true_ratios(truth: Truth) -> dict[str, dict[str, float | None]]:
     return {str(iteration.index): iteration.bubble_ratio for iteration in truth.iterations}
 
 
@@ -68,14 +68,14 @@ def true_ratios(truth: Truth) -> dict[str, dict[str, float | None]]:
 def test_a_planted_recording_gives_the_planted_numbers(
     run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = planted(tmp_path, RUNS[run])
+    truth = plant_run(tmp_path, RUNS[run])
     record_run(truth, tmp_path / "run", monkeypatch)
 
     report = bubbleviz.analyze([tmp_path / "run"])
 
-    assert list(ratios(report)) == list(true_ratios(truth))
-    for name, values in ratios(report).items():
-        assert values == pytest.approx(true_ratios(truth)[name], abs=1e-12)
+    assert list(get_ratios(report)) == list(get_true_ratios(truth))
+    for name, values in get_ratios(report).items():
+        assert values == pytest.approx(get_true_ratios(truth)[name], abs=1e-12)
     names = ("rank", "phase", "start_ns", "end_ns")
     columns = (getattr(report.operations, name).tolist() for name in names)
     times = set(zip(*columns, strict=True))
@@ -87,7 +87,7 @@ def test_a_planted_recording_gives_the_planted_numbers(
 
 
 def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = planted(tmp_path, replace(BASE, slow_stage=1, iterations=3))
+    truth = plant_run(tmp_path, replace(BASE, slow_stage=1, iterations=3))
     record_run(truth, tmp_path / "run", monkeypatch)
 
     recording = bubbleviz.analyze([tmp_path / "run"])
@@ -110,7 +110,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
 def test_clocks_of_several_hosts_are_brought_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = planted(tmp_path, replace(BASE, servers=2, stages=4, devices="zero"))
+    truth = plant_run(tmp_path, replace(BASE, servers=2, stages=4, devices="zero"))
     record_run(truth, tmp_path / "run", monkeypatch, errors_ns=(0, 7_000_000))
 
     report = bubbleviz.analyze([tmp_path / "run"])
@@ -129,7 +129,7 @@ def test_clocks_of_several_hosts_are_brought_together(
 def test_iterations_are_told_apart_with_names_and_without(
     has_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = planted(tmp_path, replace(BASE, iterations=4))
+    truth = plant_run(tmp_path, replace(BASE, iterations=4))
     record_run(
         truth, tmp_path / "run", monkeypatch, number_of=lambda k: k + 70 if has_names else None
     )
@@ -138,15 +138,15 @@ def test_iterations_are_told_apart_with_names_and_without(
 
     first = 70 if has_names else 0
     assert [iteration.name for iteration in report.iterations] == [str(first + k) for k in range(4)]
-    assert list(ratios(report).values()) == [
-        pytest.approx(values, abs=1e-12) for values in true_ratios(truth).values()
+    assert list(get_ratios(report).values()) == [
+        pytest.approx(values, abs=1e-12) for values in get_true_ratios(truth).values()
     ]
 
 
 def test_a_pause_between_recorded_iterations_is_no_bubble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = planted(tmp_path, replace(BASE, iterations=12))
+    truth = plant_run(tmp_path, replace(BASE, iterations=12))
     record_run(truth, tmp_path / "run", monkeypatch, every=5, iterations=2)
 
     report = bubbleviz.analyze([tmp_path / "run"])
@@ -154,12 +154,12 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
     assert main(["analyze", str(tmp_path / "run"), "-o", str(table)]) == 0
     table_report = bubbleviz.analyze([table])
 
-    true = true_ratios(truth)
-    assert list(ratios(report)) == ["0", "1", "5", "6", "10", "11"]
-    for name, values in ratios(report).items():
+    true = get_true_ratios(truth)
+    assert list(get_ratios(report)) == ["0", "1", "5", "6", "10", "11"]
+    for name, values in get_ratios(report).items():
         expected = true[name] | ({"period": None} if name in ("1", "6") else {})
         assert values == pytest.approx(expected, abs=1e-12)
-    assert ratios(table_report) == ratios(report)
+    assert get_ratios(table_report) == get_ratios(report)
     assert "2 of every 5 are" in join_limitations(report)
     diagnosis = report.explanation.diagnosis
     assert diagnosis is not None
@@ -169,7 +169,7 @@ def test_a_pause_between_recorded_iterations_is_no_bubble(
 def test_numbers_that_begin_anew_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth = planted(tmp_path, replace(BASE, iterations=4))
+    truth = plant_run(tmp_path, replace(BASE, iterations=4))
     record_run(truth, tmp_path / "run", monkeypatch, number_of=lambda k: k % 2)
 
     report = bubbleviz.analyze([tmp_path / "run"])
@@ -193,7 +193,7 @@ def test_a_forward_and_its_loss_are_one_operation_that_waits_inside(
     assert table.occurrence[:6].tolist() == [0, 0, 0, 0, 1, 0]
 
 
-def numbers(path: Path) -> list[int]:
+def list_iteration_numbers(path: Path) -> list[int]:
     reader = PartReader(str(path), Numbering())
     iteration_numbers: list[int] = []
     while (stretch := reader.read()) is not None:
@@ -209,7 +209,7 @@ def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
     for length in (0, 1, 8, 40, header - 1, header, header + 1, header + 100):
         path.write_bytes(content[:length])
 
-        assert numbers(path) == []
+        assert list_iteration_numbers(path) == []
         with pytest.raises(BubblevizError) as refused:
             bubbleviz.analyze([path])
         assert "\n" not in str(refused.value)
@@ -233,14 +233,14 @@ def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int
         content = path.read_bytes()
         header = content.index(b"\n") + 1
         path.write_bytes(content[: len(content) - cut % (len(content) - header)])
-        iteration_numbers = numbers(path)
+        iteration_numbers = list_iteration_numbers(path)
         assert iteration_numbers == list(range(len(iteration_numbers)))
         rng = random.Random(seed)
         damaged = bytearray(content)
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(header, len(damaged))] ^= 1 << rng.randrange(8)
         path.write_bytes(bytes(damaged))
-        iteration_numbers = numbers(path)
+        iteration_numbers = list_iteration_numbers(path)
         assert set(iteration_numbers) <= set(range(8))
         assert iteration_numbers == sorted(iteration_numbers)
         # Damaged files are refused with a message or accepted.
@@ -264,14 +264,14 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
 
     assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
     assert "1 damaged line (line 3: the checksum does not match)" in join_limitations(report)
-    assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
+    assert "Limits: lost iterations of a recording (damaged lines)" in render_screen(report)
     assert list_restriction_codes(report) == ["single-stage"]
     assert "damaged      1 line (line 3: the checksum does not match)" in cli.printed(
         "inspect", path
     )
     # The iteration before the damage has no next one.
-    assert ratios(report)["0"]["period"] is None
-    assert ratios(report)["2"]["period"] is not None
+    assert get_ratios(report)["0"]["period"] is None
+    assert get_ratios(report)["2"]["period"] is not None
 
 
 def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
     assert "1 damaged line (line 5: the checksum does not match)" in join_limitations(report)
     assert "process was killed" not in join_limitations(report)
-    assert "Limits: lost iterations of a recording (damaged lines)" in screen(report)
+    assert "Limits: lost iterations of a recording (damaged lines)" in render_screen(report)
 
 
 def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
@@ -293,13 +293,13 @@ def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
     report = bubbleviz.analyze([path])
 
     assert "process was killed" in join_limitations(report)
-    assert "Limits:" not in screen(report)
+    assert "Limits:" not in render_screen(report)
 
 
 def test_operations_whose_names_are_damaged_restrict_the_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(planted(tmp_path / "run", replace(BASE, iterations=4)), tmp_path, monkeypatch)
+    record_run(plant_run(tmp_path / "run", replace(BASE, iterations=4)), tmp_path, monkeypatch)
     path = tmp_path / "rank-00001.bvrec"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     names, operations = lines[1]["names"], lines[1]["operations"]
@@ -317,7 +317,7 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     picture = ET.fromstring(render(report, View()))
 
     assert list_restriction_codes(report)[:1] == ["recorded-names-lost"]
-    assert f"! {mark}" in screen(report)
+    assert f"! {mark}" in render_screen(report)
     assert mark in " ".join(picture.itertext())
     assert make_document(report)["restrictions"][0]["text"] == mark
     assert (report.what_to_do_first or "").startswith("Copy the recordings again")
@@ -328,7 +328,7 @@ def encoded(line: dict[str, object]) -> bytes:
     return encode_line({key: value for key, value in line.items() if key != "crc"})
 
 
-def screen(report: bubbleviz.Report) -> str:
+def render_screen(report: bubbleviz.Report) -> str:
     """Return the first screen, each block on one line."""
     lines = render_first_screen(report, View(), Display(width=200))
     return join_plain_lines(lines)
@@ -364,7 +364,7 @@ def test_a_recording_of_damaged_lines_alone_says_what_is_wrong(tmp_path: Path) -
 def test_what_to_do_about_a_damaged_rank_comes_first(
     line: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record_run(planted(tmp_path / "run"), tmp_path, monkeypatch)
+    record_run(plant_run(tmp_path / "run"), tmp_path, monkeypatch)
     damaged = tmp_path / "rank-00002.bvrec"
     damage(damaged, line)
 
@@ -436,7 +436,7 @@ def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
     assert "ranges with unknown names" in join_limitations(report)
 
 
-def paths_of(*paths: Path) -> list[str]:
+def list_paths(*paths: Path) -> list[str]:
     return [Path(file.path).name for file in find_profiles([str(path) for path in paths])]
 
 
@@ -446,11 +446,11 @@ def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
     for rank in range(2):
         write_recording(tmp_path, rank=rank, world_size=2, hour=1)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
-    assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
+    assert list_paths(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
+    assert list_paths(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
     assert "other recordings" in join_limitations(bubbleviz.analyze([tmp_path]))
     assert "other recordings" not in join_limitations(
-        bubbleviz.analyze(rotated(tmp_path / "alone"))
+        bubbleviz.analyze(write_rotated(tmp_path / "alone"))
     )
 
 
@@ -458,32 +458,32 @@ def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Pa
     for hour, rank in enumerate((0, 1, 0)):
         write_recording(tmp_path, rank=rank, world_size=2, hour=hour // 2)
 
-    assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
+    assert list_paths(tmp_path) == ["rank-00000.1.bvrec"]
     assert "ranks without a profile" in join_limitations(bubbleviz.analyze([tmp_path]))
 
 
-def rotated(folder: Path) -> list[Path]:
+def write_rotated(folder: Path) -> list[Path]:
     """Write a recording of several parts, and return them in order."""
     record_names(folder, ("F mb=0 stage=0", "BW mb=0 stage=0"), 40, limit_bytes=4_000)
     return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
 def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
-    parts = rotated(tmp_path)
+    parts = write_rotated(tmp_path)
     assert len(parts) == 4
 
-    complete_ratios = ratios(bubbleviz.analyze([tmp_path]))
+    complete_ratios = get_ratios(bubbleviz.analyze([tmp_path]))
 
-    assert ratios(bubbleviz.analyze([parts[2]])) == complete_ratios
-    assert ratios(bubbleviz.analyze(parts)) == complete_ratios
-    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == complete_ratios
+    assert get_ratios(bubbleviz.analyze([parts[2]])) == complete_ratios
+    assert get_ratios(bubbleviz.analyze(parts)) == complete_ratios
+    assert get_ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == complete_ratios
     names = [int(name) for name in complete_ratios]
     assert names == list(range(names[0], 40))
     assert all(values["period"] is not None for values in list(complete_ratios.values())[:-1])
 
 
 def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
-    parts = rotated(tmp_path)
+    parts = write_rotated(tmp_path)
     parts[1].unlink()
 
     # Without it, the last parts are not connected to the first.

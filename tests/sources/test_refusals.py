@@ -39,7 +39,7 @@ LFS = (
 )
 
 
-def _refusal(command: Any, path: Path) -> str:
+def _get_refusal(command: Any, path: Path) -> str:
     with pytest.raises(bubbleviz.BubblevizError) as caught:
         command([path])
     sentence = str(caught.value)
@@ -114,7 +114,7 @@ def test_pointers_are_named_wherever_a_file_is_given(
 def test_costs_are_no_profile(command: str, name: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text)
-    assert "bubbleviz pgle with --against" in _refusal(COMMANDS[command], path)
+    assert "bubbleviz pgle with --against" in _get_refusal(COMMANDS[command], path)
 
 
 def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
     kernels = [{**event, **args}, {**event, **args, "ts": 9.0}]
     events = [*kernels, {**call, **args, "pid": 1, "tid": 1}]
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    sentence = _refusal(measure_costs, path)
+    sentence = _get_refusal(measure_costs, path)
     assert "names no XLA instructions" in sentence
     assert ".xplane.pb" in sentence
     assert "bubbleviz idle" in sentence
@@ -134,11 +134,11 @@ def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
 
 def test_an_xplane_without_instructions_is_not_sent_to_nsys(tmp_path: Path) -> None:
     planes = [plane for plane in make_tpu(1) if plane.name.startswith("/host")]
-    sentence = _refusal(measure_costs, write_planes(tmp_path, planes))
+    sentence = _get_refusal(measure_costs, write_planes(tmp_path, planes))
     assert "nsys" not in sentence
 
 
-def _without_kernels(folder: Path, calls: int, *warnings: tuple[int, str | None]) -> Path:
+def _write_without_kernels(folder: Path, calls: int, *warnings: tuple[int, str | None]) -> Path:
     path = write_profile(
         folder, [], [C(10 * i, 10 * i + 5, i) for i in range(calls)], [R(0, 99, "F0")]
     )
@@ -161,9 +161,9 @@ def _without_kernels(folder: Path, calls: int, *warnings: tuple[int, str | None]
 )
 @pytest.mark.parametrize("calls", [0, 1, 3])
 def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -> None:
-    path = _without_kernels(tmp_path, calls, (1, "CUDA is fine."), (2, warning), (2, None))
+    path = _write_without_kernels(tmp_path, calls, (1, "CUDA is fine."), (2, warning), (2, None))
     for command in (bubbleviz.analyze, idle):
-        sentence = _refusal(command, path)
+        sentence = _get_refusal(command, path)
         assert f"nsys reported: {warning})" in sentence
         assert "fine" not in sentence
         assert ("supports the driver" in sentence) == ("driver" in warning)
@@ -181,19 +181,19 @@ def test_the_reason_of_nsys_is_given(warning: str, calls: int, tmp_path: Path) -
     ],
 )
 def test_what_a_program_printed_is_never_repeated(text: str, tmp_path: Path) -> None:
-    sentence = _refusal(bubbleviz.analyze, _without_kernels(tmp_path, 2, (3, text)))
+    sentence = _get_refusal(bubbleviz.analyze, _write_without_kernels(tmp_path, 2, (3, text)))
     assert "no CUDA kernels were recorded, but 2 CUDA API calls;" in sentence
     assert text == "" or text not in sentence
 
 
 def test_without_any_trace_of_cuda_the_option_is_named(tmp_path: Path) -> None:
-    assert "-t cuda,nvtx" in _refusal(bubbleviz.analyze, _without_kernels(tmp_path, 0))
+    assert "-t cuda,nvtx" in _get_refusal(bubbleviz.analyze, _write_without_kernels(tmp_path, 0))
 
 
 SHOWING = ("analyze", "inspect", "idle", "nccl", "pgle")
 
 
-def _torch_trace(*, device: bool) -> bytes:
+def _make_torch_trace(*, device: bool) -> bytes:
     """Return a PyTorch trace whose kernels come last, after many operators."""
     times = {"ph": "X", "dur": 5, "pid": 1, "tid": 1}
     events: list[dict[str, object]] = [
@@ -211,7 +211,7 @@ def _torch_trace(*, device: bool) -> bytes:
     return json.dumps({**head, "traceEvents": events}).encode()
 
 
-def _shown(command: str, path: Path, cli: CommandLine) -> str:
+def _get_output(command: str, path: Path, cli: CommandLine) -> str:
     _, *outputs = cli(command, path)
     return " ".join("".join(outputs).split())
 
@@ -222,8 +222,8 @@ def test_a_trace_that_is_cut_is_called_cut(
     command: str, length: int, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "trace.json"
-    path.write_bytes(_torch_trace(device=True)[:length])
-    text = _shown(command, path, cli)
+    path.write_bytes(_make_torch_trace(device=True)[:length])
+    text = _get_output(command, path, cli)
     assert "cut short" in text
     assert "copy the file again" in text
     assert "record it again" not in text
@@ -235,15 +235,15 @@ def test_operators_of_a_cut_trace_are_said_to_lack_their_work(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "trace.json"
-    path.write_bytes(_torch_trace(device=False)[:5_000])
-    text = _shown("idle", path, cli)
+    path.write_bytes(_make_torch_trace(device=False)[:5_000])
+    text = _get_output("idle", path, cli)
     assert "GPU work, which is written last, may be missing; copy the file again" in text
 
 
 @pytest.mark.parametrize("length", [12, 100])
 def test_gzip_data_that_is_cut_is_called_cut(length: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(_torch_trace(device=True))[:length])
+    path.write_bytes(gzip.compress(_make_torch_trace(device=True))[:length])
     with pytest.raises(bubbleviz.BubblevizError, match="cut short"):
         bubbleviz.analyze(path)
 
@@ -272,7 +272,7 @@ def test_a_file_of_another_kind_is_refused_with_what_can_be_read(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    text = _shown(command, path, cli)
+    text = _get_output(command, path, cli)
     kind = f"is not a profile{advice} an SQLite export of nsys" if advice[0] == ";" else advice
     assert kind in text
     assert "nsys export" not in text
@@ -287,11 +287,11 @@ def test_a_file_made_when_read_is_not_called_empty() -> None:
 
 def test_a_trace_of_ours_is_no_profile_of_a_directory(tmp_path: Path, cli: CommandLine) -> None:
     for rank in range(2):
-        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(_torch_trace(device=True))
+        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(_make_torch_trace(device=True))
     ours = tmp_path / "bubbles.trace.json"
     cli.printed("analyze", FIXTURES / "1f1b", "-o", ours)
-    assert "a trace that bubbleviz wrote" in _shown("idle", ours, cli)
-    assert ours.name not in _shown("idle", tmp_path, cli)
+    assert "a trace that bubbleviz wrote" in _get_output("idle", ours, cli)
+    assert ours.name not in _get_output("idle", tmp_path, cli)
 
 
 @pytest.mark.parametrize("name", ["good.sqlite.gz", "x.json.gz", "y.trace.json.gz"])

@@ -38,23 +38,25 @@ FULL = replace(
 )
 
 
-def merged(export: Path, folder: Path, **how: Any) -> list[Path]:
+def write_merged(export: Path, folder: Path, **how: Any) -> list[Path]:
     return [write_rocpd(folder / "merged.db", read_processes(export), **how)]
 
 
-def apart(export: Path, folder: Path) -> list[Path]:
+def write_apart(export: Path, folder: Path) -> list[Path]:
     return [write_rocpd(folder / f"{p.pid}_results.db", [p]) for p in read_processes(export)]
 
 
 #: A profile of each kind from the export of one node.
 DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
-    "a merge of processes": merged,
-    "SQLite": merged,
-    "one file per process": apart,
-    "ROCm 6.4": partial(merged, release="6.4"),
-    "correlation ids": partial(merged, link="correlation_id"),
-    "tables without GUIDs": partial(merged, suffixed=False),
-    "schema 4": lambda export, folder: [with_tracks(path) for path in apart(export, folder)],
+    "a merge of processes": write_merged,
+    "SQLite": write_merged,
+    "one file per process": write_apart,
+    "ROCm 6.4": partial(write_merged, release="6.4"),
+    "correlation ids": partial(write_merged, link="correlation_id"),
+    "tables without GUIDs": partial(write_merged, suffixed=False),
+    "schema 4": lambda export, folder: [
+        convert_to_tracks(path) for path in write_apart(export, folder)
+    ],
     "rpd": lambda export, folder: [write_rpd(folder / "trace.rpd", read_processes(export))],
 }
 
@@ -62,21 +64,21 @@ DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
 DAY_NS = 24 * 3600 * 10**9
 
 
-def table(path: Path, base: str) -> str:
+def find_table(path: Path, base: str) -> str:
     """Return the table whose name starts in a given way, in a file of one process."""
     (table_name,) = (name for name in read_columns(path) if name.startswith(f"{base}_"))
     return table_name
 
 
-def with_tracks(path: Path) -> Path:
+def convert_to_tracks(path: Path) -> Path:
     """Rewrite a file of one process in schema 4, with tracks instead of threads, and categories."""
     views = "SELECT name FROM sqlite_master WHERE type = 'view'"
     with closing(sqlite3.connect(path)) as db:
         edit_database(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
     region, dispatch, copy = (
-        table(path, f"rocpd_{name}") for name in ("region", "kernel_dispatch", "memory_copy")
+        find_table(path, f"rocpd_{name}") for name in ("region", "kernel_dispatch", "memory_copy")
     )
-    strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
+    strings, event = find_table(path, "rocpd_string"), find_table(path, "rocpd_event")
     end = region.removeprefix("rocpd_region")
     tracks = f"rocpd_track{end}"
     return edit_database(
@@ -108,7 +110,7 @@ def with_tracks(path: Path) -> Path:
     )
 
 
-def document(folder: Path, *paths: Path | str) -> dict[str, Any]:
+def render_document(folder: Path, *paths: Path | str) -> dict[str, Any]:
     target = folder / "report.json"
     assert main(["analyze", *map(str, paths), "--json", str(target), "--force"]) == 0
     report: dict[str, Any] = json.loads(target.read_text())
@@ -123,7 +125,7 @@ LABELS = {"path", "host", "format", "nsys_version", "schema_version", "session_u
 OF_NSYS = {"uuid", "gpu", "pci"}
 
 
-def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
+def make_comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
     """Return a report without labels, with times relative to the first iteration."""
     start_ns = report["iterations"][0]["start_ns"]
 
@@ -159,11 +161,11 @@ def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
 @cache
 def planted(servers: int = 1) -> dict[str, bytes]:
     with TemporaryDirectory() as folder:
-        truth = plant(FULL if servers == 1 else two_nodes(), Path(folder))
+        truth = plant(FULL if servers == 1 else make_two_nodes(), Path(folder))
         return {file.path: (Path(folder) / file.path).read_bytes() for file in truth.files}
 
 
-def two_nodes() -> Planting:
+def make_two_nodes() -> Planting:
     return Planting(
         stages=4,
         microbatches=8,
@@ -176,7 +178,7 @@ def two_nodes() -> Planting:
     )
 
 
-def exports(folder: Path, servers: int = 1) -> list[Path]:
+def copy_exports(folder: Path, servers: int = 1) -> list[Path]:
     paths = []
     for name, content in planted(servers).items():
         paths.append(folder / name)
@@ -189,11 +191,11 @@ def test_every_door_gives_the_report_of_nsys(
     door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(native.SWITCH, "0" if door == "SQLite" else "1")
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     files = DOORS[door](export, tmp_path / "rocm" if door != "rpd" else tmp_path)
 
-    then = comparable(document(tmp_path, export), 1)
-    now = comparable(document(tmp_path, *files), 1)
+    then = make_comparable(render_document(tmp_path, export), 1)
+    now = make_comparable(render_document(tmp_path, *files), 1)
     for report in (then, now):
         for rank in report["ranks"]:
             rank.pop("host", None)
@@ -204,7 +206,7 @@ def test_every_door_gives_the_report_of_nsys(
 
 
 def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> None:
-    for export in exports(tmp_path, servers=2):
+    for export in copy_exports(tmp_path, servers=2):
         for process in read_processes(export):
             path = tmp_path / "out" / process.host / f"{process.pid}_results.db"
             write_rocpd(path, [process])
@@ -215,7 +217,7 @@ def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> Non
 
 
 def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
-    nodes = exports(tmp_path, servers=2)
+    nodes = copy_exports(tmp_path, servers=2)
     files = [write_rocpd(tmp_path / f"{n}.db", read_processes(e)) for n, e in enumerate(nodes)]
 
     then, now = bubbleviz.analyze(nodes), bubbleviz.analyze(files)
@@ -230,7 +232,7 @@ def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
 
 
 def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     files = [
         write_rocpd(tmp_path / f"{process.pid}_results.db", [process], machine=str(process.pid))
         for process in read_processes(export)
@@ -243,7 +245,7 @@ def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
 
 
 def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
-    processes = [p for export in exports(tmp_path, servers=2) for p in read_processes(export)]
+    processes = [p for export in copy_exports(tmp_path, servers=2) for p in read_processes(export)]
     path = write_rocpd(tmp_path / "merged.db", processes)
 
     with pytest.raises(ProfileError, match=r"contains processes of 2 hosts \(node0, node1\)"):
@@ -255,8 +257,8 @@ def test_a_merge_is_opened_once_however_many_processes_it_holds(
     suffixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The schema that SQLite reads when it opens a file grows with the number of processes.
-    (path,) = merged(exports(tmp_path)[0], tmp_path, suffixed=suffixed)
-    (single_process, *_) = apart(exports(tmp_path)[0], tmp_path)
+    (path,) = write_merged(copy_exports(tmp_path)[0], tmp_path, suffixed=suffixed)
+    (single_process, *_) = write_apart(copy_exports(tmp_path)[0], tmp_path)
     connect = Mock(wraps=sqlite3.connect)
     monkeypatch.setattr(sqlite3, "connect", connect)
     counts = []
@@ -296,7 +298,7 @@ def test_twice_the_processes_in_one_table_take_twice_the_steps(
 
 
 def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
         process.pid, offset = 1, process.pid - 1
@@ -312,7 +314,7 @@ def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> Non
 
 
 def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     path = str(DOORS["a merge of processes"](export, tmp_path)[0])
     output_of_command = {}
     for command in ("analyze", "inspect", "idle", "nccl", "compare", ""):
@@ -340,7 +342,7 @@ def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_secrets_are_never_shown(
     command: str, door: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     path = DOORS[door](export, tmp_path)[0]
     damaged = tmp_path / f"damaged{path.suffix}"
     damaged.write_bytes(path.read_bytes())
@@ -360,9 +362,9 @@ def test_secrets_are_never_shown(
     assert SECRET.encode() in path.read_bytes() or door == "rpd"
 
 
-def single(folder: Path) -> Path:
+def write_first_process(folder: Path) -> Path:
     """Write the profile of only the first process of the run."""
-    (export,) = exports(folder)
+    (export,) = copy_exports(folder)
     return write_rocpd(folder / "1_results.db", read_processes(export)[:1])
 
 
@@ -377,8 +379,8 @@ def single(folder: Path) -> Path:
 def test_what_was_not_recorded_has_a_remedy(
     base: str, expected: str, statement: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    path = single(tmp_path)
-    edit_database(path, statement.format(table(path, base)))
+    path = write_first_process(tmp_path)
+    edit_database(path, statement.format(find_table(path, base)))
 
     refusal = cli.refused("analyze", path, code=1)
     assert expected in refusal
@@ -391,9 +393,9 @@ def test_what_was_not_recorded_has_a_remedy(
     "extra", ["'{}'", "''", "'{broken'", "'[1]'", "x'00'", "'{\"message\": 3}'"]
 )
 def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None:
-    path = single(tmp_path)
+    path = write_first_process(tmp_path)
     edit_database(
-        path, f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0'
+        path, f'UPDATE "{find_table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0'
     )
 
     report = bubbleviz.analyze([path])
@@ -414,18 +416,18 @@ def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None
     ],
 )
 def test_texts_are_read_however_their_json_is_written(extra: str, tmp_path: Path) -> None:
-    path = single(tmp_path)
-    then = document(tmp_path, path)
-    changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
+    path = write_first_process(tmp_path)
+    then = render_document(tmp_path, path)
+    changed = f'UPDATE "{find_table(path, "rocpd_event")}" SET extdata = {extra}'
     edit_database(path, f"{changed} WHERE id % 3 = 0 AND extdata GLOB '*message*'")
 
-    assert document(tmp_path, path) == then
+    assert render_document(tmp_path, path) == then
 
 
 def test_odd_texts_are_the_same_without_the_compiled_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = single(tmp_path)
+    path = write_first_process(tmp_path)
     message = "JSON_EXTRACT(extdata, '$.message')"
     for number, extra in enumerate(
         (
@@ -439,19 +441,19 @@ def test_odd_texts_are_the_same_without_the_compiled_part(
             "3",
         )
     ):
-        changed = f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra}'
+        changed = f'UPDATE "{find_table(path, "rocpd_event")}" SET extdata = {extra}'
         edit_database(path, f"{changed} WHERE id % 23 = {number} AND extdata GLOB '*message*'")
     outputs = []
     for switch in "01":
         monkeypatch.setenv(native.SWITCH, switch)
-        document(tmp_path, path)
+        render_document(tmp_path, path)
         outputs.append((tmp_path / "report.json").read_bytes())
 
     assert outputs[0] == outputs[1]
 
 
 def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
         # RCCL has one kernel for all operations.
@@ -477,9 +479,9 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
 
 
 def test_texts_of_ranges_have_a_table_of_their_own_in_newer_traces(tmp_path: Path) -> None:
-    (export,) = exports(tmp_path)
+    (export,) = copy_exports(tmp_path)
     path = write_rpd(tmp_path / "trace.rpd", read_processes(export))
-    then = comparable(document(tmp_path, path), 1)
+    then = make_comparable(render_document(tmp_path, path), 1)
     edit_database(
         path,
         "CREATE TABLE rocpd_ustring (id INTEGER PRIMARY KEY, string TEXT)",
@@ -487,13 +489,13 @@ def test_texts_of_ranges_have_a_table_of_their_own_in_newer_traces(tmp_path: Pat
         "UPDATE rocpd_api SET args_id = args_id + 7",
     )
 
-    assert comparable(document(tmp_path, path), 1) == then
+    assert make_comparable(render_document(tmp_path, path), 1) == then
 
 
 def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
-    path = single(tmp_path)
-    strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
-    region = table(path, "rocpd_region")
+    path = write_first_process(tmp_path)
+    strings, event = find_table(path, "rocpd_string"), find_table(path, "rocpd_event")
+    region = find_table(path, "rocpd_region")
     edit_database(
         path,
         f"INSERT INTO \"{strings}\" (id, string) VALUES (900, 'host'), (901, 'train_step')",

@@ -33,14 +33,14 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return WRITERS[request.param](folder / f"trace.{request.param}", read_processes(export))
 
 
-def _quoted(columns: tuple[str, ...]) -> str:
+def _quote_columns(columns: tuple[str, ...]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-def _without_rowid(declared_type: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
+def _make_without_rowid(declared_type: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
     def statements(table: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         key = "id" if "id" in columns else columns[0]
-        rest = _quoted(tuple(column for column in columns if column != key))
+        rest = _quote_columns(tuple(column for column in columns if column != key))
         return (
             f'CREATE TABLE kept ("{key}" {declared_type} PRIMARY KEY, {rest}) WITHOUT ROWID',
             f'INSERT INTO kept ("{key}", {rest}) SELECT "{key}", {rest} FROM "{table}"',
@@ -51,7 +51,7 @@ def _without_rowid(declared_type: str) -> Callable[[str, tuple[str, ...]], tuple
     return statements
 
 
-def _numbers_as(kind: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
+def _cast_numbers(kind: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
     def statements(table: str, columns: tuple[str, ...]) -> tuple[str, ...]:
         values = ", ".join(
             f'CASE WHEN TYPEOF("{column}") = \'integer\' THEN CAST("{column}" AS {kind}) '
@@ -59,7 +59,7 @@ def _numbers_as(kind: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
             for column in columns
         )
         return (
-            f"CREATE TABLE kept ({_quoted(columns)})",
+            f"CREATE TABLE kept ({_quote_columns(columns)})",
             f'INSERT INTO kept SELECT {values} FROM "{table}"',
             f'DROP TABLE "{table}"',
             f'ALTER TABLE kept RENAME TO "{table}"',
@@ -69,10 +69,10 @@ def _numbers_as(kind: str) -> Callable[[str, tuple[str, ...]], tuple[str, ...]]:
 
 
 STORAGES = {
-    "without row ids": _without_rowid(""),
-    "without row ids, integer keys": _without_rowid("INTEGER"),
-    "numbers as texts": _numbers_as("TEXT"),
-    "numbers as floats": _numbers_as("REAL"),
+    "without row ids": _make_without_rowid(""),
+    "without row ids, integer keys": _make_without_rowid("INTEGER"),
+    "numbers as texts": _cast_numbers("TEXT"),
+    "numbers as floats": _cast_numbers("REAL"),
 }
 
 
@@ -84,7 +84,7 @@ def _find_table(database: Path, *beginnings: str) -> str:
     )
 
 
-def _told(report: Report) -> tuple[object, ...]:
+def _collect_content(report: Report) -> tuple[object, ...]:
     columns = ("rank", "iteration", "phase", "microbatch", "start_ns", "end_ns", "kernels")
     operations = [getattr(report.operations, column).tolist() for column in columns]
     return report.summary, operations, [note.what for note in report.limitations]
@@ -96,7 +96,9 @@ def test_other_storage_is_the_same_profile(database: Path, storage: str, tmp_pat
     for table, columns in read_columns(database).items():
         edit_database(path, *STORAGES[storage](table, columns))
 
-    assert _told(bubbleviz.analyze(path)) == _told(bubbleviz.analyze(database))
+    assert _collect_content(bubbleviz.analyze(path)) == _collect_content(
+        bubbleviz.analyze(database)
+    )
 
 
 def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path)
     path = write_rocpd(tmp_path / "merged.db", processes, suffixed=False)
     for table, columns in read_columns(path).items():
         if "guid" in columns and "id" in columns:
-            names = _quoted(columns)
+            names = _quote_columns(columns)
             edit_database(
                 path,
                 f"CREATE TABLE kept ({names}, PRIMARY KEY (guid, id)) WITHOUT ROWID",

@@ -38,15 +38,15 @@ ONE: dict[str, list[Any]] = {
 }
 
 
-def without(name: str) -> dict[str, list[Any]]:
+def drop_columns(name: str) -> dict[str, list[Any]]:
     return {column: cells for column, cells in ONE.items() if column != name}
 
 
-def ratio(report: Report) -> float | None:
+def get_ratio(report: Report) -> float | None:
     return report.iterations[0].ratios["schedule"].value
 
 
-def refusal(path: Path, columns: Columns) -> str:
+def get_refusal(path: Path, columns: Columns) -> str:
     """Return the one-line reason why a table is refused, which is the same in every format."""
     messages = set()
     for file in write_columns(path, columns, "t").values():
@@ -61,9 +61,9 @@ def refusal(path: Path, columns: Columns) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
 def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze(write_columns(tmp_path, without("microbatch"))[kind])
+    report = bubbleviz.analyze(write_columns(tmp_path, drop_columns("microbatch"))[kind])
 
-    assert ratio(report) == 1 - 120 / 160
+    assert get_ratio(report) == 1 - 120 / 160
     assert report.operations.microbatch.tolist() == [0, 1, 0, 1, 0, 0, 1, 1]
     assert [rank.stage for rank in report.ranks] == [0, 1]
     assert report.convention == "table"
@@ -79,7 +79,7 @@ def test_events_of_a_tracer_are_a_table(as_one_event: bool, tmp_path: Path) -> N
     )
     report = bubbleviz.analyze(tmp_path)
 
-    assert ratio(report) == 1 - 120 / 160
+    assert get_ratio(report) == 1 - 120 / 160
     assert report.iterations[0].name == "7"
     assert [rank.stage for rank in report.ranks] == [0, 1]
     assert sorted(report.operations.microbatch.tolist()) == [-1, *sorted(MICROBATCH)]
@@ -142,7 +142,7 @@ def test_tables_may_be_written_in_any_way(name: str, tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(path)
 
-    assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, host)
+    assert (get_ratio(report), report.ranks[0].host) == (1 - 120 / 160, host)
     if name == "epochs":
         assert report.operations.start_ns.tolist() == LATE["start_ns"]
 
@@ -161,7 +161,7 @@ def test_tables_may_be_in_utf_16(
 
     report = bubbleviz.analyze(path)
 
-    assert (ratio(report), report.ranks[0].host) == (1 - 120 / 160, "Knoten ä")
+    assert (get_ratio(report), report.ranks[0].host) == (1 - 120 / 160, "Knoten ä")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_zero_bytes_are_no_table(tmp_path: Path) -> None:
 def test_times_have_the_unit_of_their_name_and_are_rounded(
     unit: str, scale: float, kind: str, tmp_path: Path
 ) -> None:
-    columns = without("start_ns") | {f"start_{unit}": [start * scale for start in START]}
+    columns = drop_columns("start_ns") | {f"start_{unit}": [start * scale for start in START]}
     del columns["end_ns"]
     lengths = [end - start for start, end in zip(START, END, strict=True)]
     columns[f"duration_{unit}"] = [length * scale for length in lengths]
@@ -261,7 +261,7 @@ def test_chunks_follow_from_virtual_stages_where_a_table_names_none(tmp_path: Pa
     assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
 
 
-def halves(folder: Path) -> list[Path]:
+def write_halves(folder: Path) -> list[Path]:
     paths = []
     for rank in (0, 1):
         rows = [at for at, value in enumerate(RANK) if value == rank]
@@ -271,11 +271,11 @@ def halves(folder: Path) -> list[Path]:
 
 
 def test_a_file_a_rank_and_their_directory_share_a_clock(tmp_path: Path) -> None:
-    paths = halves(tmp_path)
+    paths = write_halves(tmp_path)
 
-    assert ratio(bubbleviz.analyze(paths)) == 1 - 120 / 160
+    assert get_ratio(bubbleviz.analyze(paths)) == 1 - 120 / 160
     report = bubbleviz.analyze(tmp_path, jobs=2)
-    assert ratio(report) == 1 - 120 / 160
+    assert get_ratio(report) == 1 - 120 / 160
     assert [rank.label for rank in report.ranks] == ["table rank 0", "table rank 1"]
 
 
@@ -325,7 +325,7 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
         write_csv(tmp_path / "b.csv", ONE | delayed | {"host": hosts, "clock": hosts})
     )
 
-    assert ratio(report) == 1 - 120 / 160
+    assert get_ratio(report) == 1 - 120 / 160
     assert [rank.host for rank in report.ranks] == ["node0", "node1"]
     assert len(report.profiles) == 1
     assert [profile.host for profile in two.profiles] == ["node0", "node1"]
@@ -335,7 +335,7 @@ def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rank", "phase", "start_ns", "end_ns"])
 def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path: Path) -> None:
-    message = refusal(tmp_path, without(name))
+    message = get_refusal(tmp_path, drop_columns(name))
 
     assert f"lacks {name}" in message
     assert all(repr(other) in message for other in ONE if other != name)
@@ -373,7 +373,7 @@ def test_a_cell_that_cannot_be_is_named(
     else:
         columns = ONE | {name: cells}
 
-    assert words in refusal(tmp_path, columns)
+    assert words in get_refusal(tmp_path, columns)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_a_cell_that_cannot_be_is_named(
 def test_columns_that_cannot_be_are_refused(
     columns: Columns, words: str | tuple[str, ...], tmp_path: Path
 ) -> None:
-    message = refusal(tmp_path, columns)
+    message = get_refusal(tmp_path, columns)
 
     assert all(each in message for each in ([words] if isinstance(words, str) else words))
 

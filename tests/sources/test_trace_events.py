@@ -46,7 +46,7 @@ def _read(path: Path) -> Read:
     return events_read, file
 
 
-def _of(tmp_path: Path, content: bytes) -> Read:
+def _read_content(tmp_path: Path, content: bytes) -> Read:
     path = tmp_path / "trace.json"
     path.write_bytes(content)
     return _read(path)
@@ -64,7 +64,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     "content", [b"[]", b"[ ]\n", b'{"traceEvents": []}', b'{"traceEvents":[{}]}']
 )
 def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
-    events, file = _of(tmp_path, content)
+    events, file = _read_content(tmp_path, content)
 
     assert [e.ph for e in events] in ([], [""])
     assert (file._n_malformed, file.cut, [*file.limitations()]) == (0, False, [])
@@ -93,9 +93,9 @@ def test_a_list_with_an_event_alone_is_a_trace(
 ) -> None:
     if expected:
         with pytest.raises(ProfileError, match=expected):
-            _of(tmp_path, content)
+            _read_content(tmp_path, content)
     else:
-        assert _of(tmp_path, content)[0][-1].ph == "X"
+        assert _read_content(tmp_path, content)[0][-1].ph == "X"
 
 
 _TRICKY = st.sampled_from(
@@ -145,7 +145,7 @@ def test_what_is_written_is_read(
         document |= {"traceName": "},{", "x": [{"a": 1}, {"b": 2}], "baseTimeNanoseconds": 17}
     text = json.dumps(document, indent=indent, separators=separators).encode()
 
-    events_read, file = _of(tmp_path, gzip.compress(text) if zipped else text)
+    events_read, file = _read_content(tmp_path, gzip.compress(text) if zipped else text)
 
     assert events_read == [
         _Event(
@@ -178,7 +178,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
     n_names = -1
     for length in range(len(content)):
         try:
-            events, file = _of(tmp_path, content[:length])
+            events, file = _read_content(tmp_path, content[:length])
         except ProfileError:
             assert n_names == -1
             continue
@@ -219,7 +219,9 @@ def test_an_event_that_cannot_be_read_costs_no_other(
 ) -> None:
     event = b'{"ph":"X","name":"%c","ts":1.5}'
 
-    events, file = _of(tmp_path, b"[" + event % b"a" + b"," + broken + b"," + event % b"c" + b"]")
+    events, file = _read_content(
+        tmp_path, b"[" + event % b"a" + b"," + broken + b"," + event % b"c" + b"]"
+    )
 
     assert "".join(e.name.encode("utf-8", "replace").decode() for e in events) == names
     assert (file._n_malformed, file.cut) == (malformed, False)
@@ -248,20 +250,22 @@ def test_events_that_cannot_be_read_are_counted_once_each(
     readable_event = '{"ph":"X","name":"a","ts":1.5,"args": {"name": "y"}}'
     texts = [text for _ in range(5) for text in (readable_event, broken)]
 
-    events, file = _of(tmp_path, ("[" + ",\n".join([*texts, readable_event]) + "]").encode())
+    events, file = _read_content(
+        tmp_path, ("[" + ",\n".join([*texts, readable_event]) + "]").encode()
+    )
 
     assert [event.name for event in events] == ["a"] * 6
     assert file._n_malformed == 5
 
 
 def test_a_brace_too_many_costs_no_event(tmp_path: Path) -> None:
-    events, file = _of(tmp_path, b'[{"ph":"X","name":"a"}},{"ph":"X","name":"b"}]')
+    events, file = _read_content(tmp_path, b'[{"ph":"X","name":"a"}},{"ph":"X","name":"b"}]')
 
     assert ["".join(event.name for event in events), file._n_malformed] == ["ab", 0]
 
 
 def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
-    events, _ = _of(tmp_path, b'[{"ph":"X","ts":1712195495519695.812,"dur":0.001},{}]')
+    events, _ = _read_content(tmp_path, b'[{"ph":"X","ts":1712195495519695.812,"dur":0.001},{}]')
 
     assert [(e.start_ns, e.duration_ns) for e in events] == [
         (1712195495519695812, 1),
@@ -283,7 +287,7 @@ _RARE = st.one_of(
 )
 
 
-def _rounded_ns(text: str) -> int:
+def _round_to_ns(text: str) -> int:
     return MISSING if text == "null" else round(Fraction(text.strip('"')) * 1000)
 
 
@@ -297,7 +301,7 @@ def test_times_are_rounded_exactly(form: str, data: st.DataObject) -> None:
     texts = data.draw(st.lists(st.just("null") | _TEXTS[form], min_size=1))
     times_us = [msgspec.Raw(text.encode()) for text in texts]
 
-    assert read_times_ns(times_us).tolist() == [_rounded_ns(text) for text in texts]
+    assert read_times_ns(times_us).tolist() == [_round_to_ns(text) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +320,7 @@ def test_times_are_rounded_exactly(form: str, data: st.DataObject) -> None:
     ],
 )
 def test_numbers_beyond_all_times_are_impossible(text: str, is_time: bool) -> None:
-    expected_ns = _rounded_ns(text) if is_time else trace_events._NO_TIME_NS
+    expected_ns = _round_to_ns(text) if is_time else trace_events._NO_TIME_NS
 
     assert read_times_ns([msgspec.Raw(text.encode())]).tolist() == [expected_ns]
 
@@ -333,7 +337,7 @@ def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(trace_events, name, size)
 
     with pytest.raises(ProfileError, match="without a complete event"):
-        _of(tmp_path, b'[{"name": "' + b"endless " * 200)
+        _read_content(tmp_path, b'[{"name": "' + b"endless " * 200)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -342,7 +346,7 @@ def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) 
     content = bytearray(gzip.compress(json.dumps([{"name": name} for name in names]).encode()))
     content[1000:1100] = b"\x00" * 100
 
-    events, file = _of(tmp_path, bytes(content))
+    events, file = _read_content(tmp_path, bytes(content))
 
     assert 0 < len(events) < 500
     assert next(note.what for note in file.limitations()) == "the trace from its damaged part on"

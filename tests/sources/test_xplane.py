@@ -282,7 +282,7 @@ def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
             read_profile_of(path)
 
 
-def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
+def count_events_slowly(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
     """Return the number and total duration (ps) of the events of every line, read by protobuf."""
     space = build_space_type().FromString(path.read_bytes())
     return {
@@ -298,7 +298,7 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
 @pytest.mark.real_files
 def test_a_real_run_on_a_gpu() -> None:
     gpu_profile = read_profile_of(get_real_file("jax/tracelens_jax08_attention.xplane.pb"))
-    lines = slow_reading(Path(gpu_profile.source.path))
+    lines = count_events_slowly(Path(gpu_profile.source.path))
     streams = [total for (_, line), total in lines.items() if line.startswith("Stream")]
     length_ns = gpu_profile.activities.end_ns - gpu_profile.activities.start_ns
 
@@ -386,7 +386,7 @@ def traced(folder: Path, planes: list[P], name: str = "host0.trace.json.gz") -> 
     return path
 
 
-def rows(profile: Profile) -> list[tuple[int, str, int, int]]:
+def list_activity_rows(profile: Profile) -> list[tuple[int, str, int, int]]:
     """Return (device, name, start, end) of all activities, sorted."""
     work = profile.activities
     names = [work.names[n] if n >= 0 else "" for n in work.name_id.tolist()]
@@ -399,7 +399,9 @@ def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path
     planes_file, trace = write_planes(tmp_path, planes), traced(tmp_path, planes)
     xplane, json_trace = bubbleviz.analyze(planes_file), bubbleviz.analyze(trace)
 
-    assert rows(read_profile_of(planes_file)) == rows(read_profile_of(trace))
+    assert list_activity_rows(read_profile_of(planes_file)) == list_activity_rows(
+        read_profile_of(trace)
+    )
     assert list_ratios(xplane) == list_ratios(json_trace)
     assert xplane.operations.start_ns.tolist() == json_trace.operations.start_ns.tolist()
     costs = [measure_costs(path, skip=0).instructions for path in (planes_file, trace)]
@@ -411,7 +413,7 @@ def test_both_formats_of_a_planted_run_give_one_report(planes: list[P], tmp_path
 def test_both_formats_of_a_real_run_agree(name: str) -> None:
     xplane = read_profile_of(get_real_file(f"jax/{name}.xplane.pb"))
     json_trace = read_profile_of(get_real_file(f"jax/{PAIRS[name]}"))
-    ours, theirs = rows(xplane), rows(json_trace)
+    ours, theirs = list_activity_rows(xplane), list_activity_rows(json_trace)
 
     # One format truncates times to nanoseconds, the other one rounds them.
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
@@ -452,7 +454,9 @@ def test_strange_events_spoil_nothing(event: object, tmp_path: Path) -> None:
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps(content))
 
-    assert rows(read_profile_of(path)) == rows(read_profile_of(write_planes(tmp_path, make_tpu(1))))
+    assert list_activity_rows(read_profile_of(path)) == list_activity_rows(
+        read_profile_of(write_planes(tmp_path, make_tpu(1)))
+    )
 
 
 def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
