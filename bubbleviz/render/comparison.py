@@ -59,7 +59,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
         "headline": comparison.headline,
         # The ratio whose windows give the iteration time.
         "longest": comparison.longest,
-        "runs": [_run_values(run) for run in comparison.runs],
+        "runs": [_make_run_document(run) for run in comparison.runs],
         "ratios": [
             {"ratio": name, "runs": [_make_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
@@ -84,7 +84,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _run_values(run: ComparedRun) -> dict[str, Any]:
+def _make_run_document(run: ComparedRun) -> dict[str, Any]:
     """Return the properties of a run as JSON values."""
     saved = run.saved
     return {
@@ -101,8 +101,8 @@ def _run_values(run: ComparedRun) -> dict[str, Any]:
 def _make_cell_document(cell: Cell) -> dict[str, Any]:
     """Return a ratio of a run as JSON values."""
     return {
-        "bubble_ratio": cell.ratio and _average(cell.ratio.bubble),
-        "window_ns": cell.ratio and _average(cell.ratio.window_ns),
+        "bubble_ratio": cell.ratio and _make_average_document(cell.ratio.bubble),
+        "window_ns": cell.ratio and _make_average_document(cell.ratio.window_ns),
         "difference": cell.bubble and asdict(cell.bubble),
         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
         # Null if the iterations of both runs do the same work.
@@ -110,7 +110,7 @@ def _make_cell_document(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _average(average: Average) -> dict[str, float | None]:
+def _make_average_document(average: Average) -> dict[str, float | None]:
     """Return an average as JSON values, without the extremes, which are not compared."""
     return {"mean": average.mean, "std": average.std, "n": average.n}
 

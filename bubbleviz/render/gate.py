@@ -72,14 +72,14 @@ def format_json(
         "bubbleviz.gate/1",
         {
             "passed": all(verdicts),
-            "checks": [_check_values(check) for check in checks],
+            "checks": [_make_check_values(check) for check in checks],
             "promises": [{"text": text, "kept": is_kept} for text, is_kept in promises],
             "restrictions": list_entries(saved.restrictions),
         },
     )
 
 
-def _check_values(check: Check) -> dict[str, Any]:
+def _make_check_values(check: Check) -> dict[str, Any]:
     """Return a check as JSON values."""
     limit = check.limit
     return {

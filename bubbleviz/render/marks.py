@@ -75,7 +75,7 @@ def make_compute_marks(report: Report, selection: Selection, width: float) -> It
     rest = report.unattributed
     no_operation = np.full(len(rest), NONE, np.int64)
     kind = np.full_like(no_operation, UNATTRIBUTED_KIND)
-    yield _to_marks(selection, width, rest, rest.rank, kind=kind, operation=no_operation)
+    yield _convert_to_marks(selection, width, rest, rest.rank, kind=kind, operation=no_operation)
 
 
 def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
@@ -123,10 +123,12 @@ def _make_operation_marks(
         block, is_selected = block.take(~is_sliver), is_selected[~is_sliver]
         row = block.operation
         kind = np.where(is_selected, operations.phase[row], OTHER_ITERATION)
-        yield _to_marks(selection, width, block, operations.rank[row], kind=kind, operation=row)
+        yield _convert_to_marks(
+            selection, width, block, operations.rank[row], kind=kind, operation=row
+        )
 
 
-def _to_marks(
+def _convert_to_marks(
     selection: Selection,
     width: float,
     intervals: BusyIntervals | RankIntervals,

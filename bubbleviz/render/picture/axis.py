@@ -16,7 +16,11 @@ _MIN_GAP = 0.7
 
 
 def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
-    """Return the x coordinate and the text of the label of each tick; the last one has the unit.
+    """Return the x coordinate and the text of the label of each tick; the last text has the unit.
+
+    There are as many steps as possible, at most ``_MAX_STEPS``, such that labels do not overlap and
+    the last one ends at ``right``. If no number of steps is possible, only the label of the left
+    edge is returned.
 
     Args:
         layout: Layout of the rows.

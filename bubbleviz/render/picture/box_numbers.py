@@ -74,7 +74,11 @@ def number_boxes(
 
 
 def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
-    """Return the text of the microbatch of each operation, by index of its widest mark."""
+    """Return the microbatch number of each operation as text, keyed by index of its widest mark.
+
+    Optimizers, operations without a microbatch, and operations whose marks are all narrower than
+    ``_MIN_WIDTH`` are left out.
+    """
     length = marks.right - marks.left
     wide = np.flatnonzero((length >= _MIN_WIDTH) & np.isin(marks.kind, WORK))
     wide = wide[np.argsort(length[wide], kind="stable")]
@@ -92,7 +96,10 @@ def _format_pair(first: Ints, second: Ints, row: int) -> str:
 
 
 def _count_numbered(operations: Operations, selection: Selection) -> Ints:
-    """Count the operations of each phase that need a number, however narrow they are."""
+    """Count the operations that need a number, however narrow they are, by phase code.
+
+    These are the drawn operations with busy time and a microbatch, except recomputation.
+    """
     is_drawn: Bools = np.isin(operations.rank, [rank.index for rank in selection.ranks])
     is_drawn &= selection.is_selected(operations.iteration)
     has_number = (operations.busy_ns > 0) & (operations.microbatch != NONE)
@@ -103,7 +110,10 @@ def _count_numbered(operations: Operations, selection: Selection) -> Ints:
 def _find_tightest(
     texts: Mapping[int, str], marks: Marks, heights: Floats
 ) -> dict[int, _TightestBox]:
-    """Return the longest text and the smallest box of each phase."""
+    """Return the longest text and the smallest box of each phase, keyed by phase code.
+
+    The smallest width and the smallest height may be those of different boxes.
+    """
     index = np.array(list(texts), np.int64)
     kinds, widths = marks.kind[index], (marks.right - marks.left)[index]
     tightest = {}
@@ -116,9 +126,11 @@ def _find_tightest(
 
 
 def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict[int, float]:
-    """Return the largest size at which the numbers of all phases but R fit, by phase.
+    """Return one font size for all phases whose numbers fit at that size, keyed by phase code.
 
-    It is empty if there is no such size.
+    It is the largest size at which the numbers of all phases except recomputation fit.
+    Recomputation is left out if its numbers do not fit at that size. The result is empty if there
+    is no such size.
     """
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):

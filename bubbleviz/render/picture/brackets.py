@@ -1,4 +1,4 @@
-"""Brackets above iterations, with name, ratio and length, and dashes where the next one begins."""
+"""Brackets above iterations, with name, ratio and length, and dashed lines between iterations."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 
 
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
-    """Return the brackets of iterations.
+    """Return the bracket of each iteration.
 
-    A bracket spans the window of the first row that has a window. Overlapping brackets are
-    placed on alternating lines. There are no brackets if there are more than ``MOST_BRACKETS``
-    iterations, or a single iteration in a style without titles.
+    A bracket spans the window of the first row that has a window in this iteration, or else the
+    iteration. A bracket that overlaps the previous one is on the next line, cyclically. There are
+    no brackets if there are more than ``MOST_BRACKETS`` iterations, or a single iteration in a
+    style without titles.
     """
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):
@@ -62,7 +63,7 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
 
 
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw the boundaries between iterations and the brackets above them."""
+    """Draw the bracket of each iteration, and a dashed line at every start except the first."""
     brackets = _place_brackets(selection, page.style)
     top, bottom = px(layout.tops[0] - 4), px(layout.bottom + 4)
     starts = [layout.x(bracket.iteration.start_ns) for bracket in brackets[1:]]
@@ -74,7 +75,7 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
 
 
 def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket) -> None:
-    """Draw a line over a window, with a text in its middle."""
+    """Draw a bracket with the longest text that fits in its middle, or no text if none fits."""
     left, right = layout.x(bracket.start_ns), layout.x(bracket.end_ns)
     y = layout.brackets + _LINE_HEIGHT * bracket.line + 9
     size = page.style.letters.axis
@@ -92,7 +93,11 @@ def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket)
 
 
 def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
-    """Yield texts with name, ratio and length of an iteration, from the longest to the shortest."""
+    """Yield texts for the bracket of an iteration, from the longest to the shortest.
+
+    They contain its name and, if the primary ratio is known, the ratio and the length of its
+    window.
+    """
     name, value = to_one_line(iteration.name, 40), iteration_ratio(report, iteration)
     if value != UNKNOWN:
         ratio = iteration.ratios.get(report.headline)

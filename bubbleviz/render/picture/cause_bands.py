@@ -20,7 +20,7 @@ _GRID = 2
 def draw_causes(
     page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
-    """Draw the idle time of the drawn iterations and ranks, and return its causes."""
+    """Draw the idle time of a selection in the colours of its causes, and return these causes."""
     bubbles = report.bubbles.take(selection.is_selected(report.bubbles.iteration))
     row = selection.row_of(bubbles.rank)
     scale = _GRID * layout.width / selection.span_ns
@@ -41,7 +41,14 @@ def draw_causes(
 
 
 def _make_bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
-    """Return the path of boxes over a row between grid lines; boxes that overlap are joined."""
+    """Return the path of boxes over a row; boxes that overlap are joined.
+
+    Args:
+        layout: Layout of the rows.
+        top: Upper edge of the row.
+        start: Left edge of each box, as the index of a grid line.
+        end: Right edge of each box, as the index of a grid line.
+    """
     lefts, rights = (layout.left + lines / _GRID for lines in intervals.union(start, end))
     bottom = top + layout.row
     edges = zip(lefts.tolist(), rights.tolist(), strict=True)

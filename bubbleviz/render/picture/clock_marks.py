@@ -29,7 +29,11 @@ def _format_clock_note(uncertainty_ns: float | None) -> str:
 
 
 def draw_error_bars(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw the clock uncertainty of each row around its first start, if it is visible."""
+    """Draw the clock uncertainty of each row as an error bar around its first start.
+
+    The first start is that of the rank's work in the first drawn iteration. There is no bar if all
+    rows share a clock, or if the uncertainty is unknown or narrower than ``_SMALLEST_ERROR_BAR``.
+    """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
     notes = clock_notes(report, selection)
     path = ""

@@ -69,7 +69,7 @@ def make_text(text: str, size: float | None, x: float, y: float, **attributes: A
 
 
 def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
-    """Return the definition of a fill with horizontal bands.
+    """Return the definition of a fill with horizontal bands that have sharp edges.
 
     Args:
         name: Id of the definition.

@@ -59,7 +59,11 @@ class _PhaseTimes(NamedTuple):
 
 
 def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw a map for each phase of the first drawn iteration, and the scale below."""
+    """Draw one map per phase of the first drawn iteration, and a text that explains the shades.
+
+    Only operations with busy time, a microbatch and a virtual stage count. A phase without such
+    operations has no map.
+    """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"
     is_timed = (operations.iteration == iteration.index) & (operations.busy_ns > 0)
@@ -70,7 +74,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
         if not len(rows):
             continue
         has_map = True
-        times = _measure(operations.take(rows))
+        times = _measure_busy_times(operations.take(rows))
         title = f"{phase.label} by microbatch, median {duration(times.median_ns)}"
         names = [f"{word} {stage}" for stage in times.stages.tolist()]
         _draw_map(page, layout, title, names, times)
@@ -78,8 +82,11 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
         page.paragraph(_SCALE, page.style.letters.axis)
 
 
-def _measure(operations: Operations) -> _PhaseTimes:
-    """Return the busy times of operations of one phase; replicas of a stage are averaged."""
+def _measure_busy_times(operations: Operations) -> _PhaseTimes:
+    """Return the busy times of operations of one phase, relative to their median.
+
+    The busy times of replicas of a stage are averaged before the median is taken.
+    """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1
     stage_index = np.searchsorted(stages, operations.virtual_stage)
@@ -94,7 +101,7 @@ def _measure(operations: Operations) -> _PhaseTimes:
 def _draw_map(
     page: Page, layout: Layout, title: str, names: Sequence[str], times: _PhaseTimes
 ) -> None:
-    """Draw one map below the cursor of the page."""
+    """Draw the map of one phase below the cursor of the page, which moves below the map."""
     size = page.style.letters.axis
     stages, microbatches = times.relative.shape
     per_cell = max(1, math.ceil(microbatches * _MIN_CELL_WIDTH / layout.width))

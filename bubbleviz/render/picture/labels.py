@@ -68,7 +68,8 @@ class RowLabels:
 def label_rows(report: Report, selection: Selection, style: PictureStyle) -> RowLabels:
     """Return the stage, the name and the ratio of each row, and the title of the ratios.
 
-    Ratios are means if several iterations are drawn.
+    Ratios are means if several iterations are drawn. Names are replaced by rank numbers, or left
+    out if stages distinguish the rows, if the style has no names or names are too wide for paper.
     """
     ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)
@@ -85,7 +86,11 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 
 
 def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
-    """Return the stage of each row, its pipeline if there are several, and the mark of advice."""
+    """Return the label of each row: the mark of advice, its pipeline and its stage.
+
+    The mark is on rows with a rank that the advice is about, in styles with notes. The pipeline is
+    included if the drawn ranks are in several pipelines. A row of many replicas has no pipeline.
+    """
     marked = set(advise(report).marked_ranks) if style.notes else set()
     # Rows of many replicas have no pipeline.
     drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
@@ -108,7 +113,11 @@ def _name_rows(
     style: PictureStyle,
     ratio_ranges: Sequence[tuple[float, float] | None],
 ) -> list[str]:
-    """Return the name of each row; the first row of each clock has a note on the clock."""
+    """Return the name of each row.
+
+    In a style with notes, the name is followed by a note on the clock if the row above has a
+    different clock. A row of many replicas shows their number and the range of their ratios.
+    """
     ranks = selection.ranks
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
     names = []
@@ -143,7 +152,7 @@ def _name_row(row: RankRow, clock: str) -> str:
 
 
 def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
-    """Return the number of the rank of each row, or "" if stages tell the rows apart."""
+    """Return the number of the rank of each row, or "" for all if stages distinguish the rows."""
     if "" not in stages and len(set(stages)) == len(stages):
         return [""] * len(stages)
     return [
@@ -153,7 +162,10 @@ def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
 
 
 def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
-    """Draw the stage, the name and the bubble ratio of each row."""
+    """Draw the stage, the name and the bubble ratio of every ``layout.step``-th row.
+
+    Names that are too wide are truncated. The title of the ratios is above the first ratio.
+    """
     size = layout.size
     name_size = page.style.name_size(size)
     name_width = layout.left - 0.6 * size - layout.name_x

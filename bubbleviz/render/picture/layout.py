@@ -19,7 +19,7 @@ class Layout:
         row: Height of a row.
         lane: Height of the communication lane below a row, or 0 if there is none.
         size: Font size of the labels next to a row.
-        step: Every how many rows there is a label; 1 unless rows are lower than letters.
+        step: Distance between rows with a label: 1, or more if rows are lower than letters.
         tops: Top of each row.
         start_ns: Time at the left edge of the plot.
         span_ns: Time from the left edge to the right edge.

@@ -42,8 +42,8 @@ class _Swatch(NamedTuple):
         look: Presentation attributes.
         number: Number in the box, or "".
         ink: Colour of the number.
-        dotted: Whether there is a dotted line below it, as below merged operations.
-        cause: Label of the cause of idle time that it is filled like, or "".
+        dotted: Whether there is a dotted line below the box, as below merged operations.
+        cause: Label of the cause of idle time whose fill the box has, or "" to use ``look``.
     """
 
     width: float
@@ -55,7 +55,11 @@ class _Swatch(NamedTuple):
 
 
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
-    """Draw the legend of one or more timelines below the cursor of the page, line by line."""
+    """Draw one legend for all timelines below the cursor of the page.
+
+    An entry that does not fit at the end of a line starts a new line. The cursor moves below the
+    legend. Nothing is drawn if the style has no legend.
+    """
     style = page.style
     if not style.legend:
         return
@@ -101,7 +105,11 @@ def _draw_swatch(page: Page, swatch: _Swatch, x: float, height: float) -> None:
 def _list_entries(
     page: Page, timelines: Sequence[TimelinePainter]
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield swatches and their text for everything in the picture."""
+    """Yield the swatches and the text of each entry of the legend.
+
+    There is an entry only for what is drawn in at least one timeline: phases, idle time,
+    unattributed compute, communication, other iterations and merged operations, in this order.
+    """
     rows = [timeline.rows for timeline in timelines]
     kinds = {kind for painter in rows for kind in painter.kinds}
     width = 1.5 * page.style.letters.legend if page.style.millimetres else 22
@@ -128,7 +136,10 @@ def _list_entries(
 def _list_idle_entries(
     page: Page, timelines: Sequence[TimelinePainter], width: float
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield the swatches of idle time, by cause if causes are drawn, and of gaps."""
+    """Yield the entries of idle time and of gaps between iterations.
+
+    Idle time has one entry per cause that is drawn, or the entry "bubble" if no cause is drawn.
+    """
     causes = sorted({cause for timeline in timelines for cause in timeline.causes})
     if not causes:
         yield [_Swatch(width, {"fill": page.hatch()})], "bubble"
@@ -142,7 +153,11 @@ def _list_idle_entries(
 def _list_shades(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
-    """Yield a swatch for each shade of a phase that is drawn."""
+    """Yield a swatch for each shade of a phase that is drawn, or none if the phase is not drawn.
+
+    A shade stands for a chunk, whose number is in the swatch. If there are more than
+    ``_MAX_SHADES`` shades, every n-th one has a swatch. The optimizer has a single shade.
+    """
     # Timelines with the same number of chunks have the same shades.
     chunks_drawn = {
         max(len(painter.chunks), 1): painter.chunks for painter in rows if phase in painter.kinds

@@ -1,4 +1,4 @@
-"""The width of text in a picture, estimated before any program has set it."""
+"""The estimated width of text in a picture; the exact width depends on the fonts of the viewer."""
 
 from __future__ import annotations
 

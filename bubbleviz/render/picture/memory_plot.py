@@ -51,7 +51,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryPlot:
-    """The content of a plot.
+    """The content of a memory plot.
 
     Attributes:
         title: Title of the picture.
@@ -87,7 +87,7 @@ class _Box(NamedTuple):
 
 
 def draw_memory_plot(plot: MemoryPlot) -> str:
-    """Return the SVG document of a plot."""
+    """Return the SVG document of a memory plot; without points, it shows only the reason."""
     page = Page("bvm-")
     page.title = plot.title
     page.description = "One dot per order: its bubble ratio, and the memory of its fullest device."
@@ -115,7 +115,11 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
 
 
 def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
-    """Draw the axes and the limit, and return the graph."""
+    """Draw the axes and the memory limit, and return the graph.
+
+    Both axes start at 0. They end 5 % above the largest memory or limit, and 10 % above the largest
+    ratio.
+    """
     amounts = [point.memory for point in plot.points]
     if plot.limit is not None:
         amounts.append(plot.limit)
@@ -141,7 +145,7 @@ def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
 
 
 def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
-    """Draw steps through the points that no other point beats in both memory and ratio."""
+    """Draw a step line through the Pareto front of the points; see :func:`front`."""
     best = front(points)
     stairs = [(best[0].memory, best[0].ratio)]
     for before, after in pairwise(best):
@@ -151,7 +155,11 @@ def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
 
 
 def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
-    """Draw dots with labels; points at the same place share a dot."""
+    """Draw dots with labels.
+
+    Points that round to the same coordinates share a dot and a label. A dot is filled if any of its
+    points fits in memory, otherwise hollow.
+    """
     dots: dict[tuple[float, float], list[MemoryPoint]] = {}
     for point in _sort_by_memory(points):
         x, y = graph.x(point.memory), graph.y(max(point.ratio, 0.0))
@@ -169,8 +177,10 @@ def _draw_label(
 ) -> _Box:
     """Write the label of a dot into free space, with a line to the dot if they are apart.
 
+    A label that is wider than the graph is truncated.
+
     Args:
-        graph: The graph.
+        graph: The graph that contains the dot.
         text: The label.
         dot: Centre of the dot.
         occupied: Boxes that the label should not cover.
@@ -194,10 +204,11 @@ def _draw_label(
 def _place_label(
     graph: Graph, width: float, dot: tuple[float, float], occupied: Sequence[_Box]
 ) -> _Box:
-    """Return the box of a label on the line of its dot, or on the nearest line that is free.
+    """Return the box of a label: the nearest one that is in the plot and covers no other box.
 
-    To the right of the dot is tried before to the left. If no box is free, the first box inside the
-    plot is used, and else the box next to the dot.
+    Lines are tried from the line of the dot outwards, and on each line first the box to the right
+    of the dot, then the box to its left. If every box in the plot covers another box, the first box
+    in the plot wins. If no box is in the plot, the box to the right of the dot wins.
     """
     x, y = dot
     lefts = x + _DOT + _GAP, x - _DOT - _GAP - width
@@ -217,7 +228,11 @@ def _is_inside(label: _Box, graph: Graph) -> bool:
 
 
 def front(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the points that no other point beats in both memory and ratio, by memory."""
+    """Return the Pareto front of the points, in ascending order of memory.
+
+    A point is left out if another point has at most its memory and at most its ratio. Of points
+    that are equal in both, the first one by name stays.
+    """
     best: list[MemoryPoint] = []
     for point in _sort_by_memory(points):
         if not best or point.ratio < best[-1].ratio:

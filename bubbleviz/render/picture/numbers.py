@@ -37,7 +37,9 @@ def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
 
 
 def ticks(span_ns: int, max_steps: int) -> tuple[list[tuple[int, str]], str]:
-    """Return round times from 0 to ``span_ns``.
+    """Return the multiples of a round step from 0 to ``span_ns``, and their unit.
+
+    The unit is the largest one that fits at least twice into the axis.
 
     Args:
         span_ns: Length of the axis.

@@ -99,7 +99,7 @@ class Page:
         (self.elements if into is None else into).append(element)
 
     def heading(self, text: str) -> None:
-        """Write a heading below the cursor, which moves to its baseline."""
+        """Write a bold heading of one line below the cursor, which moves to its baseline."""
         size = self.style.letters.heading
         self.y += 0.875 * size
         line = truncate_text(text, size * BOLD, self.right - self.left)
@@ -129,7 +129,7 @@ class Page:
         self.path(path, **stroke, **look)
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
-        """Write a text over the width of the page, on at most ``lines`` lines."""
+        """Write a text on at most ``lines`` lines below the cursor, which moves below it."""
         width = self.right - self.left
         for line in wrap_text(
             text, width, max_lines=lines, measure=lambda part: text_width(part, size)
@@ -163,7 +163,7 @@ class Page:
         self.path(path, fill=f"url(#{name})")
 
     def hatch(self) -> str:
-        """Return the ``fill`` of bubbles."""
+        """Return the ``fill`` of bubbles, and define their hatch when it is first used."""
         name = f"{self.ids}bubble"
         if name not in self.definitions:
             self.definitions[name] = make_bubble_hatch(name)
@@ -195,11 +195,13 @@ class Page:
 
 
 def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page:
-    """Draw a page, with the height of its rows chosen so that the page has the height of the style.
+    """Draw a page, with the highest rows that fit into the height of the style.
+
+    The height of rows is interpolated between two trial pages, then reduced until the page fits.
 
     Args:
-        style: The style. If its height is None, the height of rows is not changed.
-        draw: Draws the page in a style.
+        style: The style. If its height is None, the page is drawn once, with the rows of the style.
+        draw: Draws the page in a style. It is called several times.
 
     Raises:
         UsageError: The names of rows would be smaller than 6 pt, or would not fit next to all rows.

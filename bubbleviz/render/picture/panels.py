@@ -1,8 +1,8 @@
 """Panels: several reports one above the other, on one scale of time.
 
-Each panel begins at its own first work, so that equal widths are equal times: runs that are
-compared, or the schedule in theory, ideal and at the measured times, above the measurement, as in
-Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+Each panel starts at its first work, and equal widths are equal times. The panels are the runs of a
+comparison, or simulations of the schedule (ideal, and at the measured times) above the measurement,
+as in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
 
 
 def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
-    """Draw panels, their axis, their legend and their notes on an empty page, and return it."""
+    """Draw panels, their axis, their legend and their notes on an empty page, and return the page.
+
+    All plots have the same left edge and the same scale, on which the longest panel takes the full
+    width. Rows have the same height, which depends on the panel with the most rows.
+    """
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
     panel = [timeline for timeline in timelines if timeline is not None]
@@ -74,7 +78,7 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
         if timeline is None:
             _draw_title(page, title, nothing_to_draw(report, view))
             continue
-        _draw_title(page, title, _describe(timeline))
+        _draw_title(page, title, _describe_timeline(timeline))
         fraction = timeline.selection.span_ns / longest.selection.span_ns
         layout = timeline.layout(left=left, fraction=fraction, rows=rows)
         timeline.draw(layout)
@@ -105,7 +109,10 @@ def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter |
 
 
 def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
-    """Return the notes of all panels; advice is preceded by the title of its panel."""
+    """Return the distinct notes of all panels, then the number of limitations of each report.
+
+    Advice is preceded by the title of its panel.
+    """
     notes: list[str] = []
     for (title, _, _), timeline in zip(panels, timelines, strict=True):
         for note in () if timeline is None else notes_of(timeline):
@@ -121,8 +128,11 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
     return notes
 
 
-def _describe(timeline: TimelinePainter) -> str:
-    """Return the text below the title of a panel: only its ratio in a style without titles."""
+def _describe_timeline(timeline: TimelinePainter) -> str:
+    """Return the text below the title of a panel.
+
+    In a style without titles, it is the ratio of the drawn iteration, or "" if several are drawn.
+    """
     report, selection = timeline.report, timeline.selection
     if timeline.page.style.titled:
         return " · ".join(filter(None, headings(report, selection)))
@@ -143,10 +153,10 @@ def _draw_title(page: Page, title: str, description: str) -> None:
 
 
 def theory(report: Report, view: View) -> str:
-    """Return the SVG document of a report below its schedule in theory.
+    """Return the SVG document of simulations of a report's schedule above the measurement.
 
-    All panels show the same ratio of a single iteration, since a plan has no other iterations. If
-    the stages have no times, only the measurement is drawn.
+    All panels show a single iteration and the same ratio, because a plan has only one iteration. If
+    nothing could be simulated, only the measurement is drawn, with the reason in a note.
     """
     what_if = report.theory
     same_schedule = None if what_if is None else what_if.same_schedule
@@ -178,7 +188,11 @@ def _make_report(ideal: Ideal, headline: str) -> Report:
 
 
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
-    """Yield the simulations to draw above the measurement, with their titles."""
+    """Yield the titles and simulations to draw above the measurement, if they exist.
+
+    These are the ideal, unless it takes as long as the same schedule at the measured times; the
+    same schedule at the measured times; and the best other schedule.
+    """
     same_schedule, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
     # If stages are equal and transfers free, the ideal looks like the simulation.
     if ideal is not None and not _is_same_makespan(ideal, same_schedule):
@@ -209,7 +223,12 @@ def of_typical(report: Report, view: View) -> View:
 
 
 def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
-    """Return the report with a primary ratio that a plan also has, and a view of one iteration."""
+    """Return a report with a primary ratio that a plan also has, and a view of one iteration.
+
+    The primary ratio stays if it is ``schedule`` or ``stage`` and is known in the typical
+    iteration. Otherwise the first of these two that is known replaces it, if any. Without a typical
+    iteration, nothing is changed.
+    """
     typical = report.typical_iteration()
     if typical is None:
         return report, view

@@ -34,7 +34,11 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
 
 
 def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
-    """Draw the picture of a selection on an empty page, and return it."""
+    """Draw the picture of a selection on an empty page, and return the page.
+
+    If the selection is None, the page contains only the reason why there is nothing to draw. Parts
+    that the style leaves out, such as the title or notes, are not drawn.
+    """
     if selection is None:
         page.title = nothing_to_draw(report, view)
         page.description = "An empty picture."

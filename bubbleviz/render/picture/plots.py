@@ -22,7 +22,7 @@ _GAP = 0.6
 
 
 class Graph:
-    """A graph on a page: from values to places.
+    """A graph on a page, which converts values to coordinates.
 
     Args:
         page: The page.
@@ -58,7 +58,12 @@ class Graph:
         return self.bottom - (value - start) / (end - start) * (self.bottom - self.top)
 
     def axes(self, across: Iterable[tuple[float, str]], up: Iterable[tuple[float, str]]) -> None:
-        """Draw values with their labels: ticks below, and lines from side to side."""
+        """Draw both axes: ticks below the graph, and horizontal grid lines.
+
+        Args:
+            across: Value and label of each tick.
+            up: Value and label of each grid line.
+        """
         left, right, top, bottom = self.left, self.right, self.top, self.bottom
         lines = f"M{px(left)} {px(top)}V{px(bottom)}H{px(right)}"
         look = {"ink": "quiet", "text_anchor": "middle"}
@@ -74,12 +79,12 @@ class Graph:
         self.page.line(lines, "grid")
 
     def line(self, points: Iterable[tuple[float, float]], **look: str | float) -> None:
-        """Draw a line through values."""
+        """Draw a line through points, given as values (x, y)."""
         places = (f"{px(self.x(x))} {px(self.y(y))}" for x, y in points)
         self.page.line("M" + "L".join(places), "mark", 1.2, **look)
 
     def dot(self, x: float, y: float, radius: float, *, hollow: bool = False) -> None:
-        """Draw a dot at a place on the page."""
+        """Draw a dot at coordinates of the page, not at values."""
         if not hollow:
             self.page.circle(x, y, radius, fill=FORWARD)
             return
@@ -88,19 +93,22 @@ class Graph:
 
 
 def steps(low: float, high: float, max_steps: int) -> list[float]:
-    """Return round values from ``low`` to ``high``, in about ``max_steps`` steps."""
+    """Return multiples of a round step from ``low`` to ``high``, at most ``max_steps`` steps."""
     step = round_step((high - low) / max_steps, (1, 2, 2.5, 5, 10))
     first, last = int(-(-low // step)), int(high // step)
     return [number * step for number in range(first, last + 1)]
 
 
 def draw_cells(page: Page, shade: Floats, left: float, width: float, height: float) -> None:
-    """Draw cells below the page's cursor, which moves below them.
+    """Draw a map of shaded cells below the page's cursor, which moves below the map.
+
+    Shades are clipped to [0, 1] and rounded to ``SHADES`` levels.
 
     Args:
         page: The page.
-        shade: Shade of each cell by row and column, from 0 (light) to 1 (dark); NaN for no cell.
-        left: Left edge.
+        shade: Shade of each cell from 0 (light) to 1 (dark), or NaN to leave the cell out, shape
+            (rows, columns).
+        left: Left edge of the map.
         width: Width of a cell.
         height: Height of a cell.
     """
@@ -116,7 +124,9 @@ def draw_cells(page: Page, shade: Floats, left: float, width: float, height: flo
 
 
 def draw_names(page: Page, names: Sequence[str], left: float, width: float, size: float) -> None:
-    """Write names and ticks below the middle of columns, below every n-th one if they are narrow.
+    """Write a name and a tick below the middle of each column, and move the cursor below the names.
+
+    If names would overlap, only every n-th column has a name and a tick, where n is a round number.
 
     Args:
         page: The page, whose cursor is at the lower edge of the columns.

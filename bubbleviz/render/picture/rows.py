@@ -79,7 +79,7 @@ class RowPainter:
 
     Attributes:
         merged: The marks of compute that are too narrow to be drawn one by one.
-        spanless: Operations without device time, by row.
+        spanless: Compute operations without device time, keyed by row of the picture.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class RowPainter:
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Return the compute operations without device time, keyed by the row that draws them."""
+        """Return the drawn compute operations without device time, keyed by row of the picture."""
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         is_spanless &= self._selection.is_selected(operations.iteration)
@@ -173,7 +173,13 @@ class RowPainter:
         }
 
     def _paint(self, kind: int, operation: int) -> Paint:
-        """Return the paint of a mark, or of its phase if the operation is -1."""
+        """Return the paint of a mark.
+
+        Args:
+            kind: Kind of the mark.
+            operation: Row of the operation, whose chunk selects a shade of the phase, or -1 for the
+                plain colour of the phase.
+        """
         if kind == UNATTRIBUTED_KIND:
             return palette.make_plain_paint("unattributed", UNATTRIBUTED)
         if kind == OTHER_ITERATION:
@@ -199,9 +205,9 @@ class RowPainter:
             self._page.elements.append(group)
 
     def _draw_merged(self, group: Element, row: int) -> None:
-        """Draw the merged marks of a row as layers, each on top of the one before.
+        """Draw the merged marks of a row: one layer per kind, stacked from the bottom up.
 
-        A layer is as high as its share of the time.
+        In each column, the height of a layer is the kind's share of the time.
         """
         merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.shares[row] * height, 1), axis=0)
@@ -210,9 +216,9 @@ class RowPainter:
             if path := _make_silhouette(heights, height, merged.column, self._width):
                 colour = self._paint(merged.kinds[layer], NONE).main
                 group.append(make_path(path, fill=colour, class_="bv-merged"))
-        self._dot(group, merged, row, height)
+        self._draw_dots(group, merged, row, height)
 
-    def _dot(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
+    def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
         """Draw the dotted line below merged marks."""
         starts = np.flatnonzero(merged.shares[row].sum(axis=0)) * merged.column
         edges = [(start, start + merged.column) for start in starts.tolist()]
@@ -229,8 +235,8 @@ class RowPainter:
         whole, upper, lower = (
             [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
         )
-        # Paper behind a box of half the height, so that the box looks neither like a bubble nor
-        # like a part of the box that it covers.
+        # Fill the row with paper behind each box of half height. Otherwise the other half would
+        # look like a bubble or like a part of the box that is covered.
         if beside := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
             group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
         self._draw_layer(group, marks, whole, 0.0, height, self._frame)
@@ -246,7 +252,12 @@ class RowPainter:
         bottom: float,
         frame: float,
     ) -> None:
-        """Draw marks as boxes: one path per operation, or per paint if there are many marks."""
+        """Draw marks as boxes.
+
+        With at most ``MOST_TOOLTIPS`` marks, there is one path per operation, with a tooltip and
+        with lines across the gaps between its parts. With more marks, there is one path per paint.
+        Boxes of unattributed compute are lower than other boxes and have no frame.
+        """
         look: dict[str, Any] = {}
         if frame:
             look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": frame}
@@ -267,12 +278,12 @@ class RowPainter:
             layer.append(element)
             if operation != NONE:
                 element.append_title(self._tooltip(operation))
-                _draw_holes(layer, marks, parts, (top + bottom) / 2, paint.main)
+                _draw_gap_lines(layer, marks, parts, (top + bottom) / 2, paint.main)
         if layer.children:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the numbers of some marks: one group per colour and size."""
+        """Write the microbatch numbers of the marks of a row, in one group per colour and size."""
         marks = self._marks
         groups: dict[tuple[str, float], Element] = {}
         for index in members:
@@ -297,7 +308,7 @@ class RowPainter:
         group.extend(numbers for _, numbers in sorted(groups.items()))
 
     def _draw_spanless(self, group: Element, operations: list[int]) -> None:
-        """Draw one hollow mark before a row for all operations that have no device time."""
+        """Draw one hollow mark left of a row. Its tooltip lists operations without device time."""
         look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
         mark = make_circle(-6, px(self._height / 2), 2.6, **look)
         names = ", ".join(map(self._label, operations[:_MAX_NAMED]))
@@ -306,7 +317,7 @@ class RowPainter:
         group.append(mark)
 
     def _draw_lane(self, group: Element, row: int) -> None:
-        """Draw the communication of one row below it."""
+        """Draw the communication of one row in the lane below it."""
         merged = self._merged_lane
         top = self._height + LANE_GAP
         bottom = top + self._lane_height
@@ -314,7 +325,7 @@ class RowPainter:
         heights = np.where(merged.shares[row].sum(axis=0) > 0, self._lane_height, 0.0)
         if path := _make_silhouette(heights, bottom, merged.column, self._width):
             group.append(make_path(path, fill=COMMUNICATION, class_="bv-merged"))
-        self._dot(group, merged, row, bottom)
+        self._draw_dots(group, merged, row, bottom)
         members = _find_row_marks(self._lane, row)
         self._draw_layer(group, self._lane, members, top, bottom, _LANE_FRAME)
 
@@ -326,7 +337,7 @@ class RowPainter:
         return str(self._labels.texts[self._labels.code[operation]])
 
     def _tooltip(self, operation: int) -> str:
-        """Return the text of an operation under the pointer: label, range name and times."""
+        """Return the tooltip of an operation: label, range name, start and duration in ms."""
         operations = self._operations
         start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
         name_id = int(operations.name_id[operation])
@@ -343,10 +354,10 @@ def _find_row_marks(marks: Marks, row: int) -> range:
     return range(first, stop)
 
 
-def _draw_holes(
+def _draw_gap_lines(
     layer: Element, marks: Marks, parts: Sequence[int], middle: float, colour: str
 ) -> None:
-    """Join the parts of an operation: while a receive waits between them, it is bubble."""
+    """Draw a thin line across each gap between parts of an operation; the gaps are bubble."""
     for left, right in pairwise(parts):
         hole = f"M{px(marks.right[left])} {px(middle)}H{px(marks.left[right])}"
         layer.append(make_path(hole, stroke=colour, stroke_width=1.5))
@@ -375,13 +386,13 @@ def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) 
 
 
 def _make_boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
-    """Return the path of the boxes of some marks."""
+    """Return the path of the boxes of the marks with these indices."""
     edges = ((float(marks.left[index]), float(marks.right[index])) for index in indices)
     return "".join(box(left, top, right, bottom) for left, right in edges)
 
 
 def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
-    """Join (left, right) pairs, in their order, that overlap or are less than ``gap`` apart."""
+    """Join intervals, sorted by left edge, that overlap or are less than ``gap`` apart."""
     merged: list[tuple[Any, Any]] = []
     for left, right in edges:
         if merged:

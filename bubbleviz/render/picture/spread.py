@@ -1,4 +1,4 @@
-"""Spread: below the median replica of a stage, the share of all its replicas that compute.
+"""Spread: an area below the median replica of a stage, showing how many of its replicas compute.
 
 ::
 
@@ -28,7 +28,10 @@ _STEP = 1.5
 
 
 def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw an area below each row that is the median of its replicas."""
+    """Draw an area below each row that is the median of its replicas.
+
+    Its height at a time is the share of the replicas that run attributed compute.
+    """
     steps = max(1, int(layout.width / _STEP))
     rows = [row for row in selection.rows if row.spread]
     tops = [top for row, top in zip(selection.rows, layout.tops, strict=True) if row.spread]
@@ -40,7 +43,7 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
 
 
 def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
-    """Return the path of equally wide steps from the left to the right edge of the plot."""
+    """Return the path of an area of equally wide steps over the width of the plot."""
     width = layout.width / len(heights)
     path = f"M{px(layout.left)} {px(bottom)}"
     for step in np.flatnonzero(np.diff(heights, prepend=0.0)).tolist():
@@ -52,7 +55,10 @@ def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
 def _measure_computing_share(
     report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
 ) -> Floats:
-    """Return the share of the replicas of each row that compute, by (row, step).
+    """Return the share of the replicas of each row that compute, shape (rows, steps).
+
+    Unattributed compute does not count. Overlapping operations count twice, so a share can be more
+    than 1.
 
     Args:
         report: Any report.

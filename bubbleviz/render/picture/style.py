@@ -1,4 +1,4 @@
-"""Styles: sizes of letters and rows on a screen, or at the width of a column of a paper.
+"""Styles: sizes of letters and rows on a screen, or in a picture for a paper.
 
 A page unit is a pixel on a screen. In a picture with a physical width it is 0.7 pt, so that letters
 of 10 units are 7 pt on paper::
@@ -151,6 +151,12 @@ def style_of(view: View) -> PictureStyle:
 
 
 def _get_named_style(name: str, width_mm: float | None) -> PictureStyle:
+    """Return the style with a name and a physical width.
+
+    The style ``screen`` has a physical width only if ``width_mm`` is given, and then the letters
+    and rows of paper. The style ``paper`` is as wide as two columns if ``width_mm`` is None, and
+    has no title, no notes and no names.
+    """
     if name == "paper":
         width_mm = width_mm or TWO_COLUMNS_MM
     if width_mm is None:

@@ -64,7 +64,7 @@ class TimelinePainter:
         return label_rows(self.report, self.selection, self.page.style)
 
     def layout(self, *, left: float = 0.0, fraction: float = 1.0, rows: int = 0) -> Layout:
-        """Return the layout from the page's cursor down.
+        """Return the layout of a timeline whose top is at the page's cursor.
 
         Args:
             left: Minimum left edge of the plot; labels may need more space.
@@ -141,10 +141,10 @@ def _place_rows(
 
 
 def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
-    """Hatch the counted windows of every row, and shade the gaps between them.
+    """Hatch the windows in which idle time counts in each row, and shade the gaps between them.
 
-    Operations are drawn on top; the rest is bubble. Windows that are closer than the narrowest
-    operation is wide are joined.
+    Operations are drawn on top, so the hatch stays visible where a rank is idle. Windows that are
+    less than ``MIN_MARK_WIDTH`` apart are joined.
 
     Returns:
         Whether there are gaps.

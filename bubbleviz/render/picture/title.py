@@ -15,14 +15,18 @@ _RATIO_GRAIN = 0.01
 
 
 def shows_lower_bound(ratio: Ratio | None) -> bool:
-    """Return whether a ratio is printed as a range, from its lower bound."""
+    """Return whether a ratio exceeds its lower bound enough to be printed as a range."""
     if ratio is None or ratio.value is None or ratio.low is None:
         return False
     return ratio.value - ratio.low > _RATIO_GRAIN
 
 
 def iteration_ratio(report: Report, iteration: Iteration) -> str:
-    """Return the primary ratio, as a range if unattributed compute may change it."""
+    """Return the primary ratio of an iteration as text, or a dash if it is unknown.
+
+    It is a range if unattributed compute may change it, and is followed by ``!`` if it depends on
+    clocks that contradict each other.
+    """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.value is None:
         return UNKNOWN
@@ -34,8 +38,14 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
     """Return the text of the title.
 
+    The ratio is the mean over the averaged iterations with its confidence interval, or with both
+    values if there are two. If fewer than two iterations are averaged, it is the ratio
+    of the drawn iteration, provided that only one is drawn.
+
     Returns:
-        The primary ratio as a heading, and a text that says what it is the ratio of.
+        head: Name and value of the primary ratio.
+        rest: Restrictions, the number of averaged iterations, the drawn iteration, and the share of
+            kernels in operations.
     """
     measure = f"{to_one_line(report.headline, 40)} bubble ratio"
     head = f"{measure if report.no_pipeline is None else name_measure(report).name} "

@@ -46,6 +46,8 @@ def as_pdf(svg: str) -> bytes:
 def as_png(svg: str) -> bytes:
     """Convert an SVG document to a PNG with two dots per pixel, or 600 dots per inch of paper.
 
+    The resolution is lower if the PNG would have more than ``_MAX_DOTS`` dots.
+
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.
     """
@@ -59,6 +61,16 @@ def as_png(svg: str) -> bytes:
 
 
 def _run_typst(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
+    """Convert an SVG document to a PDF or PNG whose title is the title of the SVG.
+
+    Args:
+        svg: The SVG document.
+        kind: Format of the result.
+        ppi: Resolution of a PNG in dots per inch.
+
+    Raises:
+        OutputError: Typst is not installed, or cannot convert the picture.
+    """
     check_installed("typst")
 
     import typst

@@ -282,7 +282,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
     rows, n_omitted, row_kind = list_rows(report, view, iteration)
     if not rows:
         return
-    cells = _make_cells(report, iteration, name, [row.replicas for row in rows])
+    cells = _make_rank_cells(report, iteration, name, [row.replicas for row in rows])
     columns = [column for column in cells[0] if _is_shown(column, cells)]
     labels = rank_labels(report, [row.rank.index for row in rows])
     table = []
@@ -295,7 +295,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
         f"{title} ({name} window)",
         table,
         left=("rank",),
-        drop_order=_drop_order(columns),
+        drop_order=_list_drop_order(columns),
         n_omitted=n_omitted,
         hint=" with -o report.json",
     )
@@ -312,7 +312,7 @@ def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
     return column in _ALWAYS or any(row[column] not in _NOTHING for row in rows)
 
 
-def _drop_order(columns: Sequence[str]) -> list[str]:
+def _list_drop_order(columns: Sequence[str]) -> list[str]:
     """Return the columns in the order in which a narrow terminal drops them."""
     first = [column for column in _DROPPED_FIRST if column in columns]
     phases = [column for column in columns if column not in {*first, "bubble", "ratio %"}]
@@ -325,7 +325,7 @@ def _format_score(scores: Floats) -> str:
     return f"{numbers.min():.2f}" if len(numbers) else "-"
 
 
-def _make_cells(
+def _make_rank_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
     """Return the cells of the table of ranks: means over the ranks of each row.
@@ -355,13 +355,15 @@ def _make_cells(
         members = [index_of_rank[rank] for rank in ranks]
         row_cells = {
             column: doc.format_ms(
-                _average_known(column_ns[members].tolist() if len(column_ns) else [])
+                _average_if_all_known(column_ns[members].tolist() if len(column_ns) else [])
             )
             for column, column_ns in times_ns.items()
         }
-        gap = _subtract_share(int(active_ns[members].sum()), int(compute_ns[members].sum()))
+        gap = _compute_remaining_share(
+            int(active_ns[members].sum()), int(compute_ns[members].sum())
+        )
         row_cells["ratio %"] = doc.format_percent_cell(
-            _average_known([ratios[index] for index in members])
+            _average_if_all_known([ratios[index] for index in members])
         )
         row_cells["launch-gap %"] = doc.format_percent_cell(gap)
         covered = [coverage[rank] for rank in ranks if rank in coverage]
@@ -393,12 +395,12 @@ def _measure_attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
     return attributed_ns / gpu_ns if gpu_ns else None
 
 
-def _subtract_share(part: int, total: int) -> float | None:
+def _compute_remaining_share(part: int, total: int) -> float | None:
     """Return the share of the total that is not in the part, or None if the total is 0."""
     return 1 - part / total if total else None
 
 
-def _average_known(values: Sequence[float | None]) -> float | None:
+def _average_if_all_known(values: Sequence[float | None]) -> float | None:
     """Return the mean, or None if any value is unknown or there are none."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

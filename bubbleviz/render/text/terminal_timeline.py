@@ -252,13 +252,13 @@ def _group_rows(
         last = min(first + size, len(rows)) - 1
         drawn_row = max(range(first, last + 1), key=measure_priority)
         kind = "rank" if rows[first].rank.stage is None else "stage"
-        span = f"{_number_of(rows[first])}-{_number_of(rows[last])}"
-        label = f"{kind} {_number_of(rows[drawn_row])} ({span})"
+        span = f"{_get_row_number(rows[first])}-{_get_row_number(rows[last])}"
+        label = f"{kind} {_get_row_number(rows[drawn_row])} ({span})"
         groups.append((rows[drawn_row], label, ratios[drawn_row]))
     return groups
 
 
-def _number_of(row: RankRow) -> int:
+def _get_row_number(row: RankRow) -> int:
     """Return the stage of a row, or the number of its rank if the stage is unknown."""
     return row.rank.number if row.rank.stage is None else row.rank.stage
 

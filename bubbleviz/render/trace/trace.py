@@ -102,10 +102,12 @@ class Trace:
             if rank.stage is not None:
                 labels.insert(0, f"stage {rank.stage}")
             tracks = (
-                self._operations("operations", "operation", rank.index, COMPUTE),
-                self._operations("communication", "communication", rank.index, COMMUNICATION),
+                self._make_operation_track("operations", "operation", rank.index, COMPUTE),
+                self._make_operation_track(
+                    "communication", "communication", rank.index, COMMUNICATION
+                ),
                 self._make_bubble_track(rank.index),
-                self._iterations(iterations),
+                self._make_iteration_track(iterations),
             )
             ratios = self._list_ratios_of_rank(iterations)
             yield Process(number, number, _truncate(rank.label), tuple(labels), ratios, tracks)
@@ -132,7 +134,7 @@ class Trace:
                 ratios.append((entry.accounts[self.ratio].start_ns - self.base_ns, value))
         return ratios
 
-    def _operations(
+    def _make_operation_track(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
     ) -> SliceTrack:
         """Return the operations of some phases of a rank."""
@@ -192,7 +194,7 @@ class Trace:
         """Return the labels of operations, or None for row -1."""
         return _list_texts(self.labels.texts, self.labels.at(rows).code)
 
-    def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
+    def _make_iteration_track(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
         """Return the windows of the iterations of a rank."""
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
