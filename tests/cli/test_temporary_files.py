@@ -17,10 +17,10 @@ import os, sys
 from bubbleviz.render import files as outputs
 from bubbleviz.cli.app import main
 
-def place(*_, **__):
+def interrupt(*_, **__):
     os.kill(os.getpid(), {number})
 
-outputs._place_file = place
+outputs._rename_to_output = interrupt
 sys.exit(main(sys.argv[1:]))
 """
 
