@@ -313,7 +313,7 @@ def test_a_signal_ends_all_at_once(
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "import endless\n"
         "from bubbleviz.interpret.fleet import process_pool\n"
-        f"process_pool._single_threaded = lambda: {not afresh}\n"
+        f"process_pool._is_single_threaded = lambda: {not afresh}\n"
         "before = process_pool.run_in_processes\n"
         "process_pool.run_in_processes = lambda work, *given: before(endless.work, *given)\n"
         "from bubbleviz.cli.app import main\n"

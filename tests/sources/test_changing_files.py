@@ -47,9 +47,9 @@ class Reader:
             damage_files()
         return table
 
-open_ipc = arrow.opened_ipc
+open_ipc = arrow.open_ipc
 for module in (arrow, columnar_export):
-    module.opened_ipc = lambda *given: Reader(open_ipc(*given))
+    module.open_ipc = lambda *given: Reader(open_ipc(*given))
 sys.exit(main([command, path]))
 """
 ROWS: dict[str, Sequence[Any]] = {
