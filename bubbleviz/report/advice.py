@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MIN_SAVING = 0.005
 #: Minimum saving of that advice, relative to the saving of twice as many microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
-#: Minimum idle share of a period in which a run is not called one without a bubble.
+#: Minimum idle share of the period to report idle time between iterations instead of no bubble.
 _MIN_IDLE_PERIOD = 0.01
 #: Maximum share of kernels without a launching call at which operations count as recorded.
 _MAX_UNLINKED = 0.01
@@ -111,23 +111,25 @@ class Advice:
     """A change that would shorten iterations.
 
     Attributes:
-        kind: Kind of what it removes; joined by ``+`` if several faults save more together.
-        place: What it removes, by a name that is the same in every run of a job.
-        evidence: What shows it.
+        kind: Kind of the fault to remove, ``schedule`` or ``order``. Kinds are joined by ``+`` if
+            several faults are removed together.
+        place: Name of the fault or schedule, the same in every run of a job.
+        evidence: Finding, simulated schedule or recognized order that the advice is based on.
         saving_ns: Mean saving over the averaged iterations.
-        length_ns: Length of an iteration that ``saving_ratio`` is a share of.
+        length_ns: Mean length of an iteration, the denominator of ``saving_ratio``.
         saving_ratio: Saving as a share of the length.
         error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
             is unknown.
-        iterations: Number of iterations that it shortens.
-        ranks: Places of its ranks in the report; empty for all ranks, or none.
+        iterations: Number of iterations that the change shortens.
+        ranks: Indices of the ranks to change, ascending; empty for all ranks or no specific ones.
         stages: Stages with too much work; empty for other advice.
-        stage: Stage of its ranks, or None if there are none or several.
-        example_iteration: Index of the typical one of the iterations in which alone its ranks are
-            slow, or None for all iterations.
-        measure: Times of the slow work as multiples of their norm, by name.
-        missed_ratio: Difference between the replayed and the measured iterations that is too large
-            to promise the saving, or None if the saving is promised.
+        stage: Common stage of ``ranks``, or None if there are no ranks or several stages.
+        example_iteration: Index of the typical iteration among those in which the ranks are slow,
+            or None if the advice is not about slow iterations.
+        measure: Names and sizes of the fault, such as ``F`` and the time of F as a multiple of its
+            usual time.
+        missed_ratio: Relative difference between the replayed and the measured iterations, which
+            is too large to promise the saving, or None if the saving is promised.
     """
 
     kind: str
@@ -152,7 +154,10 @@ class Advice:
 
     @property
     def is_certain(self) -> bool:
-        """Whether it certainly saves something, as far as is known."""
+        """Whether the confidence interval of the saving excludes 0.
+
+        True also if the interval is unknown or the saving is not promised.
+        """
         if not self.is_promised or self.error_ratio is None:
             return True
         return self.error_ratio < self.saving_ratio
@@ -160,7 +165,12 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of the first advice; ``advice`` is set if its code is :attr:`StepCode.ADVICE`."""
+    """A step of the first advice.
+
+    Attributes:
+        code: Subject of the step.
+        advice: The change to make if the code is :attr:`StepCode.ADVICE`, otherwise None.
+    """
 
     code: StepCode
     advice: Advice | None = None
@@ -173,9 +183,10 @@ class Advised:
     Attributes:
         first: What to do first, as steps in the order of their sentences; empty if nothing is
             advised.
-        further: Advice to follow next, from ``candidates``.
-        candidates: Every change that would shorten iterations, the largest saving first.
-        marked: The advice among ``first`` if it is about few ranks, which pictures then mark.
+        further: Advice from ``candidates`` to follow next, the largest saving first.
+        candidates: Changes that would shorten iterations, the largest saving first.
+        marked: The first advice in ``first`` that is about at most half of the ranks, which
+            pictures mark, or None if there is none.
     """
 
     first: tuple[Step, ...]
@@ -185,7 +196,7 @@ class Advised:
 
     @property
     def marked_ranks(self) -> tuple[int, ...]:
-        """Places of the ranks that pictures mark."""
+        """Indices of the ranks that pictures mark; empty without marked advice."""
         return () if self.marked is None else self.marked.ranks
 
 
@@ -198,10 +209,11 @@ def advise(report: Report) -> Advised:
 
 
 def _make_advice(report: Report) -> Advised:
-    """Decide what to do first and next, and list every change that would shorten iterations.
+    """Decide what to do first and next, and list the changes that would shorten iterations.
 
-    No change is listed if the run must be recorded again or analyzed with more profiles, because
-    its times are then unreliable.
+    No change is listed if the run must be recorded again, or analyzed with more profiles because
+    more than a few pipelines lack ranks: its times are then unreliable. Without averaged iterations
+    there is no first or further advice. Further advice must promise at least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -224,7 +236,10 @@ def _make_advice(report: Report) -> Advised:
 
 
 def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:
-    """Return the advice that saves enough to be done first; none if the run has no replay."""
+    """Return the advice that saves enough to be done first, in the given order.
+
+    The list is empty if the typical iteration was not replayed; see :func:`_find_min_saving`.
+    """
     measured = _find_replayed_iteration(report)
     if measured is None:
         return []
@@ -303,7 +318,12 @@ def _find_first_steps(
 
 
 def _find_unrecorded_step(report: Report) -> StepCode | None:
-    """Return the step to record the run again, or None if its work and launches were recorded."""
+    """Return the step to record the run again, or None if its work and launches were recorded.
+
+    The step is ``RECORD_AGAIN`` if any restriction of the report has advice. It is
+    ``RECORD_LAUNCHES`` if more than ``_MAX_UNLINKED`` of the kernels lack their launching call and
+    the primary ratio has a noticeably smaller lower bound.
+    """
     if any(restriction.advice for restriction in report.restrictions):
         return StepCode.RECORD_AGAIN
     n_kernels, n_unlinked = count_unlinked_kernels(report)
@@ -314,14 +334,18 @@ def _find_unrecorded_step(report: Report) -> StepCode | None:
 
 
 def count_unlinked_kernels(report: Report) -> tuple[int, int]:
-    """Return the number of kernels, and of those without a launching call."""
+    """Return the number of kernels in all profiles, and how many of them lack a launching call."""
     n_kernels = sum(profile.kernels for profile in report.profiles)
     n_linked = sum(profile.linked_kernels for profile in report.profiles)
     return n_kernels, n_kernels - n_linked
 
 
 def _find_missing_step(report: Report) -> StepCode | None:
-    """Return the step for profiles that are, or may be, missing, or None if none is."""
+    """Return the step for missing profiles, or None if none is missing.
+
+    The step is ``ADD_RANKS`` if ranks of a pipeline are known to be missing, otherwise
+    ``CHECK_FOR_MISSING`` if stages may be missing.
+    """
     restrictions = report.restrictions
     if RANKS_MISSING in restrictions and not report.single_stage:
         return StepCode.ADD_RANKS
@@ -334,9 +358,16 @@ def _is_missing_in_few(report: Report) -> bool:
 
 
 def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
-    """Return the step for clocks that contradict each other, and the kinds of faults they hide.
+    """Return the step for clocks that contradict each other, and the kinds of faults to ignore.
 
-    There is no step for ranks of one host that contradict each other: a restriction has one.
+    There is a step only if a ratio needs contradicting clocks: ``ALIGN_CLOCKS`` if the clocks are
+    aligned by UTC, otherwise ``REPAIR_CLOCKS``. Ranks of one host that contradict each other have
+    no step here, because a restriction advises on them. Faults that are found by comparing ranks
+    are ignored in all of these cases.
+
+    Returns:
+        step: The step, or None if there is none.
+        hidden_kinds: Kinds of faults that wrong clocks may feign.
     """
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.RANKS_CONTRADICTED in kinds:
@@ -350,9 +381,11 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 
 
 def _find_outweighing_step(time: KernelTime) -> StepCode | None:
-    """Return the step for what takes more time than the bubble, or most of the time of operations.
+    """Return the step for launch gaps or compute outside operations, or None if neither matters.
 
-    None if nothing does: these are launch gaps, and compute outside operations.
+    Launch gaps matter if they take more time than the bubble, or most of the time of operations.
+    Compute outside operations matters if it takes more time than the bubble. If both matter, the
+    longer time decides.
     """
     gap_ns = time.gap_ns if time.gaps_outweigh or time.gaps_fill_work else 0
     unattributed_ns = time.unattributed_ns if time.unattributed_outweighs else 0
@@ -362,12 +395,15 @@ def _find_outweighing_step(time: KernelTime) -> StepCode | None:
 
 
 def find_replay(report: Report, name: str) -> Change | None:
-    """Return the replay of the typical iteration with a change, or None if it is unknown."""
+    """Return the replay of the typical iteration with the named change, or None if unknown."""
     return next((change for change in report.explanation.changes if change.name == name), None)
 
 
 def _find_replayed_iteration(report: Report) -> Change | None:
-    """Return the replay without a change, or None if it has no bubble ratio."""
+    """Return the replay of the typical iteration without a change.
+
+    The result is None if there is no such replay, or if it has no bubble ratio or no length.
+    """
     measured = find_replay(report, MEASURED)
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:
         return None
@@ -377,7 +413,8 @@ def _find_replayed_iteration(report: Report) -> Change | None:
 def _find_min_saving(report: Report, measured: Change) -> float:
     """Return the minimum saving of advice that is done first, as a share of an iteration.
 
-    Twice the microbatches save half of the bubble of a pipeline.
+    In a pipeline, the minimum is at least ``_MIN_SHARE_OF_SCHEDULE`` of the saving of twice as many
+    microbatches, which is half of the bubble.
     """
     if report.no_pipeline is not None:
         return _MIN_SAVING
@@ -385,7 +422,12 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 
 
 def _find_step_without_advice(report: Report) -> StepCode | None:
-    """Return the step that explains why no change is advised, or None if that is unknown."""
+    """Return the step that explains why no change is advised, or None if that is unknown.
+
+    Runs that were not replayed are handled by :func:`_find_unknown_step`. If all delays together
+    cost enough, the step is ``NO_SINGLE_DELAY``. Otherwise the size of the idle time, its place in
+    or between iterations, and the kind of the run decide.
+    """
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
         return _find_unknown_step(report)
@@ -418,9 +460,9 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
 
 
 def _find_unknown_step(report: Report) -> StepCode | None:
-    """Return the step after which savings would be known, or None if there is none.
+    """Return the step after which the savings of a run without a replay would be known.
 
-    This applies to runs that could not be replayed.
+    The result is None if no reason is known why the run could not be replayed.
     """
     if UNPROVEN in report.restrictions:
         return StepCode.SET_SIZES
@@ -437,7 +479,10 @@ def _find_unknown_step(report: Report) -> StepCode | None:
 
 
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
-    """Return every change that would shorten iterations, the largest saving first.
+    """Return the changes that would shorten iterations, the largest saving first.
+
+    The changes are removals of faults, one faster schedule, and a return to the planned order, each
+    with a minimum saving. At most ``_MAX_LISTED`` changes are returned.
 
     Args:
         report: Report of the run.
@@ -457,7 +502,10 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
-    """Return the advice to remove the faults of a finding."""
+    """Return the advice to remove the faults of a finding.
+
+    Its saving is promised unless it rests on a replay that misses the measured iterations.
+    """
     faults = finding.faults
     slow_indices = {
         index for fault in faults if fault.kind == "iteration" for index in fault.iterations
@@ -486,7 +534,7 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
 
 
 def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
-    """Return advice without its promise if the replay misses the measured iterations."""
+    """Set ``missed_ratio`` of advice if the replay misses the measured iterations."""
     if diagnosis is None or not diagnosis.misses_measurement:
         return advice
     return replace(advice, missed_ratio=diagnosis.missed_ratio)
@@ -496,11 +544,12 @@ def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in the memory.
 
     Other schedules are simulated at mean times without any delay, so they are compared with the
-    order that ran, simulated in the same way. If microbatches were counted, and no schedule runs as
-    many in this order, they may be chunks, and no schedule is advised.
+    order that ran, simulated in the same way. If microbatches were numbered by order and no known
+    schedule has this order, the microbatches may be chunks, so no schedule is advised.
 
     Returns:
-        The advice, or None if no schedule is known to be comparable.
+        The advice, or None if other schedules were not simulated, were not compared by the window
+        of ``schedule``, or none of them fits. The saving may be negative.
     """
     what_if, recognition = report.what_if, report.schedule
     is_unrecognised = recognition is not None and recognition.inferred and recognition.name is None
@@ -568,7 +617,10 @@ def _make_order_advice(report: Report) -> Advice | None:
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
-    """Return the findings that are worth advice, one per family, the largest saving first.
+    """Return the findings that are worth advice, one per set of families, in their given order.
+
+    Left out are findings with a hidden kind, findings without anything unusually slow that save
+    less than ``_MIN_BOUND_SAVING``, and findings that a similar one represents.
 
     Args:
         diagnosis: Diagnosis of the run.
@@ -586,9 +638,14 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
-    """Return whether to list a finding if the largest slow finding saves ``slow_ns``.
+    """Return whether to list a finding without anything unusually slow.
 
-    Findings whose faults cannot be removed completely must save clearly more than a slow part.
+    If one of its faults cannot be removed completely (``_NEVER_GONE``), the finding is not listed
+    if it saves more than the largest slow finding, but less than ``_MIN_TIMES_SLOW`` times as much.
+
+    Args:
+        finding: The finding.
+        slow_ns: Largest saving of a finding with something unusually slow, or 0 without one.
     """
     is_never_gone = bool({fault.kind for fault in finding.faults} & _NEVER_GONE)
     return not is_never_gone or not slow_ns < finding.saving_ns < _MIN_TIMES_SLOW * slow_ns
@@ -600,10 +657,15 @@ def _is_bound(finding: Finding) -> bool:
 
 
 def _is_represented(index: int, findings: list[Finding]) -> bool:
-    """Return whether another finding of the family stands for this one.
+    """Return whether another finding of the same families represents this one.
 
-    That is a wider finding that saves more, or a part that saves nearly all of it. Of parts that
-    save about the same, the first one stays.
+    A finding on more ranks represents it if that finding saves clearly more. A finding on fewer
+    ranks, or an earlier finding on as many ranks, represents it if that finding saves nearly as
+    much.
+
+    Args:
+        index: Index of the finding in ``findings``.
+        findings: All findings.
     """
     finding = findings[index]
     families = {fault.family for fault in finding.faults}

@@ -1,8 +1,8 @@
 """Parts of the bubble and of a step.
 
-The parts add up to the ratio. A ratio is the mean of the ratios of iterations, so each part is also
-a mean over iterations. Dividing the total idle time by the total window would give another value if
-iterations differ in length.
+The shares of the parts add up to the ratio. A ratio is the mean of the ratios of iterations, so
+each share is also a mean over iterations. Dividing the total idle time by the total window would
+give another value if iterations differ in length.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BubblePart:
 
     Attributes:
         name: Label of a cause of idle time, or of what ran and does not count as work.
-        meaning: Its meaning in words.
+        meaning: Meaning of the label.
         share: Mean share of the window over the averaged iterations, as a fraction of 1.
         time_ns: Mean time over these iterations and their ranks.
     """
@@ -64,7 +64,8 @@ def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 def choose_step_window(report: Report) -> str:
     """Return the name of the ratio whose window is a step.
 
-    This is ``period`` or ``step``, or the ratio of the listed causes if neither is known.
+    This is ``period`` if any averaged iteration has it, otherwise ``step``, otherwise the ratio of
+    the listed causes.
     """
     measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
     return next(measured_names, report.explanation.listed_ratio)
@@ -86,8 +87,8 @@ def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
 def compute_flops_use(report: Report) -> float | None:
     """Return the model FLOPs utilization (MFU) of a step, or None if FLOPs or times are unknown.
 
-    This is the FLOPs of an iteration divided by the peak of all GPUs in its window, as in PaLM
-    (arXiv 2204.02311, appendix B), which counts no recompute.
+    This is the number of FLOPs of an iteration divided by the number that all GPUs could execute in
+    the mean window of a step, as in PaLM (arXiv 2204.02311, appendix B), which counts no recompute.
     """
     window_ns = report.summary.window_ns[choose_step_window(report)].mean
     if report.flops is None or not window_ns:
@@ -101,8 +102,8 @@ def list_parts(
 ) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble of the given iterations, the largest first.
 
-    Each part is averaged over the iterations that have the ratio. Parts of work, if requested, come
-    before the parts of the bubble.
+    Each part is averaged over the iterations that have the ratio, and parts without any time are
+    left out. Parts of work, if requested, come before the parts of the bubble, in a fixed order.
 
     Args:
         report: Report of the run.
@@ -200,11 +201,15 @@ def _sum_account(iteration: Iteration, name: str, time: str) -> int:
 
 
 def _list_non_work(iteration: Iteration, name: str) -> dict[str, int]:
-    """Return the time of operations that does not count as work of a ratio, by part."""
+    """Return the time of operations that counts as bubble of a ratio, in ns, keyed by part.
+
+    Operations of other iterations count as bubble unless the ratio counts all operations as work.
+    The optimizer counts as bubble if the ratio counts only work of the iteration itself.
+    """
     work = next((r.work for r in list_ratios() if r.name == name), CountedWork.EVERYTHING)
-    counts_overlap = work is not CountedWork.EVERYTHING
-    counts_optimizer = work is CountedWork.ITERATION
+    is_overlap_bubble = work is not CountedWork.EVERYTHING
+    is_optimizer_bubble = work is CountedWork.ITERATION
     return {
-        "next iterations": _sum_account(iteration, name, "overlap_ns") if counts_overlap else 0,
-        "optimizer": _sum_account(iteration, name, "optimizer_ns") if counts_optimizer else 0,
+        "next iterations": _sum_account(iteration, name, "overlap_ns") if is_overlap_bubble else 0,
+        "optimizer": _sum_account(iteration, name, "optimizer_ns") if is_optimizer_bubble else 0,
     }

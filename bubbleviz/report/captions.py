@@ -59,7 +59,11 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
 
 
 def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float | None:
-    """Return the primary ratio of a single iteration, or its mean, or None if it is unknown."""
+    """Return the primary ratio of the drawn iterations, or None if it is unknown.
+
+    This is the ratio of the iteration if only one is drawn and has it, otherwise the mean over the
+    averaged iterations of the report.
+    """
     if len(iterations) == 1:
         ratio = iterations[0].ratios.get(report.headline)
         if ratio is not None and ratio.value is not None:

@@ -32,7 +32,7 @@ class Measure:
 
 def name_measure(report: Report) -> Measure:
     """Return the names of the primary ratio and of the idle time of a report."""
-    return _name(
+    return _make_measure(
         report.headline,
         is_pipeline=report.no_pipeline is None,
         is_part=is_idle_elsewhere(report),
@@ -42,7 +42,7 @@ def name_measure(report: Report) -> Measure:
 def name_saved_measure(summary: RunSummary) -> Measure:
     """Return the names of the primary ratio and of the idle time of a saved report."""
     no_pipeline = {ONE_STAGE.code, UNPROVEN.code}
-    return _name(
+    return _make_measure(
         summary.headline,
         is_pipeline=all(entry.code not in no_pipeline for entry in summary.restrictions),
         is_part=bool(summary.summary.kernel_time.sentence),
@@ -57,7 +57,7 @@ def is_idle_elsewhere(report: Report) -> bool:
     return report.no_pipeline is not None and report.kernel_time.sentence is not None
 
 
-def _name(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure:
+def _make_measure(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure:
     """Return the names of a ratio.
 
     Args:

@@ -304,11 +304,11 @@ class Report:
         return self.iterations[index]
 
     def typical_iteration(self) -> Iteration | None:
-        """Return the iteration to show: the lower median by length of the ``step`` window.
+        """Return the iteration to show: the lower median by length, from first start to last end.
 
         Candidates are the averaged iterations, preferably those with the primary ratio. Without
-        any, they are the complete training iterations, and then all iterations with work. At equal
-        lengths, the smallest index wins.
+        any, they are the complete iterations other than evaluations, and then all iterations with
+        work. At equal lengths, the smallest index wins.
 
         Returns:
             The iteration, or None if no iteration has work.

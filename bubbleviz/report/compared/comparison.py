@@ -75,7 +75,7 @@ class Cell:
 
     @property
     def equal_work_ns(self) -> MeanDifference | None:
-        """Difference of the time that equal work takes."""
+        """Difference of the window per microbatch if known, otherwise of the window."""
         return self.microbatch_ns or self.window_ns
 
 
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of their hosts, and of hosts that limitations of measured reports name."""
+        """Names of the hosts of all runs, and of other hosts that measured reports mention."""
         saved = (host for run in self.runs for host in run.saved.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
@@ -227,7 +227,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
 
 def _scale_average(average: Average, divisor: int) -> Average:
-    """Return the average of all values, each divided by ``divisor``."""
+    """Divide the mean, spread and extremes of an average by ``divisor``; None stays None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if own is None else own / divisor for own in values)
     return Average(mean, std, low, high, ci95, average.n)
@@ -237,6 +237,9 @@ def _describe_limits(
     runs: Sequence[ComparedRun], pairs: Sequence[ReportPair], ratios: Mapping[str, tuple[Cell, ...]]
 ) -> Iterator[str]:
     """Yield sentences on what limits a comparison.
+
+    These are restrictions, time lost inside or outside operations, limits of single pairs, too few
+    iterations for a test, contradicting clocks, and reports that differ in kind.
 
     Args:
         runs: The runs.
@@ -283,11 +286,14 @@ def _describe_pair_limits(
 ) -> Iterator[str]:
     """Yield sentences on what limits the comparison of a run with the first one.
 
+    These are smaller ratios of longer windows, differences within clock uncertainty, and numbers of
+    microbatches that differ although iterations do equal work.
+
     Args:
         first: The first run.
         other: The other run.
-        pair: Reports of both.
-        cells: Cells of both, keyed by the name of the ratio.
+        pair: Reports of both runs.
+        cells: Cells of both runs, keyed by the name of the ratio.
         headline: Name of the ratio that runs are compared by.
     """
     if gains := {name: both for name, both in cells.items() if _is_smaller_but_longer(both[1])}:
@@ -308,7 +314,7 @@ def _describe_pair_limits(
 
 
 def _is_smaller_but_longer(cell: Cell) -> bool:
-    """Return whether a ratio became smaller and its window longer."""
+    """Return whether a ratio became smaller and the time of equal work longer, by any amount."""
     if cell.bubble is None or cell.equal_work_ns is None:
         return False
     return cell.bubble.mean < 0 < cell.equal_work_ns.mean
@@ -343,7 +349,7 @@ def _format_ratio(ratio: RatioSummary | None) -> str:
 
 
 def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
-    """Return whether a significant difference is within the clock bounds of both means."""
+    """Return whether two ratios differ significantly although their clock bounds overlap."""
     if first.ratio is None or other.ratio is None or other.bubble is None:
         return False
     first_interval, other_interval, p = first.ratio.interval, other.ratio.interval, other.bubble.p
@@ -354,6 +360,8 @@ def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
 
 def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[str]:
     """Yield sentences on properties of the reports that should be equal and are not.
+
+    The properties are the primary ratio, the number of ranks and the version of bubbleviz.
 
     Args:
         runs: The runs.

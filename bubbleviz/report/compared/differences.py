@@ -63,7 +63,10 @@ def _order_by_size(differences: Iterable[_Difference]) -> Iterator[str]:
 
 
 def _describe_times(pair: RunPair) -> Iterator[_Difference]:
-    """Yield how times of operations, and costs of ranks and links, changed."""
+    """Yield how times of operations, and costs of ranks and links, changed.
+
+    Stages, ranks and links are compared only if the runs may be of the same job.
+    """
     yield from _describe_batch(pair)
     if pair.job_difference is None:
         # Equal stage, rank and link numbers refer to the same hardware only within one job.
@@ -74,7 +77,7 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
-    """Return the sizes of a run by name, with None for those that are unknown."""
+    """Return the sizes of a run, keyed by name, with None for unknown sizes."""
     if isinstance(report, IdleSummary):
         return {"ranks": len(report.ranks)}
     return {
@@ -86,7 +89,10 @@ def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
 
 
 def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str]:
-    """Yield a line about each piece of advice whose place the earlier report does not name."""
+    """Yield a line about each piece of advice that is only in the later report.
+
+    Advice is identified by its place. It must promise a saving of at least ``_MIN_COST``.
+    """
     earlier_places = {advice.place for advice in earlier.advice}
     for advice in later.advice:
         if advice.place in earlier_places or (advice.saving_ratio or 0.0) < _MIN_COST:
@@ -95,7 +101,11 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
-    """Yield how well the earlier times predict the later run, if the schedule or sizes differ."""
+    """Yield how well the earlier times predict the later run, if the schedule or sizes differ.
+
+    Nothing is yielded if a run is no pipeline, or if the later window of ``schedule`` or the
+    prediction is unknown.
+    """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
     are_pipelines = all(
@@ -147,13 +157,17 @@ def _describe_predicted_change(pair: RunPair) -> Choice | None:
 
 
 def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
-    """Return whether all stages together compute equally long for a microbatch, within noise."""
+    """Return whether a microbatch takes about the same compute time, summed over all stages."""
     then_ns, now_ns = sum_work_ns(earlier), sum_work_ns(later)
     return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
-    """Yield how the work of a batch changed if it was divided into other microbatches."""
+    """Yield how the compute time of a batch changed if it was divided into other microbatches.
+
+    Nothing is yielded if the time changed by less than ``_MIN_CHANGE``, or if times per microbatch
+    are compared, because the runs then process different batches.
+    """
     then, now = pair.earlier.microbatches or 0, pair.later.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:
         return
@@ -167,7 +181,11 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
-    """Yield the kernels that take more or less time in a step, by name."""
+    """Yield the change of each kernel, by name, whose time per step changed noticeably.
+
+    The change must exceed ``_MIN_CHANGE`` of the kernel's earlier time and ``_MIN_KERNEL_CHANGE``
+    of the earlier time of all kernels.
+    """
     before_ns, after_ns = _average_kernels(pair.earlier), _average_kernels(pair.later)
     if not before_ns:
         return
@@ -181,7 +199,10 @@ def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
 
 
 def _average_kernels(report: ReportSummary) -> dict[str, float]:
-    """Return the time of kernels per step, or per device without steps, in ns by name."""
+    """Return the time of kernels per step, or per device if there are no steps.
+
+    Times are in ns, keyed by kernel name. Reports on bubbles have none.
+    """
     if not isinstance(report, IdleSummary):
         return {}
     n_steps = max(report.summary.iterations, 1)
@@ -193,8 +214,9 @@ def _describe_stage_times(
 ) -> Iterator[_Difference]:
     """Yield changes of the median times of stages.
 
-    A phase whose time changed by about the same factor on all stages has one line, with the stage
-    of the median factor. Other changes have a line per stage.
+    A phase whose time changed by about the same factor on all stages has one line, with the times
+    of the stage with the median factor. Other changes have one line per stage. Changes of less than
+    ``_MIN_CHANGE`` are left out.
     """
     before_ns, after_ns = _match_backwards(before_ns, after_ns)
     factors = {
@@ -239,7 +261,11 @@ def _format_change(before_ns: float, after_ns: float) -> str:
 def _match_backwards(
     before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
 ) -> tuple[Mapping[StagePhase, float], Mapping[StagePhase, float]]:
-    """Return the times with whole backwards if only one of two runs splits its backwards."""
+    """Make the backward times of two runs comparable, and return the times of both.
+
+    If only one run has W, the backwards of both are merged; see :func:`_merge_backwards`. Otherwise
+    the times are returned unchanged.
+    """
     was_split, is_split = (
         any(phase == "W" for _, phase in times_ns) for times_ns in (before_ns, after_ns)
     )
@@ -271,7 +297,7 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 
 
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
-    """Yield the ranks and links that cost more or less of an iteration than before."""
+    """Yield the ranks and links whose slowdown changed by at least ``_MIN_COST``."""
     window_ns = later.summary.window_ns[later.headline].mean or 0.0
     then_slowdowns = _list_slowdowns(earlier)
     for name, now in _list_slowdowns(later).items():
@@ -283,7 +309,10 @@ def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Dif
 
 
 def _list_slowdowns(run: RunSummary) -> dict[str, float]:
-    """Return the slowdowns of links, and of ranks if there are several per stage, by name."""
+    """Return the slowdowns of links and ranks, keyed by display name; empty if unknown.
+
+    Ranks are left out if the run has a single replica.
+    """
     slowdown = run.slowdown
     if slowdown is None:
         return {}

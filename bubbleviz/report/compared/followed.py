@@ -101,17 +101,23 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
         # the next one has already begun.
         is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
         window = "period" if is_overlapping else "step"
-        results.append(_check_one(advice, promised_ratio, pair, window))
-    if (microbatch_result := _check_more_microbatches(pair)) is not None:
+        results.append(_compare_with_promise(advice, promised_ratio, pair, window))
+    if (microbatch_result := _make_microbatch_advice(pair)) is not None:
         promised_ratio = microbatch_result.saving_ratio or 0.0
-        results.append(_check_one(microbatch_result, promised_ratio, pair, earlier.headline))
+        results.append(
+            _compare_with_promise(microbatch_result, promised_ratio, pair, earlier.headline)
+        )
     return tuple(results)
 
 
-def _check_one(
+def _compare_with_promise(
     advice: AdviceEntry, promised_ratio: float, pair: RunPair, window: str
 ) -> AdviceResult:
-    """Return whether a piece of advice was followed, how, and whether its promise was kept.
+    """Compare the promise of one piece of advice with the saving between two runs.
+
+    The advice was not followed if its fault did not shrink, or if something that it does not name
+    changed as well. Its promise was kept if the saving is at least the promise less the error bound
+    or ``SAME_SAVING``, whichever is larger, and kept in part from ``_IN_PART`` of the promise.
 
     Args:
         advice: Advice of the earlier report.
@@ -147,12 +153,12 @@ def _check_one(
     )
 
 
-def _check_more_microbatches(pair: RunPair) -> AdviceEntry | None:
+def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the work, the same bubble takes an n-th of its former share. If the later run has
-    more microbatches, n is the ratio of both numbers; otherwise n is 2. Bubble time that waits for
-    transfers grows with the number of microbatches, so none of it is saved.
+    more microbatches, n is the ratio of the two microbatch counts; otherwise n is 2. Bubble time
+    that waits for transfers grows with the number of microbatches, so none of it is saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio
@@ -167,9 +173,10 @@ def _check_more_microbatches(pair: RunPair) -> AdviceEntry | None:
 
 
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
-    """Return the share by which a window with the same work got shorter, and the window's name.
+    """Return the share by which the window of equal work got shorter, and the window's name.
 
-    The share is None if the runs have no window in common.
+    The first window that both runs have is compared: ``window``, the window of the earlier primary
+    ratio, or ``step``. If there is none, the share is None.
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

@@ -89,9 +89,9 @@ class RunPair(ReportPair):
     def equal_work(self) -> float:
         """Number of later iterations that do the work of one earlier iteration.
 
-        This is the ratio of the numbers of microbatches. It is 1 if either number is unknown, or
-        if operations got shorter in proportion, since the same batch was then divided into more
-        microbatches.
+        This is the ratio of the numbers of microbatches. It is 1 if either number is unknown. It is
+        also 1 if the compute time of a microbatch changed by a factor nearer to that ratio than
+        to 1, because the same batch was then divided into other microbatches.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -130,6 +130,7 @@ def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
 def _sum_over_chunks(
     run: RunSummary, time_of: Callable[[PhaseTimeEntry], float]
 ) -> dict[StagePhase, float]:
+    """Sum a time of each kind of operations over the chunks of a stage."""
     total_ns: dict[StagePhase, float] = {}
     for kind in run.phase_times:
         key = get_stage_phase(kind)
@@ -173,7 +174,7 @@ def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
 
 
 def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
-    """Return whether all runs have a mean of a ratio."""
+    """Return whether the mean of a ratio is known in all runs."""
     ratios = [find_ratio(run, name) for run in runs]
     return all(ratio is not None and ratio.bubble.mean is not None for ratio in ratios)
 

@@ -50,6 +50,10 @@ _MORE_IS_BETTER = {"token"}
 def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str]:
     """Describe how the fault that a piece of advice names changed between two runs.
 
+    Schedules, numbers of microbatches, work of stages, and launch gaps on all ranks are compared
+    directly. All other faults are remedied if the later report has no advice on the same place, or
+    if the measure of that advice improved.
+
     Args:
         advice: Advice of the earlier report.
         pair: Both reports.
@@ -78,7 +82,8 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
 def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     """Describe a change between two runs that a piece of advice does not name.
 
-    Unknown values count as unchanged.
+    The job, the schedule, the number of microbatches and the work of stages are compared in this
+    order. Unknown values count as unchanged.
 
     Args:
         advice: Advice of the earlier report.
@@ -131,8 +136,8 @@ def _describe_stages(
 ) -> tuple[bool, str]:
     """Return whether stages have less work, relative to the other stages, and a clause on it.
 
-    The clause is about the stage and phase whose time fell most. Communication is not work, so its
-    phases are left out.
+    Only the stage and phase whose time fell most is examined. Its time must have fallen by more
+    than noise. Communication is not work, so its phases are left out.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
@@ -161,7 +166,7 @@ def _describe_stages(
 def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
     """Return the ratio of the later to the earlier work of all stages but ``stages``.
 
-    The ratio is 1 if either is unknown.
+    The ratio is 1 if the work of either run is unknown.
     """
     then_ns, now_ns = (
         sum(
@@ -175,7 +180,11 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
-    """Return how far chance may move the median time of a stage and phase, as a share of it."""
+    """Return how far chance may move the median time of a stage and phase, as a share of it.
+
+    This is ``_STANDARD_ERRORS`` standard errors of the difference of two such medians, for normally
+    distributed times.
+    """
     kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
     median_ns = sum(kind.median_ns for kind in kinds)
@@ -192,6 +201,8 @@ def _describe_gaps(earlier: float, later: float) -> str:
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the largest measure of a piece of advice improved, and a clause on it.
+
+    If the measure did not improve or is unknown, the clause contains the remaining cost.
 
     Args:
         advice: Advice of the earlier report.
@@ -230,7 +241,7 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether a value fell by more than noise.
+    """Return whether a value fell by more than ``_NOISE`` and ``_MIN_REMEDY`` of the fault.
 
     Args:
         first: The value before.
@@ -256,7 +267,10 @@ class _WorkChange:
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
     """Return a clause on work that changed and that advice does not name, or "" if none did.
 
-    Medians and means must both show the change.
+    Advice on the schedule, microbatches or stages may move work between stages, so the total is
+    compared, and the work that advised stages lose must appear on other stages. For all other
+    advice, no stage may get more work, and the work of stages that it does not name may not change.
+    A change counts only if both medians and means show it.
     """
     changes = (
         _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
@@ -286,10 +300,10 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 
 
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
-    """Return whether the work that stages lost went to the other stages.
+    """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    Otherwise the stages only got faster, and their layers stayed. The answer is True if the moved
-    work would be too little per stage to stand out from noise.
+    Otherwise the stages only got faster, and their layers stayed. The answer is also True if the
+    lost work is too little to stand out from noise in the other stages.
     """
     then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
@@ -300,7 +314,11 @@ def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, .
 
 
 def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | None]:
-    """Return the stages whose work the advice is to reduce, by the ranks that it names."""
+    """Return the stages whose work the advice is to reduce.
+
+    These are the stages of the ranks that the advice names, or all stages if it names none. Advice
+    on delays reduces the work of no stage.
+    """
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()
     all_ranks = range(len(earlier.ranks))

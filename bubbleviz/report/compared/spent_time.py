@@ -7,9 +7,10 @@ from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 
 
 def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
-    """Return the work and the bubble of a rank in the window of a ratio, in ns.
+    """Split the mean window of a ratio into the work and the bubble of a rank, in ns.
 
-    The result is empty if the ratio or its window is unknown.
+    The keys are ``work`` and ``bubble``, or ``busy`` and ``idle`` in reports on idle time. The
+    result is empty if the ratio or its window is unknown.
     """
     numbers = find_ratio(report, ratio)
     if numbers is None or numbers.bubble.mean is None or numbers.window_ns.mean is None:
@@ -20,9 +21,10 @@ def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
 
 
 def split_primary_window(report: ReportSummary) -> dict[str, float]:
-    """Return the work of a rank in the window of the primary ratio, and each cause of its bubble.
+    """Split the mean window of the primary ratio into the work of a rank and the bubble by cause.
 
-    Times are in ns. The result is empty if the ratio or its window is unknown.
+    Times are in ns, keyed by ``work`` (or ``busy``) and the names of the causes. The result is
+    empty if the ratio or its window is unknown.
     """
     divided = split_window(report, report.headline)
     if not divided:
@@ -34,7 +36,10 @@ def split_primary_window(report: ReportSummary) -> dict[str, float]:
 
 
 def find_first_cause(report: ReportSummary) -> tuple[str, float] | None:
-    """Return the largest part of the bubble and its share of it, or None if there is none."""
+    """Return the name of the largest part of the bubble and its share of the bubble.
+
+    The result is None if there is no bubble.
+    """
     shares = {part.name: part.share for part in report.summary.bubble_parts}
     total = sum(shares.values())
     if not total:
