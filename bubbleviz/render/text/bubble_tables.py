@@ -73,7 +73,11 @@ def _make_parts_table(
 
 
 def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
-    """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
+    """Yield the longest bubbles of the averaged iterations that the schedule does not imply.
+
+    The longest bubble that the schedule implies is listed last. If the schedule implies all
+    bubbles, the longest of them are listed instead.
+    """
     intervals, implied = find_longest_bubbles(report), describe_longest_implied(report)
     if not intervals:
         return

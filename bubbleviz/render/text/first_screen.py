@@ -79,7 +79,8 @@ def _describe_kernel_share(report: Report) -> str:
 def _describe_spread(report: Report) -> str:
     """Describe the confidence interval of the primary ratio.
 
-    For two iterations both values are given instead, and for one iteration "".
+    If there are two iterations, their two values are returned instead of an interval. The result is
+    "" if there are fewer iterations.
     """
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
@@ -90,7 +91,11 @@ def _describe_spread(report: Report) -> str:
 
 
 def _describe_worst_iteration(report: Report) -> str:
-    """Return the worst iteration and its ratio if that is far above the mean, or else ""."""
+    """Return the averaged iteration with the largest ratio, or "" unless the ratio is unusual.
+
+    It is unusual if it exceeds the mean by at least 2 points and by at least 10 % of the mean. The
+    result is "" if only two iterations are averaged.
+    """
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None or spread.max is None or spread.mean is None:
         return ""
@@ -161,7 +166,7 @@ def describe_utilization(report: Report) -> str:
 
 
 def choose_first_sentence(report: Report, first: str | None) -> str | None:
-    """Return the first advice, or how to get an averaged iteration if there is none.
+    """Return the first advice, or how to get an averaged iteration if none is averaged.
 
     Args:
         report: The report.
@@ -186,6 +191,9 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
 
 def render_first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
     """Return the lines of the first screen.
+
+    Parts without content are left out. Parts are separated by empty lines as far as the maximum
+    number of lines allows.
 
     Args:
         report: Any report.
@@ -217,7 +225,10 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
 
 
 def _list_advice(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines with the first and further advice, after standouts if no rank is marked."""
+    """Return the lines with the first and further advice.
+
+    If the advice marks no rank, lines about ranks that stand out come before it.
+    """
     sentence = choose_first_sentence(report, describe_first_steps(report))
     lines = [] if advise(report).marked_ranks else ranks.make_first_lines(report, display)
     if sentence:
@@ -274,7 +285,7 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
-    """Return a bar with the parts of the bubble, which add up to the primary ratio."""
+    """Return a bar with the parts of the bubble, or no lines if the parts are unknown."""
     parts = compute_bubble_parts(report)
     if not parts:
         return []
@@ -291,7 +302,11 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return lines with the limits of the ratio: its bounds, coverage, clocks and limitations."""
+    """Return lines with the limits of the primary ratio, or no lines if it has none.
+
+    These are wide clock bounds, the lower bound, the share of kernels, attribution below 95 % of
+    kernel time, unknown clock offsets, and all limitations except those of kind ``OTHER``.
+    """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)

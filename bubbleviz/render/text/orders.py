@@ -28,13 +28,13 @@ def list_orders(report: Report) -> Iterator[doc.Block]:
 
 
 def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
-    """Yield some operations that are out of the plan's order, if any."""
+    """Yield a heading and the first operations that are out of the plan's order, if any."""
     deviations = [] if report.plan is None else list(_list_deviations(report, report.plan))
     yield from [doc.make_heading("Out of the plan's order"), *deviations] if deviations else []
 
 
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
-    """Yield the first operations that are out of order, and the number of others."""
+    """Yield a list of the first operations that are out of order, and the number of others."""
     if recognition.name is None or not recognition.deviations:
         return
     lines = [
@@ -47,7 +47,11 @@ def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.B
 
 
 def describe_recognition(recognition: Recognition) -> str:
-    """Return the recognised schedule and its match, on one line."""
+    """Return the recognised schedule and how well the run matches it, on one line.
+
+    If no schedule is recognised, the reason is returned. Other schedules that some iterations match
+    are listed at the end.
+    """
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
     if recognition.name is None:

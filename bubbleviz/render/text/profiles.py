@@ -14,7 +14,11 @@ from bubbleviz.report.report import Report
 
 
 def list_clocks(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the clock offset of each host, if there are several clocks."""
+    """Yield a table of the offset of each clock, if there are several clocks.
+
+    A clock has one row, named after the host of its first profile. If there are very many ranks,
+    the most uncertain clocks come first.
+    """
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
         first.setdefault(report.clock(number), profile)
@@ -50,7 +54,10 @@ def _truncate(text: str) -> str:
 
 
 def list_coverage(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of attributed kernels by profile, and the largest unattributed kernels."""
+    """Yield a table of attributed kernels by profile.
+
+    The five unattributed kernels with the most GPU time follow as a list.
+    """
     profiles = list(report.profiles)
     if is_many_ranks(len(report.ranks)):
         # Not all profiles are listed, so the ones with the least attributed time come first.

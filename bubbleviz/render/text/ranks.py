@@ -1,7 +1,7 @@
 """Tables of ranks.
 
-A run with very many ranks is summarised instead: the distribution of each number over the ranks,
-and the groups of ranks that stand out.
+If a run has very many ranks, the tables summarise them: the distribution of each quantity over the
+ranks, and the groups of ranks that stand out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
 def is_summarised(report: Report, view: View) -> bool:
-    """Return whether tables summarise the ranks: if very many and the view selects no ranks."""
+    """Return whether tables summarise the ranks: there are very many, and the view selects none."""
     return is_many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
@@ -51,7 +51,8 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
     """Return the rows that tables of an iteration list: one per rank, or one per stage if many.
 
     Only ranks that are active in the iteration are listed. If a run has very many ranks and the
-    view selects some, all selected ranks are listed.
+    view selects some, all selected ranks are listed. Otherwise at most ``MAX_ROWS`` rows are
+    listed, and in a run with fewer ranks the selection of the view is ignored.
 
     Returns:
         rows: The rows, with only the active ranks as replicas.
@@ -74,7 +75,7 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
 
 
 def _make_first_cells(row: RankRow) -> dict[str, str]:
-    """Return the first cells of a row: the number of its only rank, or "", and its stage."""
+    """Return the first cells of a row: its rank number, or "" if it has several, and its stage."""
     number = str(row.rank.number) if len(row.replicas) == 1 else ""
     return {"#": number, "stage": doc.format_index(row.rank.stage)}
 
@@ -85,7 +86,11 @@ def _describe_rows(row_kind: str) -> str:
 
 
 def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of idle time by cause, with one row per rank, or per stage if very many."""
+    """Yield a table of idle time by cause, with one row per rank, or per stage if very many.
+
+    A cause without idle time in this iteration has no column. Nothing is yielded if no cause has
+    idle time.
+    """
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
     active = list_indices(iteration.ranks)
@@ -115,7 +120,10 @@ _COMMUNICATION = (
 
 
 def list_communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of the communication and waiting time of each rank in an iteration."""
+    """Yield a table of the communication and waiting time of each rank in an iteration.
+
+    Nothing is yielded if no rank has communication kernels or waiting time.
+    """
     times = report.explanation.communication
     index, active = iteration.index, list_indices(iteration.ranks)
     has_kernels = times.communication_ns[index, active].any()
@@ -139,12 +147,12 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
 def _make_communication_cells(
     times: CommunicationTimes, iteration: int, ranks: list[int], *, is_split: bool
 ) -> dict[str, str]:
-    """Return the mean communication of some ranks in an iteration, keyed by column.
+    """Return the mean communication times of the given ranks in an iteration, keyed by column.
 
     Args:
         times: The times of all ranks and iterations.
         iteration: Index of the iteration.
-        ranks: Indices of the ranks.
+        ranks: Indices of the ranks to average over.
         is_split: Whether waiting and transfer are known separately.
     """
 
@@ -165,7 +173,11 @@ def _make_communication_cells(
 
 
 def summarize_ranks(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the distribution of each quantity over the ranks, and one of standouts."""
+    """Yield a table of the distribution of each quantity over the ranks, and one of standouts.
+
+    Quantities are means over the iterations. A quantity that is unknown or 0 on all ranks has no
+    row.
+    """
     means = compute_rank_means(report)
     rows = []
     for name, values in _list_quantities(means):
@@ -219,7 +231,10 @@ def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
 
 
 def draw_histogram(values: Floats) -> str:
-    """Return a text histogram of the values, one character per equal-width bin."""
+    """Return a text histogram of the values, one character per equal-width bin.
+
+    NaNs are ignored. The result is "" if there are fewer than two distinct values.
+    """
     numbers = values[~np.isnan(values)]
     if not len(numbers) or numbers.min() == numbers.max():
         return ""
@@ -231,8 +246,8 @@ def draw_histogram(values: Floats) -> str:
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return the lines about ranks on the first screen.
 
-    They show the distribution of bubble ratios if there are very many ranks, and the first
-    outliers.
+    They show the distribution of bubble ratios if there are very many ranks, and in any case the
+    first groups of ranks that stand out. There are no lines if no bubble ratio is known.
     """
     means = compute_rank_means(report)
     quantiles = summarize_distribution(means.bubble_ratio)
@@ -275,7 +290,11 @@ _ACCOUNT_COLUMNS = {
 
 
 def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of busy time and bubble in an iteration, by rank, or by stage if very many."""
+    """Yield a table of busy time and bubble in an iteration, by rank, or by stage if very many.
+
+    Bubbles are counted in the window of the primary ratio, or of ``schedule`` if the iteration has
+    no such window. If the ranks are summarised, the tables of :func:`summarize_ranks` follow.
+    """
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
         name = "schedule"
@@ -320,7 +339,7 @@ def _list_drop_order(columns: Sequence[str]) -> list[str]:
 
 
 def _format_score(scores: Floats) -> str:
-    """Return the lowest of some scores, or a dash if all are unknown."""
+    """Return the lowest known score, or a dash if all are NaN."""
     numbers = scores[~np.isnan(scores)]
     return f"{numbers.min():.2f}" if len(numbers) else "-"
 
@@ -329,6 +348,9 @@ def _make_rank_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
     """Return the cells of the table of ranks: means over the ranks of each row.
+
+    A mean is a dash if it is unknown for any rank of the row. The score is the minimum over the
+    ranks, or a dash if no rank of the run is noticeably slower than the fastest rank of its stage.
 
     Args:
         report: The report.
@@ -389,7 +411,7 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
 
 
 def _measure_attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
-    """Return the share of the GPU time of some ranks that is attributed, or None without any."""
+    """Return the attributed share of the ranks' GPU time, or None if they have no GPU time."""
     gpu_ns = sum(rank.gpu_ns for rank in ranks)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
     return attributed_ns / gpu_ns if gpu_ns else None
@@ -401,7 +423,7 @@ def _compute_remaining_share(part: int, total: int) -> float | None:
 
 
 def _average_if_all_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if any value is unknown or there are none."""
+    """Return the mean, or None if any value is unknown or there are no values."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 

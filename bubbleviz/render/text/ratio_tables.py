@@ -17,7 +17,10 @@ _DROP_ORDER = (
 
 
 def make_ratio_table(report: Report) -> doc.Table:
-    """Return the table of bubble ratios, without columns that are empty."""
+    """Return the table of bubble ratios over the averaged iterations, one row per definition.
+
+    A column of bounds is left out if no ratio has such a bound.
+    """
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in empty.get(c, ()) for row in rows)]
@@ -60,7 +63,7 @@ _MAX_ITERATIONS = 12
 
 
 def list_not_averaged(report: Report) -> Iterator[doc.Block]:
-    """Yield the iterations that are not averaged, if any."""
+    """Yield a table of the first iterations that are not averaged, if there are any."""
     skipped = [i for i in report.iterations if not i.averaged]
     if not skipped:
         return

@@ -72,7 +72,11 @@ _MAX_SLOWDOWNS = 3
 
 
 def list_slowdowns(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the slowdowns that stragglers cause over all averaged iterations."""
+    """Yield a table of the slowdowns that stragglers cause over all averaged iterations.
+
+    The table lists the largest ``_MAX_SLOWDOWNS`` of each kind of part (phases, stages, ranks, ...)
+    that has at least two parts. If slowdowns are unknown, only the reason is yielded.
+    """
     costs = report.slowdowns
     source = report.explanation.slowdown_source
     if costs is None:
@@ -111,7 +115,7 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
 
 
 def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
-    """Return names and slowdowns, a list for each kind of part."""
+    """Return (name, slowdown) pairs, in one list per kind of part: phases, stages, ranks, ..."""
     iterations, slowdown_of_rank = report.iterations, report.slowness.slowdown
     ranks = np.flatnonzero(~np.isnan(slowdown_of_rank)).tolist()
     return [
@@ -126,7 +130,7 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
 
 
 def _describe_removed_share(fraction: float) -> str:
-    """Return the share of a slowdown that is removed, and the reason if it is not 0 to 100 %."""
+    """Return the share of a slowdown that is removed, and why if it is below 0 or above 100 %."""
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"
     explanation = (
@@ -144,7 +148,10 @@ _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any de
 
 
 def list_changes(report: Report) -> Iterator[doc.Block]:
-    """Yield a table with the length of the typical iteration after each change."""
+    """Yield a table with the length of the typical iteration after each change.
+
+    The savings are relative to the first row, which is the replay without any change.
+    """
     replayed = report.explanation.changes
     if not replayed:
         return
@@ -216,7 +223,10 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
-    """Return the table of schedules at the measured times."""
+    """Return the table of schedules at the measured times.
+
+    A schedule of unknown length has dashes in its cells, and the reason in the last column.
+    """
     fits = describe_fit(comparison.limit_bytes)
     ran = None if report.schedule is None else report.schedule.name
     rows = []
@@ -249,7 +259,11 @@ def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
 
 
 def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
-    """Return the cells with the numbers of a schedule."""
+    """Return the time, saving, ratio and memory of a schedule, keyed by column.
+
+    The time and the ratio are those of the longest window of a rank if ``comparison.window`` is
+    ``stage``, otherwise of the iteration.
+    """
     is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"
     cells = {

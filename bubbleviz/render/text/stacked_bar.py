@@ -19,6 +19,8 @@ _SHADES = "█▒░▓▚▄▞▀▐▌"
 def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
     """Return the bar and its legend, without parts that the legend would print as zero.
 
+    Each part has at least one character. Without any part, no lines are returned.
+
     Args:
         parts: Name, share, text of the share in the legend, and colour as ``#397af2``.
         display: The display to fit.
@@ -41,7 +43,11 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
 
 
 def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
-    """Return a character for each part: a shade, or in ASCII a letter of its name."""
+    """Return a character for each part: a shade, or in ASCII a letter.
+
+    The letter is the first letter of the part's name that no earlier part uses, or ``#`` if all its
+    letters are used.
+    """
     if display.unicode:
         return [_SHADES[number % len(_SHADES)] for number in range(len(names))]
     glyphs: list[str] = []

@@ -59,7 +59,7 @@ class Display:
         return min(self.width, _LONGEST_LINE)
 
     def translate(self, text: str) -> str:
-        """Return a text in ASCII if the terminal needs it; unknown characters become "?"."""
+        """Return a text, in ASCII if the terminal needs it; unknown characters become "?"."""
         if self.unicode:
             return text
         return text.translate(_ASCII).encode("ascii", "replace").decode()
@@ -71,7 +71,7 @@ def mask_unprintable(line: doc.Line) -> doc.Line:
 
 
 def join_plain_lines(lines: Iterable[doc.Line]) -> str:
-    """Return lines as text without styles, control characters and trailing blanks."""
+    """Return lines as text without styles, control characters or trailing blanks."""
     texts = ("".join(span.text for span in mask_unprintable(line)) for line in lines)
     return "".join(f"{text.rstrip()}\n" for text in texts)
 
@@ -116,7 +116,7 @@ def render_lines(
 
 
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the wrapped lines of a sentence; its first characters have the style of the lead."""
+    """Yield the wrapped lines of a sentence; the characters of the lead have the lead's style."""
     text, lead = block.lead + block.text, block.lead
     if display is not None:
         text, lead, width = (

@@ -1,6 +1,7 @@
 """The timeline of one iteration in a terminal: one row per stage, drawn to scale with characters.
 
-With colours a cell holds two halves; without, a shade a phase, and in ASCII a letter::
+With colours, a character shows two cells. Without colours, each phase has a shade, or in ASCII a
+letter::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
     stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
@@ -43,7 +44,7 @@ from bubbleviz.report.view import View
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
-#: A shade of each kind, and a letter for ASCII.
+#: Two characters for each kind of cell: a shade, and a letter for ASCII.
 _SIGNS: Mapping[int, str] = {
     Phase.F: "█F",
     Phase.B: "▓B",
@@ -65,7 +66,7 @@ _NAMES = {
 }
 #: Maximum width of a row's label, and minimum width of the ratio after the row.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: Number of rows that are always all drawn, and maximum number of groups of rows if not all fit.
+#: Maximum number of rows that are always drawn, and of groups of rows if not all rows fit.
 _GROUPS = 16
 #: Number of lines of a timeline besides its rows: title, axis and legend.
 _AROUND = 3
@@ -95,7 +96,7 @@ class _Brush:
         self.styles = {kind: _choose_style(kind) if display.colour else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
-        """Return cells as spans."""
+        """Return one span per run of equal characters; in colour, two cells make one character."""
         if not self.has_halves:
             runs = ((kind, len(list(run))) for kind, run in groupby(cells))
             return [Span(self.glyphs[kind] * length, self.styles[kind]) for kind, length in runs]
@@ -106,7 +107,7 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return the character and the style of two cells, its left and its right half."""
+        """Return the character and the style for two cells, its left and its right half."""
         styles, blank = self.styles, (_BUBBLE, _OUTSIDE)
         if left == right:
             return self.glyphs[left], styles[left]
@@ -118,20 +119,23 @@ class _Brush:
         return "▌", f"{styles[left]} on {styles[right]}"
 
     def explain(self, kind: int) -> Line:
-        """Return the entry of a kind in the legend."""
+        """Return the legend entry of a kind of cell."""
         name = _NAMES.get(kind) or Phase(kind).label
         return Span(self.glyphs[kind], self.styles[kind]), Span(f" {name}")
 
 
 def _has_halves(display: Display) -> bool:
-    """Return whether a character shows two cells."""
+    """Return whether a character shows two cells, which needs colours and Unicode."""
     return display.colour and display.unicode
 
 
 def select_timeline(
     report: Report, view: View, iteration: Iteration, marked: Collection[int] = ()
 ) -> Selection | None:
-    """Return the rows of an iteration, one per stage if any stage is known, or None without rows.
+    """Select the rows of an iteration to draw, or return None if there are no rows.
+
+    Unless the view sets the rows, there is one row per stage if any stage is known, otherwise one
+    per rank. Rows without a rank that is active in the iteration are left out.
 
     Args:
         report: Any report.
@@ -158,7 +162,10 @@ def draw_timeline(
     *,
     max_lines: int | None = None,
 ) -> list[Line]:
-    """Return the timeline of one iteration, its axis and its legend.
+    """Return the timeline of one iteration: title, rows, axis and legend.
+
+    If not all rows fit, equally large groups of rows share a line; see
+    :func:`_group_rows`.
 
     Args:
         report: Any report.
@@ -207,7 +214,7 @@ def _label_rows(
 def _explain_marks(
     report: Report, selection: Selection, marked: Collection[int], display: Display
 ) -> list[Line]:
-    """Return the entry of marked rows in the legend, if there are any."""
+    """Return the legend entry of the marked rows, or no entry if no drawn row is marked."""
     ranks = [rank for rank in selection.ranks if rank.index in marked]
     if not ranks:
         return []
@@ -232,8 +239,9 @@ def _group_rows(
 ) -> list[_Labelled]:
     """Return the rows that are drawn, with their labels and ratios.
 
-    A row that stands for several stages, or ranks, draws the marked one, or else the one whose
-    ratio is furthest from the median of all rows. Its label names the one that is drawn.
+    Every ``size`` consecutive rows form a group, of which one row is drawn: a marked row, or else
+    the row whose ratio is furthest from the median of all rows. The label names the drawn stage or
+    rank and the range of the group.
     """
     rows, labels = selection.rows, _make_labels(report, selection.rows)
     ratios = [ratio for ratio, _ in measure_row_ratios(report, selection)]
@@ -264,7 +272,10 @@ def _get_row_number(row: RankRow) -> int:
 
 
 def _measure_shares(report: Report, selection: Selection, columns: int) -> Floats:
-    """Return the share of each cell that each kind takes, shape (rows, kinds, cells)."""
+    """Return the share of each cell that each kind takes, shape (rows, kinds, cells).
+
+    The shares of a cell sum to 1. Overlapping operations share the time in proportion.
+    """
     n_rows = len(selection.rows)
     marks = pixels.join_marks(pixels.make_compute_marks(report, selection, columns))
     # Communication is not work: if nothing else runs, it is bubble.
@@ -279,7 +290,10 @@ def _measure_shares(report: Report, selection: Selection, columns: int) -> Float
 
 
 def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
-    """Return the share of each cell that is bubble, shape (rows, cells)."""
+    """Return the share of each cell that is bubble, shape (rows, cells).
+
+    Bubble is the part of the cell inside the rank's window in which no compute runs.
+    """
     (windows,) = selection.windows
     edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
     edges = np.clip((edges_ns - selection.start_ns) * (columns / selection.span_ns), 0, columns)

@@ -25,7 +25,11 @@ _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
-    """Yield the busy times of operations and transfers, with imbalance and stragglers."""
+    """Yield a table of the busy times of each kind of operation and transfer, with notes below.
+
+    The notes list the imbalance of stages, the median transfer and the slowest stragglers. A table
+    of chunk costs follows if tokens are known.
+    """
     times = report.explanation.phase_times
     if not times.kinds:
         return
@@ -76,7 +80,10 @@ def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
 
 
 def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
-    """Yield the fitted times of chunks of prompts, and chunks that take equally long."""
+    """Yield a table of the fitted times of prompt chunks by virtual stage.
+
+    It is followed by a proposal for chunks of a prompt that take equally long, if there is one.
+    """
     rows = [
         {
             "stage": doc.format_index(cost.virtual_stage),
@@ -109,14 +116,21 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
 
 
 def _format_per_token(cost: ChunkCost) -> str:
-    """Return the fitted times of the shortest and the longest chunk, by token."""
+    """Return the fitted times per token of the shortest and the longest chunk, in us.
+
+    If all chunks have the same length, this is a single time.
+    """
     token_range = np.array([cost.least_tokens, cost.most_tokens], np.float64)
     times_us = cost.time_ns(token_range) / np.maximum(token_range, 1) / 1e3
     return "-".join(f"{us:.3f}" for us in times_us[: len(set(token_range))])
 
 
 def list_critical_path(report: Report) -> Iterator[doc.Block]:
-    """Yield the critical path of the typical iteration."""
+    """Yield the critical path of the typical iteration, or nothing if it is unknown.
+
+    Only the first ``_PARTS`` parts are listed, each with its total time, and then the collectives
+    that the path passes.
+    """
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
@@ -144,7 +158,10 @@ _MAX_STAGES = 64
 
 
 def list_memory(report: Report) -> Iterator[doc.Block]:
-    """Yield the activations of each virtual stage, if memory was recorded."""
+    """Yield a table of the memory of a microbatch on each virtual stage, if memory was recorded.
+
+    A virtual stage whose F was not measured has no row. The peak is that of the stage's ranks.
+    """
     if report.memory is None:
         return
     peaks: dict[int | None, list[int]] = {}

@@ -1,1 +1,1 @@
-"""Trace: what viewers of traces show: processes, slices, flows and counters."""
+"""Traces for trace viewers: processes, slices, flows and counters."""

@@ -1,7 +1,7 @@
-"""A trace as events in JSON, one a line, in the Trace Event Format (Google, 2016).
+"""A trace as JSON in the Trace Event Format (Google, 2016), with one event per line.
 
-Times are microseconds, written with three decimals from whole numbers, so they are exact to the
-nanosecond.
+Times are in microseconds with three decimals. They are formatted from integers, so they are exact
+to the nanosecond.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PHASE_COLOURS = {
     "Optimizer": "cq_build_running",
 }
 _COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
-#: The name of a colour by the category of a slice, then by the first word of its name; without one
-#: the viewer chooses.
+#: Named colours of slices, keyed by category and then by the first word of the slice's name. The
+#: viewer chooses the colour of other slices.
 RESERVED = {
     "operation": _PHASE_COLOURS,
     "communication": _COMMUNICATION_COLOURS,
@@ -39,7 +39,7 @@ RESERVED = {
 
 
 def render(report: Report, _: View) -> str:
-    """Return the whole report as Chrome trace events, whatever the view."""
+    """Return the entire report as Chrome trace events. The view is ignored."""
     # Joined once: the text can be half a gigabyte.
     return "".join(write_events(make_trace(report)))
 
@@ -68,7 +68,13 @@ def _format_us(time_ns: int) -> str:
 
 
 def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
-    """Yield the events of a process; a comma is before each but the first of all."""
+    """Yield the events of a process, each preceded by a comma except the first event of all.
+
+    Args:
+        process: The process.
+        ratio: Name of the ratio that the counter shows.
+        thread: Thread id of the first lane of the first track.
+    """
     where = f'"pid":{process.number}'
     yield ",\n" if process.order else ""
     yield _format_metadata("process_name", where, {"name": process.name})

@@ -60,8 +60,8 @@ class Trace:
         names: Texts of ranges and calls, shortened.
         rank_labels: Labels of the ranks, shortened.
         labels: Label of each operation, as in tables.
-        leaving: Flows that leave an operation, by row of the operations.
-        entering: Flows that enter an operation, by row of the operations.
+        leaving: Numbers of the flows that leave an operation, keyed by row of the operations.
+        entering: Numbers of the flows that enter an operation, keyed by row of the operations.
     """
 
     report: Report
@@ -75,7 +75,7 @@ class Trace:
     entering: Mapping[int, Sequence[int]]
 
     def facts(self) -> dict[str, Value]:
-        """Return the properties of the trace as a whole."""
+        """Return the properties of the entire trace, keyed by name."""
         report = self.report
         return {
             "version": report.version,
@@ -87,7 +87,10 @@ class Trace:
         }
 
     def processes(self) -> Iterator[Process]:
-        """Yield a process of all ranks, and then each rank with its tracks."""
+        """Yield the process "all ranks", which has only the ratio, and then one process per rank.
+
+        Ratios and iterations are limited to iterations in which the rank has the listed ratio.
+        """
         by_rank: list[list[tuple[int, RankIteration]]] = [[] for _ in self.report.ranks]
         for iteration in self.report.iterations:
             for entry in iteration.ranks:
@@ -137,7 +140,10 @@ class Trace:
     def _make_operation_track(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
     ) -> SliceTrack:
-        """Return the operations of some phases of a rank."""
+        """Return the track of a rank's operations of the given phases, in order of (start, end).
+
+        Operations without a span are left out.
+        """
         operations = self.report.operations
         first, stop = np.searchsorted(operations.rank, (rank, rank + 1)).tolist()
         has_phase = np.isin(operations.phase[first:stop], phases)
@@ -166,7 +172,7 @@ class Trace:
         )
 
     def _make_bubble_track(self, rank: int) -> SliceTrack:
-        """Return the idle time of a rank, with its causes."""
+        """Return the track of a rank's idle intervals, named by cause, in order of (start, end)."""
         report, bubbles = self.report, self.report.bubbles
         first, stop = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
         rows = np.arange(first, stop)
@@ -195,7 +201,7 @@ class Trace:
         return _list_texts(self.labels.texts, self.labels.at(rows).code)
 
     def _make_iteration_track(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
-        """Return the windows of the iterations of a rank."""
+        """Return the track of a rank's windows of the listed ratio, one per iteration."""
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         iterations_of_windows = [self.report.iterations[index] for index, *_ in windows]
@@ -222,7 +228,11 @@ class Trace:
 
 
 def make_trace(report: Report) -> Trace:
-    """Return a report as a trace."""
+    """Convert a report to a trace.
+
+    The base is the first start if it is negative or if the last end is too large for viewers,
+    otherwise 0.
+    """
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _MAX_EXACT_NS else 0
@@ -291,7 +301,12 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
 
 
 def _group_by_row(rows: Ints) -> dict[int, list[int]]:
-    """Return the flows at each row of the operations, numbered from 1."""
+    """Return the numbers of the flows at each row of the operations.
+
+    Args:
+        rows: Row of the operation at one end of each flow. Flows are numbered from 1, in this
+            order.
+    """
     flows: dict[int, list[int]] = {}
     for number, row in enumerate(rows.tolist(), 1):
         flows.setdefault(row, []).append(number)

@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 
-#: A property of a trace as a whole.
+#: A property of the entire trace, or of one slice.
 Value: TypeAlias = int | float | str
 #: A property of each slice, or None if the slice does not have it.
 Column: TypeAlias = Sequence[int | float | str | None]
@@ -29,7 +29,17 @@ Flows: TypeAlias = Sequence[Sequence[int]]
 
 
 class Slice(NamedTuple):
-    """A slice of a :class:`SliceTrack`, with the properties that are not None."""
+    """A slice of a :class:`SliceTrack`.
+
+    Attributes:
+        start_ns: Start since the base of the trace.
+        end_ns: End since the base of the trace.
+        lane: Lane of the track, from 0.
+        name: Name of the slice.
+        arguments: The properties that are not None, keyed by name.
+        leaving: Numbers of the flows that leave the slice.
+        entering: Numbers of the flows that enter the slice.
+    """
 
     start_ns: int
     end_ns: int
@@ -51,8 +61,8 @@ class SliceTrack:
         end_ns: End of each slice since the base of the trace.
         names: Name of each slice.
         arguments: Properties of the slices, keyed by property name.
-        leaving: Flows that leave each slice, or () if no flow leaves any slice.
-        entering: Flows that enter each slice, or () if no flow enters any slice.
+        leaving: Numbers of the flows that leave each slice, or () if no flow leaves any slice.
+        entering: Numbers of the flows that enter each slice, or () if no flow enters any slice.
     """
 
     name: str
