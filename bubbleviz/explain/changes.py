@@ -76,6 +76,8 @@ _WITHOUT = (
 def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Change, ...]:
     """Replay an iteration as measured and under each change, in this order.
 
+    The change ``no-collective`` is left out if it does not change the makespan.
+
     Args:
         graph: The graph of the iteration.
         operations: Operations of all ranks.
@@ -123,7 +125,10 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
 
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
-    """Yield one scenario without its delays for each cause that has any delay."""
+    """Yield for each cause the scenario without its delays and without its communication.
+
+    Causes without either are left out, except ``no-transfer``, which is always yielded.
+    """
     instant_ns = _make_instant(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
     nothing = np.zeros(len(graph.work), bool)
@@ -155,7 +160,11 @@ def _remove_delays(graph: Graph) -> _Scenario:
 
 
 def _set_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
-    """Yield scenarios without differences between operations, stages or microbatches."""
+    """Yield the scenarios ``no-stragglers``, ``balanced`` and ``even-microbatches``.
+
+    The last one is yielded only if the lengths of microbatches vary more than by chance. Operations
+    without a microbatch number keep their measured times, except in ``balanced``.
+    """
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
     kinds = group_rows(operations.rank[rows], operations.chunk[rows], phase)

@@ -189,6 +189,10 @@ def _fit_cost(
 ) -> tuple[tuple[float, ...], Floats, bool]:
     """Fit a constant, a line or a curve: the simplest function that explains the times.
 
+    A curve replaces the line if its square term exceeds 4 standard errors and 1 % of the longest
+    time. The curve with prefixes replaces the curve with lengths alone if it leaves less than 80 %
+    of the residual sum of squares. A single length gives a constant.
+
     Returns:
         factors: One factor for a constant, two for a line, three for a curve (a, b, c).
         residual_ns: Residual of each chunk.

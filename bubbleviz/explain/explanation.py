@@ -71,7 +71,7 @@ class Explanation:
         causes: Idle time by cause.
         explained: Returns the tables that have rows for single operations.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
-        received: Number of receives of each iteration whose input is known.
+        received: Number of receives with a known input, per iteration.
         communication: How long receives waited, and how long their transfers took.
         phase_times: How long operations take.
         path: Critical path of the typical iteration, or None if it is unknown.

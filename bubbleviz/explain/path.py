@@ -56,7 +56,7 @@ class Graph:
     Attributes:
         work: Operations, then collectives, then transfers. A transfer starts at the end of its
             producer.
-        dependencies: Pairs of rows, of a piece of work and a predecessor of it.
+        dependencies: Pairs of a row and one of its predecessors.
         replay: The work in the order in which it is replayed.
         operation_rows: Row in the operations table of each operation of the work.
         is_counted: Mask of the forwards and backwards.

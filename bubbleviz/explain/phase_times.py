@@ -181,6 +181,8 @@ def _find_starts_after_idling(
 def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
+    Both operations are of the same rank and iteration. Operations that overlap have no gap.
+
     Args:
         operations: Operations of all ranks.
         inputs: Inputs that they took from other ranks.
@@ -446,7 +448,10 @@ def _summarize_times(
 def add_slowest_pipeline(
     times: tuple[PhaseTime, ...], operations: Operations, pipeline: Ints, iteration: int
 ) -> tuple[PhaseTime, ...]:
-    """Return phase times with the means of the pipeline that takes longest in an iteration.
+    """Set ``pipeline_ns`` of phase times to the means of the slowest pipeline in an iteration.
+
+    This is the pipeline with the longest time from its first to its last operation. ``pipeline_ns``
+    is None for kinds of which it has no operation.
 
     Args:
         times: Times over all pipelines.

@@ -96,10 +96,10 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
 def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[LayerName]:
     """Return the layers of a stage in the order of their first launches.
 
-    All ranges of the embedding are one layer, which comes first: positions belong to it. All ranges
-    of the head are one layer, which comes last: a norm before the head belongs to it. The first
-    stage gets an embedding without ranges if its forwards have kernels outside layers, and so does
-    the last stage a head.
+    All ranges of the embedding, including those of positions, form one layer, which comes first.
+    All ranges of the head, including those of a norm before it, form one layer, which comes last.
+    If the forwards of a stage have kernels outside layers, the first stage gets an embedding even
+    if no range names it, and the last stage gets a head.
 
     Args:
         stage: Kernel times of the stage, and first launches of its layers.
@@ -123,7 +123,7 @@ def _split_times(
     stage_ns: Sequence[int],
     phases: Sequence[Phase],
 ) -> tuple[Ints, bool]:
-    """Divide the times of all stages in some phases among their layers.
+    """Divide the times of all stages among their layers, by kernel time in the given phases.
 
     Args:
         stages: Kernel times of each virtual stage.
@@ -155,7 +155,7 @@ def _compute_shares(
     is_first: bool,
     is_last: bool,
 ) -> Floats | None:
-    """Return the fraction of the kernel time in some phases that belongs to each layer of a stage.
+    """Return the fraction of a stage's kernel time in the given phases that belongs to each layer.
 
     Args:
         stage: Kernel times of the stage.
@@ -165,7 +165,7 @@ def _compute_shares(
         is_last: Whether it is the last virtual stage.
 
     Returns:
-        Fractions that add up to 1, or None if too few kernels belong to layers.
+        Fractions that add up to 1, or None if less than half of the kernel time belongs to layers.
     """
     layer_ns = dict.fromkeys(names, 0)
     outside_ns = 0

@@ -106,6 +106,9 @@ def find_standouts(
 ) -> tuple[Standout, ...]:
     """Find the ranks and groups that stand out, the largest difference first.
 
+    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks, or
+    the time of a phase by at least 5 % and ``min_time_ns`` from the median of its stage.
+
     Args:
         ranks: The ranks, by index. With fewer than three ranks, the result is empty.
         bubble_ratio: Bubble ratio of each rank, or NaN if it is unknown.

@@ -30,9 +30,9 @@ class StretchExplanation:
 
     Attributes:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
-        communication: Communication times of its ranks.
+        communication: Communication times of the ranks of the stretch.
         samples: Samples for phase times; see :func:`.collect_phase_samples`.
-        received: Number of receives of each iteration.
+        received: Number of receives with a known input, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
         kept_rows: Rows of the ranks that are kept, with the indices of the run.
     """

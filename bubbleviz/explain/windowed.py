@@ -145,6 +145,9 @@ def _describe_left_out(window: Window, counts: Counts) -> Limitation:
 def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, new_row: Ints) -> Run:
     """Return a run restricted to the given iterations.
 
+    Intervals without an iteration are clipped to the time from the first start to the last end of
+    these iterations and of all their windows.
+
     Args:
         run: The whole run.
         counts: The ratios of the run.
@@ -153,7 +156,6 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, ne
             last entry of -1 maps the index -1 to itself.
         new_row: New row of each operation, with the same conventions.
     """
-    # Interval times are clipped to the hull of all ratios' windows.
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
     starts, end_times = [extents.first_ns[present]], [extents.step_last_ns[present]]
     for window in counts.windows.values():

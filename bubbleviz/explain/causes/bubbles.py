@@ -71,7 +71,7 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     @classmethod
     def empty(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
-        """Return a table of a ratio without rows."""
+        """Return an empty table for a ratio."""
         nothing = np.empty(0, np.int64)
         idle = IdleIntervals.make_empty()
         return cls.of(idle, nothing, ratio=ratio, operations=operations, kinds=kinds)
@@ -161,7 +161,9 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
 def _find_dominant_calls(
     bubble: Ints, name_id: Ints, overlap_ns: Ints, idle_ns: Ints, calls: Ints
 ) -> Ints:
-    """Find a call of the name that takes most of each bubble, if it takes at least half of it.
+    """Find the name whose calls take most of each bubble, and return its first call.
+
+    Bubbles of which these calls take less than half are left out.
 
     Args:
         bubble: Bubble of each pair of a bubble and an activity.

@@ -49,16 +49,16 @@ class CauseTimes:
         return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
-        """Return nanoseconds by cause, summed over the ranks."""
+        """Return the idle time in ns in an iteration by cause label, summed over the ranks."""
         return _label_times(self.idle_ns[ratio][iteration].sum(axis=0).tolist())
 
     def of_iterations(self, ratio: str, iterations: Ints) -> dict[str, int]:
-        """Return nanoseconds by cause, summed over ranks and iterations."""
+        """Return the idle time in ns by cause label, summed over ranks and iterations."""
         return _label_times(self.idle_ns[ratio][iterations].sum(axis=(0, 1)).tolist())
 
 
 def _label_times(idle_ns: list[int]) -> dict[str, int]:
-    """Return times by the label of their cause."""
+    """Return idle times keyed by the label of their cause."""
     return dict(zip(_LABELS, idle_ns, strict=True))
 
 
@@ -119,7 +119,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
     """Return the idle time in the windows of the listed ratio, one row per piece and region.
 
     Args:
-        stretch: Some pipelines of a run.
+        stretch: The pipelines whose bubbles are listed.
         idle: Idle time of all ranks.
         regions: Regions of the windows.
     """

@@ -49,7 +49,7 @@ def explain_forward_waits(
         operations: Operations of all ranks of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations took from other ranks.
-        idle: Idle intervals of all ranks, with the causes that all runs have in common.
+        idle: Idle intervals of all ranks, with the causes that exist in all kinds of runs.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     idle_of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
@@ -114,6 +114,8 @@ def _explain_first_stage(
     operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
     """Divide the waits of a rank of the first stage into tokens, requests and the launch.
+
+    Only idle time with the cause HOST or OTHER before operations without a known input is divided.
 
     Args:
         operations: Operations of all ranks.
@@ -193,6 +195,9 @@ def _explain_later_stage(
     idle_of_rank: Sequence[IdleIntervals],
 ) -> IdleIntervals:
     """Divide the waits of a rank for the previous stage by where they began.
+
+    Only idle time with the cause DEPENDENCY outside collectives, before operations with a known
+    producer, is divided. It keeps this cause as far as nothing else explains it.
 
     Args:
         operations: Operations of all ranks.

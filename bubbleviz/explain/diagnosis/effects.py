@@ -49,7 +49,7 @@ _MAX_ROUNDING = 1e-18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Computes:
-    """The computes of a run that took time, one row each.
+    """The computes and optimizers of a run with a duration above 0, one row each.
 
     Attributes:
         rows: Row in the work table.
@@ -61,8 +61,8 @@ class Computes:
         iteration: Index of the iteration.
         microbatch: Number of the microbatch, or -1 if there is none.
         cells: Groups of computes with the same kind, virtual stage and rank.
-        gap_ns: Time without a kernel, as far as it is usual for the cell.
-        time_ns: Duration without ``gap_ns``, at least 1.
+        gap_ns: Time without a kernel, but at most twice the lower median of its cell.
+        time_ns: Duration without ``gap_ns`` in ns, at least 1.
     """
 
     rows: Ints
@@ -84,8 +84,9 @@ class PaceChanges:
 
     Attributes:
         slope: Slope of the logarithm of the pace over iterations.
-        jump_begin: Number of the iteration at which the rank may have become slower at once.
-        jump_change: Change of the logarithm of the pace at that iteration.
+        jump_begin: Number of the first iteration after the best-fitting jump, from 0, even if the
+            jump is not significant.
+        jump_change: Mean logarithm of the pace after this jump minus the mean before it.
         is_slowed: Whether the rank became slower in a single jump rather than gradually.
         is_drifting: Whether the rank becomes slower gradually.
     """
@@ -136,7 +137,8 @@ class Effects:
 
     Attributes:
         computes: The computes; indices of computes are rows of this table.
-        cell_ns: Median time of each cell of ``computes.cells``, before its rank became slower.
+        cell_ns: Lower median time of each cell of ``computes.cells``, corrected for ranks that
+            became slower and for replicas that got longer sequences by chance.
         copies: Groups of cells with the same kind and virtual stage, which do the same work; one
             row per cell.
         rank_effect: Time of each cell divided by the median of its other copies, or NaN if there
@@ -144,7 +146,8 @@ class Effects:
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
         iteration_effect: Factor by which each iteration is slower than the others on all ranks.
-        trend: The part of ``iteration_effect`` that grows steadily over the run; 1 without trend.
+        trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
+            middle of the run; 1 without a trend.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
         microbatch_effect: Factor by which each microbatch takes longer on every stage; 1 if only
             one stage shows it.
@@ -153,7 +156,7 @@ class Effects:
         pace_iteration: Number of the iteration of each pace, from 0.
         pace_ranks: Groups of paces of the same rank.
         changes: How the pace of each rank changes, one row per group of ``pace_ranks``.
-        residual: Measured time of each compute divided by the product of all factors.
+        residual: Time of each compute (``computes.time_ns``) divided by the product of all factors.
         noise: Standard deviation of the logarithm of ``residual``.
     """
 
@@ -182,12 +185,16 @@ class Effects:
 
     @property
     def paused(self) -> Floats:
-        """Time of each compute that paused as a multiple of its usual time; 1 for all others."""
+        """Time of each compute that paused as a multiple of its usual time; 1 for all others.
+
+        A compute paused if its residual is above 1.5, and the logarithm of the residual above 6
+        standard deviations.
+        """
         has_paused = (self.residual > _MIN_PAUSE) & (np.log(self.residual) > 6 * self.noise)
         return np.where(has_paused, self.residual, 1.0)
 
     def scale_usual_time(self, compute: Ints, scale: Floats) -> Floats:
-        """Scale the usual part of measured times, without pauses and launch gaps.
+        """Multiply the usual part of each time by a factor, without pauses and launch gaps.
 
         Args:
             compute: Indices of computes.
@@ -199,7 +206,7 @@ class Effects:
         return self.scale_between_gaps(compute, 1 - (1 - scale) / self.paused[compute])
 
     def scale_between_gaps(self, compute: Ints, scale: Floats) -> Floats:
-        """Scale measured times without their launch gaps.
+        """Multiply each time outside launch gaps by a factor; launch gaps keep their length.
 
         Args:
             compute: Indices of computes.
@@ -217,10 +224,11 @@ class Effects:
     ) -> Bools:
         """Return a mask of the effects that exceed chance and differences of equal hardware.
 
-        The standard error of a median of n times is 1.25 standard deviations / sqrt(n).
+        The logarithm of a significant effect exceeds both 0.02 and four standard errors. The
+        standard error of a median of n times is 1.25 standard deviations / sqrt(n).
 
         Args:
-            effect: The factors, or NaN if there is none.
+            effect: The factors, or NaN if there is none. NaN is never significant.
             n_times: Number of times that each factor is the median of.
             norm_variance: Variance of the norm that the factor is relative to, as a multiple of
                 the variance of the median.
@@ -234,7 +242,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
 
     Args:
         work: Work of all ranks in the iterations that count.
-        gap_ns: Time in each row in which no kernel ran, or None if there is none.
+        gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     computes = _select_computes(work, gap_ns)
     cells = computes.cells
@@ -300,7 +308,7 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 
     Args:
         work: Work of all ranks.
-        gap_ns: Time in each row in which no kernel ran, or None if there is none.
+        gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     length_ns = work.end_ns - work.start_ns
     rows = np.flatnonzero(has_role(work.role, _TIMED) & (length_ns > 0))
@@ -345,8 +353,8 @@ def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Flo
     """Return the factor that all parts of a group share: the median of the medians of its parts.
 
     The lower or the upper median is used, whichever is nearer to 1, or 1 if it is between the two.
-    A factor of a single part is not shared. And if a part is a forward and a backward, the lower
-    of the two is below 1 by chance.
+    So a factor that only one of several parts shows is not shared. The median of a part is found in
+    the same way: if it has only a forward and a backward, the lower ratio is below 1 by chance.
 
     Args:
         groups: Groups of rows.
@@ -380,7 +388,8 @@ def _estimate_replica_lengths(
         cell_ns: Time of each cell.
 
     Returns:
-        Factor by replica; 1 if chance does not explain it. The last value is 1, for replica -1.
+        Factor by replica, or 1 if chance does not explain its time. The last value is 1, for
+        replica -1. All values are 1 if there is a single replica, or a replica is unknown.
     """
     replica_of_cell = computes.replica[computes.cells.first]
     replica_of_microbatch = computes.replica[microbatches.first]
@@ -430,7 +439,10 @@ def _measure_stages(computes: Computes, copies: Groups, cell_ns: Floats) -> Stag
 
 
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
-    """Fit a line and a jump to the pace of each rank, and choose the one that explains more.
+    """Fit a line and a jump to the pace of each rank, without isolated outliers.
+
+    A rank has slowed if its jump is significant and explains more variance than the line. Otherwise
+    it is drifting if the line is rising (:func:`is_rising`).
 
     Args:
         rank_row: Number of the rank of each pace, from 0.
@@ -489,8 +501,9 @@ def compute_quantile(values: Floats, fraction: float) -> float:
 def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
     """Replace isolated outliers by the median of three consecutive points of their group.
 
-    An outlier would hide a trend or a jump. Groups of fewer than 6 points are unchanged. The
-    first and last point of a group are compared with the median of its first or last three.
+    An outlier differs from this median by more than 0.2; it would hide a trend or a jump. Groups of
+    fewer than 6 points are unchanged. The first and last point of a group are compared with the
+    median of its first or last three.
 
     Args:
         group: Group of each point, from 0.
@@ -539,6 +552,9 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     """Return a mask of the lines that rise enough, and more steadily than by chance.
 
+    Such a line has at least 6 points, rises by at least 0.03 in total, and explains at least the
+    fraction ``_MIN_EXPLAINED`` of the variance.
+
     Args:
         count: Number of points of each line.
         slope: Slope of each line, of a logarithm per point.
@@ -571,7 +587,8 @@ class Jumps:
 def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
     """Find the jump that explains most of the variance of each group (least-squares change point).
 
-    ::
+    A jump is significant if the group has at least 8 points, 2 of them on each side, and the change
+    is at least 0.05 and 8 standard deviations of the remaining noise::
 
         y              • • •      change
             • • • •               from the mean before to the mean after

@@ -72,9 +72,13 @@ class Fault:
             microbatches.
         iterations: Iterations in which it occurs, or empty for all.
         phases: Phases that it slows down, each with its time as a multiple of its norm.
-        detail: Kind of the collective or work. For launch gaps, ``compute`` if they may be
-            communication. For ranks that are slow in some iterations, ``pace`` if all of their
-            computes are slow there, else ``pause``. Empty if ``kind`` says it all.
+        detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
+            ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
+            the lengths of all microbatches vary. ``drift`` and ``slowed``: ``all`` if all ranks
+            became slower. ``launch``: ``profiler``, or ``iterations`` for a pause between
+            iterations. ``launch-gaps``: ``compute`` if they may be communication. ``token``: how
+            many more chunks are in flight. ``iteration`` of certain ranks: ``pace`` if all of their
+            computes are slow there, else ``pause``.
         delayed: Rows of the work table that start late because of it.
         late_ns: Delay of each of these rows.
         collective: Kind of collective that starts late because of it, or "" if operations lose
@@ -107,7 +111,10 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """A name shared by faults that contain one another, such as all pauses and one rank's."""
+        """Name shared by faults that can contain one another.
+
+        For example, the pauses of one rank and those of all ranks are both ``pauses``.
+        """
         if self.kind == "launch":
             return self.detail or "launches"
         return "pauses" if self.kind == "iteration" and self.detail else self.name
@@ -146,7 +153,9 @@ class Evidence:
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank whose computes are slow in general.
 
-    Hosts and replicas come first if all of their ranks are slow, and replace these ranks.
+    A rank is slow if a cell takes significantly longer than the median of its other copies. Hosts
+    and replicas come first if all of their ranks are slow, and replace these ranks. At most 8
+    single ranks follow, the one with the largest loss first.
     """
     effects = evidence.effects
     cells = effects.computes.cells
@@ -222,6 +231,9 @@ def _build_rank_fault(
 
 def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each host all of whose stages are slow, then one for all other slow stages.
+
+    A stage is slow if a kind of its work takes significantly longer than the median of the other
+    stages, and longer than the mean of all stages.
 
     The remedies differ. A host is repaired, and its work then takes as long as on other stages.
     Layers of a stage move to other stages, where they take their time. If the layers are known,
@@ -333,7 +345,8 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
 def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all microbatches that are slow on every stage, if there are any.
 
-    Without it, their tokens are spread over all microbatches of the iteration, of any replica::
+    Without the fault, the tokens of an iteration with a slow microbatch are spread evenly over all
+    of its microbatches, of any replica::
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
     """
@@ -390,7 +403,11 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
 
 
 def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of all iterations that are slow on all ranks, if there are any."""
+    """Yield one fault of all iterations that are slow on all ranks, if there are any.
+
+    A steady trend, and a jump after which all ranks are slower, are faults of their own
+    (:func:`find_drifts`), so they are divided out first.
+    """
     effects, work = evidence.effects, evidence.work
     groups, changes = effects.iterations, effects.changes
     effect = effects.iteration_effect / effects.trend
@@ -416,7 +433,11 @@ def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_pauses(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank that pauses in some operations, then one of all these ranks."""
+    """Yield a fault for each rank that pauses, then one of all these ranks if there are several.
+
+    A rank pauses in single operations, or is slow throughout single iterations. At most 4 ranks get
+    a fault of their own, those that lose the most time.
+    """
     effects, computes = evidence.effects, evidence.effects.computes
     factor, is_slow_pace = _measure_pauses(effects)
     ranks = _order_by_loss(computes.rank, computes.time_ns * (1 - 1 / factor))
@@ -513,7 +534,9 @@ def _build_drift(
 def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each pair of stages with a slow link, then one of all transfers.
 
-    Both directions between two stages are one link.
+    A link is slow if its median transfer time is more than 1.3 times the median of the other links
+    (:func:`_compare_links`). Both directions between two stages share a fault. Without the last
+    fault, all transfers take no time. A run without transfers has none of these faults.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -591,6 +614,9 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank whose host launches late, one of all, and one of the profiler.
 
+    At most 4 ranks get a fault of their own, those with the largest total delay. The fault of all
+    ranks is left out if only one rank launches late.
+
     Operations that are launched late start late although their input is ready. If one rank launches
     a collective late, all other members wait for it.
     """
@@ -637,6 +663,9 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of the ranks with more launch gaps than others, then one of the other ranks.
+
+    The first has the ranks whose fraction of gaps exceeds the median of the other ranks by more
+    than 5 percentage points. The second has the remaining ranks with more than 5 % of gaps.
 
     A launch gap is time inside an operation in which no kernel runs because launching takes longer
     than executing. Time in which only communication runs is no launch gap. If the two cannot be

@@ -113,7 +113,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why iterations are long.
+    """The reasons why iterations are long, with the accuracy of their savings.
 
     Attributes:
         findings: Findings with a noticeable saving, the largest first.
@@ -204,8 +204,8 @@ def build_diagnosis(
 
     Args:
         run: The run.
-        scenarios: Replay of the run.
-        layout: Layers of its stages, or None if they are unknown.
+        scenarios: Replayed scenarios of the run.
+        layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from one iteration to the next if they overlap, or None.
     """
@@ -282,6 +282,9 @@ def _list_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 
 def _select_pairs(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
     """Return the pairs that save clearly more than the sum of their parts.
+
+    A pair must save more than 1.2 times this sum, and at least 2 % of an iteration more than the
+    better part.
 
     Args:
         paired: Findings of two faults.
@@ -434,7 +437,9 @@ class _Boundaries:
 def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
     """Yield a finding if all ranks are idle between iterations, before any starts the next one.
 
-    The pause is the shortest idle time of a rank, each on its own clock::
+    The pause is the shortest idle time of a rank, each on its own clock. It is reported if it is at
+    least 1 % of an iteration on average, and, with several boundaries, if it occurs at more than
+    one of them. Inference runs have no such finding::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
@@ -582,7 +587,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield faults that change the order of the replay, each with the replay without it.
 
-    These are work that is queued after transfers, and too few chunks in flight.
+    The faults are work that is queued after transfers, and too few chunks in flight.
     """
     yield from _ease_queues(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
@@ -694,11 +699,12 @@ def _measure_late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> 
 
     Args:
         run: Operations of all ranks.
-        scenarios: Replay of the run, which has the transfer time of each input.
+        scenarios: Replayed scenarios of the run, which contain the transfer time of each input.
         rows: Rows of the operations that compute, in the order of the first rows of the work.
 
     Returns:
-        Delay of each of ``rows``, or 0 if it is not the first operation or hardly late.
+        Delay of each of ``rows``, or 0 if it is not the first operation, its launch is unknown, or
+        it is at most 20 us late. All delays of inference runs are 0.
     """
     operations = run.operations
     late_ns = np.zeros(len(rows), np.int64)

@@ -199,7 +199,8 @@ def _find_nearest(
 ) -> Verdict:
     """Return the verdict with the smallest distance over all interpretations of the orders.
 
-    The verdict has no name if all plans are farther away than :data:`.MAX_DISTANCE`.
+    The verdict has no name if all plans are farther away than :data:`.MAX_DISTANCE` and differ in
+    more than one operation.
 
     Args:
         readings: Orders of a pipeline, interpreted in several ways.

@@ -45,7 +45,7 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows, of a row and a predecessor of it.
+        order: Pairs of a row and one of its predecessors.
     """
     ready_ns = group_latest(order.successor, len(work), work.end_ns[order.predecessor], NEVER)
     iterations = find_distinct(work.iteration)

@@ -33,7 +33,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
     Args:
         work: Work of all ranks.
-        rows: Rows of its sends and receives.
+        rows: Rows of the sends and receives.
         compute: Row of the compute that produces or consumes the data of each of them, or -1.
         computes: Rows that ranks compute one after the other.
     """

@@ -234,7 +234,7 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
 
 
 def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
-    """Return messages with inferred transfers for those without, where the link's time is known.
+    """Infer transfers for the messages without one, if the transfer time of their link is known.
 
     An idle consumer that was launched starts once its input is there, so it shows how long data
     moves on its link. A busy consumer would have waited as long::
@@ -248,7 +248,7 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     Args:
         run: Operations of all ranks.
         rows: Rows of the operations that compute.
-        messages: Messages between these.
+        messages: Messages between these operations.
     """
     operations, has_transfer = run.operations, messages.has_transfer
     is_late = has_transfer & (messages.receive_start_ns > messages.send_start_ns)
@@ -294,7 +294,7 @@ def _bound_moves(
     Args:
         operations: Operations of all ranks.
         rows: Rows of the operations that compute.
-        messages: Messages between these.
+        messages: Messages between these operations.
         is_late: Mask of the messages whose receive was posted late.
 
     Returns:

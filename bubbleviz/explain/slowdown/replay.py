@@ -110,7 +110,7 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows, of a row and a predecessor of it.
+        order: Pairs of a row and one of its predecessors.
     """
     timing = build_timing(order.successor, order.predecessor, work.meeting, work.iteration)
     rows = timing.rows

@@ -40,7 +40,7 @@ class ExplainedRows:
     tokens: Dependencies
 
     def select_ranks(self, is_selected: Bools, rank: Ints) -> ExplainedRows:
-        """Return the rows of ranks that take no input from any other rank.
+        """Return the rows of the selected ranks, which take no input from the other ranks.
 
         Args:
             is_selected: Mask of the ranks.
@@ -153,7 +153,7 @@ class ReplayedRun:
         return find_sends(self.operations)
 
     def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
-        """Return the part of the run on ranks that take no input from any other rank.
+        """Return the part of the run on the selected ranks, which take no input from the others.
 
         Rows of operations are renumbered. Ranks keep their indices.
 

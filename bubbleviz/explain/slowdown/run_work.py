@@ -82,7 +82,7 @@ def build_work_table(
     Args:
         run: Operations of all ranks, in order of (rank, start).
         rows: Rows of the operations that compute.
-        messages: Messages between these.
+        messages: Messages between these operations.
         collectives: Collectives of the same iterations, one row per rank and collective.
     """
     operations, transfers = run.operations, messages.take(messages.has_transfer)
@@ -202,7 +202,8 @@ def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operat
 def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """Return meetings with -1 for those that a member left before all members had entered.
 
-    Such rows are no single collective, even if the input says that they are.
+    The rows of such a meeting cannot be one collective, even if the input says so. A member may
+    leave 1 ms early, which is the maximum error of the clocks.
 
     Args:
         meeting: Meeting of each row, or -1 if unknown.
@@ -223,11 +224,11 @@ def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> 
 def _classify_collectives(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints
 ) -> tuple[tuple[Kind, ...], Ints]:
-    """Return the kinds of collectives, and the number of the kind of each.
+    """Return the kinds of collectives, and the index of the kind of each collective.
 
     Collectives of one kind do the same work: they are the same NCCL operation and the n-th of their
-    members on each rank. Either all or none of them span several stages, and so for replicas.
-
+    members on each rank. Either all or none of them span several stages, and either all or none
+    span several replicas.
 
     Args:
         collectives: Collectives of all ranks.

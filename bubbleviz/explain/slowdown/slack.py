@@ -28,7 +28,7 @@ def compute_slack(
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows, of a row and a predecessor of it.
+        order: Pairs of a row and one of its predecessors.
         replay: Replay of the work, with at least one row.
         own_ns: Duration of each row without waiting.
         delay_ns: Time from the end of the last predecessor of each row to its start.

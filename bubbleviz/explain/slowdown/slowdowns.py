@@ -54,7 +54,7 @@ class Scenarios:
 
     Attributes:
         work: Work of the replayed iterations.
-        order: Pairs of rows, of a row and a predecessor of it.
+        order: Pairs of a row and one of its predecessors.
         replay: Replay of the work.
         delays_ns: Time from the end of the last predecessor of each row to its start.
         clocks_apart: Whether ranks are on several hosts, whose clocks always differ slightly.
@@ -242,7 +242,7 @@ def build_scenarios(
 
     Args:
         work: Work of all ranks.
-        order: Pairs of rows, of a row and a predecessor of it.
+        order: Pairs of a row and one of its predecessors.
         clocks_apart: Whether ranks are on several hosts.
     """
     replay = build_replay(work, order)

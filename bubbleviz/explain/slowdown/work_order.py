@@ -36,7 +36,7 @@ from bubbleviz.model.operations import Operations
 def order_work(
     work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
-    """Return the order of a run's work as pairs of a row and a predecessor of it.
+    """Return the order of a run's work as pairs of a row and one of its predecessors.
 
     Args:
         work: Operations, then sends, then receives, then collectives.
@@ -132,7 +132,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
 
     Args:
         work: Work of all ranks.
-        order: Computes that its sends follow.
+        order: Pairs of a send and the compute that it follows.
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     ready_ns = _find_ready_times(work, transfers, order)
@@ -153,7 +153,7 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     Args:
         work: Work of all ranks.
         transfers: Rows of the sends and receives.
-        order: Computes that sends follow.
+        order: Pairs of a send and the compute that it follows.
     """
     role = work.role
     sends = transfers[has_role(role[transfers], SENDS)]
