@@ -1,4 +1,4 @@
-"""A comparison as text, as JSON, as CSV, and as panels on one time axis."""
+"""A comparison of runs as text, as JSON, as CSV, and as panels on one time axis."""
 
 from __future__ import annotations
 
@@ -227,7 +227,8 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
 
     Args:
         comparison: The comparison.
-        screen: Whether to yield only the lines for one screen, without significance tests.
+        screen: Whether to yield only as many lines as fit on one screen, without the table of
+            significance tests.
     """
     titles, notes = _make_titles(comparison), comparison.notes
     max_lines = _MAX_NOTES if screen else None
@@ -346,12 +347,13 @@ def _make_time_row(
 def _list_differences(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return the differences of each run.
+    """Return a list of sentences on the differences between each run and the first run.
 
     Args:
         comparison: The comparison.
         titles: Title of each run.
-        max_lines: Maximum number of lines of one run, and half the maximum of all, or None for all.
+        max_lines: Maximum number of lines per run, or None for all. With a maximum, all runs
+            together have at most twice as many lines.
     """
     lines = [
         to_one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
@@ -369,8 +371,8 @@ def _list_advice_results(
     Args:
         comparison: The comparison.
         titles: Title of each run.
-        max_lines: Maximum number of results, all of advice that was followed, or None for all
-            results.
+        max_lines: Maximum number of results, or None for all. With a maximum, results of advice
+            that was not followed are left out.
     """
     lines = [
         to_one_line(f"{title}: {result.line}", 600)
@@ -394,7 +396,7 @@ def _make_titles(comparison: Comparison) -> list[str]:
 def _make_ratio_table(
     ratios: Mapping[str, tuple[Cell, ...]], titles: Sequence[str]
 ) -> Iterator[doc.Block]:
-    """Yield the table of ratios and windows, with tests."""
+    """Yield a table of ratios and windows with significance tests, one row per ratio and run."""
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     rows = []
     for ratio, cells in ratios.items():
@@ -406,9 +408,10 @@ def _make_ratio_table(
 
 
 def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
-    """Yield a line about each run but the first: its ratio and iteration time next to the first's.
+    """Yield a line about each run except the first, compared with the first run.
 
-    The first line also names the first run and its ratio.
+    It contains the ratio and the changes of the ratio and of the iteration time. The first line
+    also names the first run and its ratio.
     """
     headline, longest = comparison.headline, comparison.longest
     first_cell, *cells = comparison.ratios[headline]
@@ -436,6 +439,8 @@ def _get_mean(cell: Cell) -> float | None:
 def _describe_window_change(comparison: Comparison, name: str, index: int) -> str:
     """Return how much longer the windows of a ratio are than in the first run, or "" if unknown.
 
+    If the runs are compared per microbatch, the change per microbatch is added.
+
     Args:
         comparison: The comparison.
         name: Name of the ratio.
@@ -459,12 +464,12 @@ def _describe_relative_change(change: float) -> str:
 
 
 def _name_windows(comparison: Comparison) -> str:
-    """Return the name of the windows of the ratio that runs are compared by."""
+    """Return the subject of the sentence on window lengths: iterations, or entire captures."""
     return "iterations" if has_iterations(comparison.runs[0].saved) else "whole captures are"
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    """Return the restrictions of all runs in one line, or no line if there are none."""
+    """Return one line with the restrictions of all runs, or no line if there are none."""
     restrictions = [
         f"{title}: {to_one_line(restriction.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
@@ -474,7 +479,10 @@ def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[st
 
 
 def _describe_difference(difference: MeanDifference) -> str:
-    """Return the difference of two ratios in points, and whether chance may explain it."""
+    """Return the difference of two ratios in percentage points, with the p-value of the test.
+
+    A difference that is not significant is marked as possible chance.
+    """
     if not difference.mean:
         return "the same"
     direction = "lower" if difference.mean < 0 else "higher"
@@ -486,7 +494,7 @@ def _describe_difference(difference: MeanDifference) -> str:
 
 
 def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
-    """Return a ratio of a run and its differences as texts, keyed by column."""
+    """Return a ratio of a run, and its differences from the first run, as texts keyed by column."""
     ratio, difference, longer_ns = cell.ratio, cell.bubble, cell.window_ns
     relative = ""
     if first.ratio is not None and longer_ns is not None and first.ratio.window_ns.mean:

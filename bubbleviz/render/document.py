@@ -8,13 +8,13 @@ optional column is simply left out of the rows::
     yield Table(
         "Devices",
         [
-            {"device": rank.label, "span ms": milliseconds(rank.span_ns)}
-            for rank in ranks[:MOST_ROWS]
+            {"device": rank.label, "span ms": format_ms(rank.span_ns)}
+            for rank in ranks[:MAX_ROWS]
         ],
         left=("device",),
-        n_omitted=len(ranks) - MOST_ROWS,
+        n_omitted=len(ranks) - MAX_ROWS,
     )
-    yield bullets(["an entry", "another one"])
+    yield make_bullets(["an entry", "another one"])
 
 A table without rows is left out unless it has ``headers``. The row ``{}`` is a blank line, and
 missing cells of a row stay blank. Blocks are written by
@@ -82,8 +82,8 @@ class Table:
         wrap: Headers of the columns of words that are wrapped. Other words are shortened.
         drop_order: Headers of the columns to drop on a narrow terminal, least important first. The
             remaining columns are dropped from the right; the first column always stays.
-        n_omitted: Number of rows that are not listed.
-        hint: Text after this number that says where to find these rows.
+        n_omitted: Number of rows that are not listed; 0 or less if all are listed.
+        hint: Text after ``n_omitted`` that explains where to find the omitted rows.
         headers: Headers of the columns, possibly of several lines, or () to use the headers of the
             first row.
     """
@@ -145,7 +145,14 @@ def truncate_rows(
     max_rows: int = MAX_ROWS,
     joint: str = "and ",
 ) -> list[Mapping[str, str]]:
-    """Return the first rows, and if rows are left out, a last row that counts them in a column."""
+    """Return the first rows, and one more row with the number of omitted rows, if any are omitted.
+
+    Args:
+        rows: The rows.
+        column: Column that contains the number of omitted rows.
+        max_rows: Maximum number of rows, without the additional one.
+        joint: Word before the number.
+    """
     n_omitted = len(rows) - max_rows
     omitted_row = [{column: f"… {joint}{n_omitted:,} more"}] if n_omitted > 0 else []
     return [*rows[:max_rows], *omitted_row]

@@ -57,7 +57,7 @@ def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: boo
 
     Args:
         output: The output as the user wrote it.
-        path: Its resolved path.
+        path: Resolved path of the output.
         inputs: Resolved paths of the inputs.
         force: Whether an existing file may be replaced.
 
@@ -204,15 +204,15 @@ def _get_umask() -> int:
 def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
     """Rename a temporary file to the output.
 
-    Without ``force``, a file that was created in the meantime is not replaced. If the output is a
-    symbolic link, its target is replaced and the link stays.
+    Without ``force``, a file that was created in the meantime is not replaced. With ``force``, the
+    new file gets the permissions of the file that it replaces. If the output is a symbolic link,
+    the target of the link is replaced and the link stays.
 
     Raises:
         OutputError: The output exists and ``force`` is off.
     """
     target = Path(output).resolve()
     if force:
-        # A replaced file keeps its permissions.
         with suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         temporary.replace(target)

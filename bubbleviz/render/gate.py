@@ -21,8 +21,8 @@ def format_markdown(
 
     Args:
         saved: The report.
-        checks: Its checks.
-        promises: A line on each promise, and whether it was kept.
+        checks: Checks of the report.
+        promises: A line on each promise of earlier advice, and whether the promise was kept.
     """
     failed = [check for check in checks if not check.passed]
     has_broken_promise = not all(is_kept for _, is_kept in promises)
@@ -64,8 +64,8 @@ def format_json(
 
     Args:
         saved: The report.
-        checks: Its checks.
-        promises: A line on each promise, and whether it was kept.
+        checks: Checks of the report.
+        promises: A line on each promise of earlier advice, and whether the promise was kept.
     """
     verdicts = [check.passed for check in checks] + [is_kept for _, is_kept in promises]
     return format_document(

@@ -27,7 +27,7 @@ SCHEMA = "bubbleviz.simulation/1"
 
 
 def make_document(result: Ideal | Estimate) -> dict[str, Any]:
-    """Return an ideal as JSON values, or null for values that a formula does not have."""
+    """Return a simulated schedule as JSON values; values that a formula does not give are null."""
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
     return {
@@ -43,7 +43,7 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
-    """Return the memory of an ideal as JSON values."""
+    """Return the memory of a simulated schedule as JSON values."""
     memory = ideal.memory
     return {
         "limit": memory.limit,
@@ -66,7 +66,7 @@ def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def draw_svg(result: Ideal | Estimate, view: View) -> str:
-    """Return the picture of an ideal, in the style of a view.
+    """Return the picture of a simulated schedule, in the style of a view.
 
     Raises:
         UsageError: The result comes from a formula, which has no order to draw.
@@ -75,7 +75,7 @@ def draw_svg(result: Ideal | Estimate, view: View) -> str:
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
-    """Check that a result is an ideal, which has an order, and return it.
+    """Check that a result is a simulation, which has an order, and return the result.
 
     Raises:
         UsageError: The result comes from a formula, which has no order.
@@ -92,7 +92,7 @@ def explain_no_picture(name: str) -> str:
     return f"{name} is a formula without an order, so there is nothing to draw{instead}"
 
 
-#: The outputs of an ideal, by the names of their options.
+#: Functions that write a simulated schedule, keyed by the name of the command line option.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
     "json": lambda result, _: format_document(SCHEMA, make_document(result)),
     "svg": draw_svg,
@@ -114,7 +114,7 @@ def list_schedules() -> Iterator[blocks.Block]:
 
 
 def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
-    """Yield the blocks of an ideal."""
+    """Yield the blocks of a simulated schedule, or of an estimate by a formula."""
     sizes = _make_size_values(result)
     name = sizes["schedule"]
     stages = format_count(sizes["stages"], "stage")
@@ -140,7 +140,7 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
-    """Yield lines with the length, the ratios and the memory of an ideal."""
+    """Yield lines with the length, the ratios and the memory of a simulated schedule."""
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"
     yield _make_line("makespan", makespan, "from the first F to the last end")
@@ -178,11 +178,11 @@ def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
 
 
 def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
-    """Return several schedules and sizes as JSON.
+    """Return the choices of a schedule and its sizes as JSON.
 
     Args:
-        choices: The schedules and sizes, the cheapest first.
-        restrictions: Reasons why their times may be wrong.
+        choices: The choices, the cheapest first.
+        restrictions: Reasons why the measured times of the choices may be wrong.
     """
     settings = [_make_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
@@ -208,11 +208,13 @@ def _make_choice_values(choice: Choice) -> dict[str, Any]:
 def list_sizes(
     choices: Sequence[Choice], restrictions: tuple[Restriction, ...]
 ) -> Iterator[blocks.Block]:
-    """Yield a table of several schedules and sizes.
+    """Yield a table of the choices of a schedule and its sizes, followed by notes.
+
+    The column of the error is left out if no choice is based on measured times.
 
     Args:
-        choices: The schedules and sizes, the cheapest first.
-        restrictions: Reasons why their times may be wrong.
+        choices: The choices, the cheapest first; at least one.
+        restrictions: Reasons why the measured times of the choices may be wrong.
     """
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
@@ -255,5 +257,5 @@ def _make_choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _make_line(name: str, value: str, meaning: str) -> tuple[str, str]:
-    """Return a value and its meaning as a lead and a text in columns."""
+    """Return the lead (name and value, padded to columns) and the text (meaning) of a line."""
     return f"  {name:<18}{value:>16}  ", meaning

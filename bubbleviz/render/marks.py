@@ -70,7 +70,7 @@ class Marks(Table):
 
 
 def make_compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the compute of a selection in blocks, unattributed compute last, unsorted."""
+    """Yield the marks of a selection's compute in blocks, unattributed compute last, unsorted."""
     yield from _make_operation_marks(report, selection, width, COMPUTE, report.busy)
     rest = report.unattributed
     no_operation = np.full(len(rest), NONE, np.int64)
@@ -79,7 +79,10 @@ def make_compute_marks(report: Report, selection: Selection, width: float) -> It
 
 
 def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the communication operations of a selection in blocks, unsorted."""
+    """Yield the marks of a selection's communication operations in blocks, unsorted.
+
+    An operation without busy intervals has one mark over its span.
+    """
     yield from _make_operation_marks(report, selection, width, COMMUNICATION, report.busy)
     operations = report.operations
     # Communication without kernels, in a table of operations, has no busy intervals.
@@ -97,7 +100,10 @@ def _make_operation_marks(
     phases: Sequence[Phase],
     intervals: BusyIntervals,
 ) -> Iterator[Marks]:
-    """Yield the busy intervals of operations in the selected time as marks.
+    """Yield the busy intervals of operations in the selected time as marks, in blocks.
+
+    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``; their intervals
+    are left out if the edge of the picture cuts them to less than a pixel.
 
     Args:
         report: The report.

@@ -250,7 +250,7 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
 
 
 def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
-    """Draw the first ``MAX_ROWS`` rows of the typical iteration.
+    """Draw the first ``MAX_ROWS`` rows of the iteration of :func:`.choose_shown_iteration`.
 
     Args:
         report: The report.

@@ -267,7 +267,7 @@ def get_heat_colour(fraction: float) -> str:
 
 @cache
 def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
-    """Return the paint of a phase. All communication phases have the same paint.
+    """Return the paint of a phase, from a cache. All communication phases have the same paint.
 
     Args:
         phase: Any phase.

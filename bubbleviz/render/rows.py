@@ -47,6 +47,9 @@ class RankRow:
 def choose_row_kind(report: Report, view: View) -> str:
     """Return what a row stands for, one of ``ROWS``.
 
+    The choice of the view wins. Otherwise rows are ``spread`` for very many ranks, ``stage`` for
+    more than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), else ``rank``.
+
     Raises:
         UsageError: The view asks for rows of an unknown kind.
     """
@@ -69,6 +72,9 @@ def select_ranks(report: Report, view: View) -> list[Rank]:
 
 def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows of the ranks of a view. A rank of unknown stage has a separate row.
+
+    A row of a stage draws its first replica, or the replica with the median ratio if the kind of
+    rows is ``spread`` or there are very many ranks.
 
     Args:
         report: Any report.
@@ -129,7 +135,7 @@ def draw_advised_pipeline(
 
 
 def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
-    """Return a row that draws the replica with the lower median ratio; NaNs are sorted last."""
+    """Return a row that draws the replica with the lower median of the known ratios."""
     ordered = sorted(replicas, key=lambda r: (ratio[r.index] != ratio[r.index], ratio[r.index]))
     n_known = sum(ratio[rank.index] == ratio[rank.index] for rank in replicas)
     middle = ordered[max(n_known - 1, 0) // 2]
@@ -139,7 +145,10 @@ def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
 def _make_standout_rows(
     report: Report, groups: tuple[Standout, ...], ranks_with_row: set[int]
 ) -> Iterator[RankRow]:
-    """Yield a row for each group of ranks that stands out: its first rank without a row."""
+    """Yield a row for each group of ranks that stands out: its first rank without a row.
+
+    Stages are left out, because they have a row. There are at most ``_MOST_STANDOUTS`` rows.
+    """
     n_rows = 0
     for standout in groups:
         ranks = [rank for rank in standout.ranks if rank not in ranks_with_row]

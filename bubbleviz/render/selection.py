@@ -75,6 +75,10 @@ class Selection:
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
     """Return the part of a report that a view selects, or None if there is nothing to draw.
 
+    Without selected iterations, the typical iteration is drawn if the view has a critical path, and
+    otherwise the iteration of :func:`.choose_shown_iteration`. Rows without spread draw the
+    replicas in the pipeline that the advice is about.
+
     Args:
         report: Any report.
         view: The ranks and iterations to draw.
@@ -133,7 +137,7 @@ def measure_row_ratios(
 
 
 def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
-    """Return a ratio of each rank in an iteration, or None if it is unknown."""
+    """Return a ratio of each active rank of an iteration, or None if unknown, keyed by rank."""
     ranks = iteration.ranks
     return dict(zip(list_indices(ranks), compute_rank_ratios(ranks, name), strict=True))
 
@@ -141,7 +145,7 @@ def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | Non
 def _list_known(
     iterations: Iterable[Mapping[int, float | None]], ranks: Iterable[int]
 ) -> list[float]:
-    """Return the known ratios of some ranks in some iterations."""
+    """Return the known ratios of the given ranks in all of the given iterations."""
     ratios = [by_rank.get(rank) for by_rank, rank in product(iterations, ranks)]
     return [ratio for ratio in ratios if ratio is not None]
 

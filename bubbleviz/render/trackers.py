@@ -38,6 +38,8 @@ def compute_metrics(report: Report) -> dict[str, float]:
 def log(report: Report, run: Any, step: int | None = None) -> None:
     """Log the metrics of a report to a tracker.
 
+    The tracker is recognised by the type of ``run`` (a path) or by the methods that ``run`` has.
+
     Args:
         report: The report.
         run: Result of ``wandb.init`` or ``mlflow.start_run``, the module ``wandb`` or ``mlflow``, a

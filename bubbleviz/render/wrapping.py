@@ -1,4 +1,4 @@
-"""Text in a given width: columns of a terminal, or letters on a page."""
+"""Truncation and wrapping of text to a width: columns of a terminal, or units of a page."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Renderer:
             check_installed(package)
 
     def _find_conversion(self, file: str) -> str:
-        """Return ``pdf`` or ``png`` if the SVG for a file is converted to it, or else ""."""
+        """Return ``pdf`` or ``png`` if a file is a converted SVG in that format, otherwise ""."""
         typeset = [ending for ending in self.suffixes[1:] if ending.endswith((".pdf", ".png"))]
         return next((ending[-3:] for ending in typeset if file.lower().endswith(ending)), "")
 
@@ -125,6 +125,8 @@ def _import_function(path: str) -> Any:
 
 def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[str] = ()) -> str:
     """Return the name of the format that the suffix of a file stands for; the longest suffix wins.
+
+    A suffix of a former format is rejected, even if it ends with the suffix of a current format.
 
     Args:
         file: Path of the file.
@@ -187,5 +189,5 @@ def list_renderers() -> tuple[Renderer, ...]:
 
 
 def get_renderer(name: str) -> Renderer:
-    """Return the renderer of a format."""
+    """Return the renderer of a format, which must exist."""
     return next(renderer for renderer in list_renderers() if renderer.name == name)

@@ -37,7 +37,11 @@ def write_csv(table: Mapping[str, Sequence[object]]) -> str:
 
 
 def list_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return all columns of operations, keyed by header: first the columns for readers."""
+    """Return all columns of operations, keyed by header.
+
+    The columns for readers come first, then the columns with which ``analyze`` can read the table
+    back. The second microbatch and chunk of an operation are in the same cell as the first.
+    """
     operations, further = report.operations, list_further_columns(report)
     readable = operations.list_columns()
     cells = {name: _list_cells(name, column) for name, column in {**readable, **further}.items()}
@@ -50,7 +54,11 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
 
 
 def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return the columns of idle intervals, keyed by header."""
+    """Return the columns of idle intervals, keyed by header.
+
+    The columns of peers, collectives and host activities come last. Host activities are given only
+    for the cause ``HOST``.
+    """
     bubbles, labels, names = report.bubbles, format_operations(report), report.operations.names
     cells = {name: _list_cells(name, column) for name, column in bubbles.list_columns().items()}
     cells["iteration"] = _list_iteration_names(report, bubbles.iteration)

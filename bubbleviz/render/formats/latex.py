@@ -60,7 +60,10 @@ def render(report: Report, view: View) -> str:
 
 
 def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
-    """Yield comment lines: profiles, methods, a figure to copy, and limitations."""
+    """Yield comment lines: profiles, methods, a figure environment to copy, and limitations.
+
+    The figure is left out if the view selects nothing.
+    """
     yield f"% {measure} by bubbleviz {escape_latex(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
     for profile in report.profiles[:_MAX_PROFILES]:
@@ -85,7 +88,7 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
 
 
 def _truncate(text: str) -> str:
-    """Return a text from a profile, cut to the maximum length and escaped, for a comment."""
+    """Return a text from a profile, truncated to ``_MAX_LENGTH`` characters and escaped."""
     return escape_latex(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")
 
 

@@ -124,7 +124,11 @@ def render_saved(path: str, summary: RunSummary) -> str:
 
 
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
-    """Return the index of the iteration at which a page opens; see :func:`.shown_iteration`."""
+    """Return the index of the iteration at which a page opens, or None for the entire run.
+
+    This is the example iteration of the marked first advice, if it has one, otherwise the typical
+    iteration.
+    """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration
     return summary.typical_iteration if example is None else example
@@ -165,7 +169,7 @@ def _read_asset(name: str) -> str:
 
 
 def _fill_style() -> str:
-    """Return the style sheet, with the light and dark colours of pictures filled in."""
+    """Return the style sheet of the page, with the light and dark colours of pictures filled in."""
     inks = (("light", palette.LIGHT), ("dark", palette.DARK))
     colours = {
         f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
@@ -220,7 +224,7 @@ def pack_report(
             timeline is encoded as shards.
         listed_standouts: Groups of ranks that stand out among very many.
         first_ranks: Indices of the ranks that the user selected. Their shards are added first, and
-            the page opens at the first of these ranks.
+            the page opens at the first selected rank.
 
     Returns:
         document: JSON of the report, compressed and encoded as base64.
@@ -277,7 +281,7 @@ def _describe_standout(standout: Standout) -> dict[str, Any]:
 
 
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:
-    """Return phases, causes, ratios and their colours, as JSON values."""
+    """Return the phases, causes, ratios and colours that the page needs, as JSON values."""
     return {
         "unattributed_colour": palette.UNATTRIBUTED,
         "part_colours": palette.BUBBLE_PARTS,
@@ -313,7 +317,10 @@ def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
 
 
 def _convert_means(means: RankMeans) -> dict[str, Ints]:
-    """Return the means of ranks as integers: times in ns, ratios in parts per billion."""
+    """Return the means of ranks as integers, keyed by column.
+
+    Times are in ns and ratios in parts per billion. NaN becomes ``_UNKNOWN``.
+    """
     columns = {
         "ratio_ppb": 1e9 * means.bubble_ratio,
         "gap_ppb": 1e9 * means.launch_gap,

@@ -67,10 +67,11 @@ def make_shards(
     ratios: Floats,
     first_ranks: Sequence[int] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Encode a timeline as shards, as many as fit in ``MAX_CHARACTERS``.
+    """Encode a timeline as shards, as many as fit in ``MAX_CHARACTERS``, but at least one.
 
     Shards are added in order of priority: first the shards of ``first_ranks``, then the shards
-    whose mean ratio is furthest from the median of all shards.
+    whose mean ratio is furthest from the median of all shards. The first shard that does not fit,
+    and all shards after it, are left out.
 
     Args:
         timeline: Timeline of the run.
@@ -145,7 +146,9 @@ def _order_by_priority(
 def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
     """Return half-open ranges (first, stop) of the ranks of each shard.
 
-    Small pipelines share a shard, and large ones are cut.
+    Consecutive pipelines share a shard while it has at most ``_MIN_RANKS`` ranks. A pipeline with
+    more than ``_MAX_RANKS`` ranks is cut into several shards. If pipelines are unknown, a shard has
+    at most ``_RANKS_WITHOUT_PIPELINES`` ranks.
 
     Args:
         pipelines: Pipeline of each rank, sorted, or None if it is unknown.
@@ -163,7 +166,7 @@ def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _find_rows(rank: Ints, first: int, stop: int) -> slice:
-    """Return the rows of the ranks ``first`` to ``stop`` in a table that is sorted by rank."""
+    """Return the rows of the ranks in [``first``, ``stop``) of a table that is sorted by rank."""
     return slice(*np.searchsorted(rank, (first, stop)).tolist())
 
 
@@ -230,9 +233,10 @@ def _select_structure(
 def _select_times(
     tables: Tables, rows: Mapping[str, slice], first: int
 ) -> dict[str, dict[str, Ints]]:
-    """Return all columns of a shard that are not in its structure.
+    """Return all columns of a shard that are not in its structure, keyed by table and column.
 
-    A busy interval has the differences of its start and length to those of its operation.
+    A busy interval has two columns: its start and its length, each minus the same quantity of its
+    operation.
 
     Args:
         tables: Tables of the entire timeline, sorted by rank.

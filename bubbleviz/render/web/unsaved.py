@@ -70,7 +70,10 @@ def _explain_no_slowdowns(report: Report) -> str:
 
 
 def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
-    """Return the measured chunks of the stages whose costs are fitted, thinned if very many."""
+    """Return the measured chunks of each stage whose costs are fitted, thinned if very many.
+
+    At most ``_MAX_STAGES`` stages are returned.
+    """
     operations = report.operations
     is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
     rows = find_costed_rows(operations, is_averaged)
