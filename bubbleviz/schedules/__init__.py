@@ -1,5 +1,5 @@
 """Schedules: the orders that papers publish, searched and read from files, timed by simulation.
 
-It hands on plans and what each would take at given times. It may import the model, and owes
-nothing to the measurement that it is compared with.
+The package returns plans and the time that each plan takes at given times. It may import ``model``,
+and does not depend on the measurements with which its results are compared.
 """

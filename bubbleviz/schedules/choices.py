@@ -31,7 +31,7 @@ MEASURED, NO_DELAY = "measured", "no-delay"
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule with its sizes, and what an iteration of it would take.
+    """A schedule with its sizes, and the predicted time and memory of one iteration.
 
     Attributes:
         schedule: Name of the schedule, or one of ``MEASURED`` and ``NO_DELAY``.
@@ -40,16 +40,18 @@ class Choice:
         chunks: Number of model chunks per stage, v.
         makespan_ns: Window over all stages (the mean, if operations vary), or None if it is
             unknown.
-        cost_ns: The longest of the stages' own windows, or None if it is unknown.
+        cost_ns: Longest window of a single stage, or None if it is unknown.
         error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
-        bubble_ratio: Bubble ratio in the window that is compared, or None if it is unknown.
+        bubble_ratio: Bubble ratio in the window by which schedules are compared (``makespan_ns`` or
+            ``cost_ns``), or None if it is unknown.
         peak_activations: Maximum number of microbatches that a stage holds from F to W, or None if
             it is unknown.
         peaks: Maximum number of microbatches that each stage holds, or empty if it is unknown.
         replicas: Number of copies of the model.
-        speedup: Share of the measured window that the choice saves, or None if there is none.
-        fits: Whether the choice fits in the memory that it is compared with, or None if it is not
-            compared.
+        speedup: Fraction of the measured window that the choice saves, negative if it is slower, or
+            None if there is no measured window.
+        fits: Whether the choice needs no more memory than the order that ran, or than the limit if
+            one is given, and has one replica. None if memory is not compared.
         peak_bytes: Memory of the fullest device, or None if it was not measured.
         reason: Why the choice cannot be simulated, or "" if it can.
     """
@@ -82,12 +84,12 @@ class Choice:
 
     @property
     def cost_ms(self) -> float | None:
-        """The longest of the stages' own windows in ms, or None if it is unknown."""
+        """Longest window of a single stage in ms, or None if it is unknown."""
         return None if self.cost_ns is None else self.cost_ns / 1e6
 
     @property
     def device_ns(self) -> float | None:
-        """Time of a device per microbatch, which is comparable whatever the sizes, or None."""
+        """Device time per microbatch, with which choices of any sizes can be compared, or None."""
         if self.makespan_ns is None:
             return None
         return self.makespan_ns * self.stages / self.microbatches
@@ -106,12 +108,12 @@ def compare_schedules(
 ) -> list[tuple[Choice, Ideal | None]]:
     """Simulate schedules with the times and sizes of a run, and compare them with its order.
 
-    A schedule fits if no stage holds more microbatches than in the order that ran, and each device
-    holds its weights once.
+    A schedule fits if its fullest stage holds no more microbatches than the fullest stage in the
+    order that ran, and each device holds its weights once.
 
     Args:
         measured: Times and sizes of the run.
-        rules: The schedules.
+        rules: Schedules to simulate.
         ran: The order that ran, as measured.
         by_makespan: Whether schedules are searched for, and compared by, the shortest makespan
             instead of the shortest cost.
@@ -141,6 +143,9 @@ def compare_schedules(
 def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
     """Simulate a schedule at measured times.
 
+    A schedule with several chunks per device gets the run's number of chunks if the run has several
+    as well, or else the schedule's default.
+
     Raises:
         BubblevizError: The schedule has too many operations, or does not exist for these sizes.
     """
@@ -163,7 +168,12 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
 
 
 def _make_choice(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
-    """Return a simulated schedule as a choice, compared with the order that ran."""
+    """Return a simulated schedule as a choice, compared with the order that ran.
+
+    The speedup and the bubble ratio refer to the makespan, or to the longest window of a stage if
+    ``by_makespan`` is False. The choice fits if its peak number of microbatches does not exceed the
+    one of the order that ran, and it has one replica.
+    """
     plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
     time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms
     measured_ms = ran.makespan_ms if by_makespan else ran.cost_ms
@@ -203,12 +213,15 @@ class DeviceMemory:
 def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     """Return a choice with the memory of its fullest device, and whether it fits in the limit.
 
+    The order that ran gets the measured peak. If there is no limit, ``fits`` does not change. A
+    choice with several replicas never fits in a limit.
+
     Args:
         choice: A schedule, or the order that ran.
         memory: Memory of the run.
 
     Returns:
-        The choice, unchanged if its peaks are unknown or of another number of devices.
+        The choice. It is unchanged if its peaks are unknown or belong to another number of devices.
     """
     if choice.is_measured_order:
         peak_bytes = memory.peak
@@ -262,7 +275,7 @@ class _Calibration:
     """Accuracy of predictions, from comparing a run with the simulation of its own order.
 
     Attributes:
-        variation: Variation of its operations.
+        variation: Variation of the operations of the run.
         scale: Measured window divided by the simulated one; all predictions are multiplied by it.
         error: Half width of the 95 % interval of one window, relative to the window.
         windows: Number of measured windows, or 0 if no run was measured.
@@ -283,6 +296,9 @@ def compare_sizes(
     chunks: Sequence[int | None],
 ) -> tuple[Choice, ...]:
     """Simulate every combination of schedules and sizes, and return the cheapest first.
+
+    The cheapest choice takes the least device time per microbatch (:attr:`Choice.device_ns`).
+    Combinations that a schedule does not allow come last, each with the reason.
 
     The run's own sizes are simulated as well. The measured window divided by this simulation scales
     all predictions. The interval covers the uncertainty of the measured mean, of the random draws,
@@ -311,7 +327,10 @@ def compare_sizes(
 
 
 def _calibrate(run: MeasuredTimes) -> _Calibration:
-    """Replay the sizes of a run, and compare them with its measured windows."""
+    """Simulate a run with its own schedule and sizes, and compare the result with its windows.
+
+    If the windows of the run are unknown, the result changes no predictions and has no error.
+    """
     if run.window_ns is None:
         return _Calibration(make_no_variation())
     window_ns, std_ns, windows = run.window_ns
@@ -325,7 +344,9 @@ def _calibrate(run: MeasuredTimes) -> _Calibration:
 def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
     """Return a simulated schedule as a choice, with its mean time over random draws.
 
-    The bubble ratio is the part of the predicted time in which the devices do no work.
+    The bubble ratio is the part of the predicted time in which the devices do no work. The error is
+    None if no windows were measured. It combines the errors of the measured and of the drawn mean
+    with the relative difference between measurement and simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

@@ -71,7 +71,7 @@ class Ideal:
 
     @property
     def bubble_ratio(self) -> float | None:
-        """Bubble ratio in the window of all devices, the headline of a report, or None."""
+        """Bubble ratio in the window of all devices, or None if no operation takes time."""
         return self.schedule_ratio
 
     def __dir__(self) -> list[str]:
@@ -169,6 +169,9 @@ def ideal(
 ) -> Ideal:
     """Simulate a schedule at given times.
 
+    A searched schedule with a memory limit, given or its own default, is searched for at these
+    times. All other schedules have a fixed order.
+
     Args:
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
         stages: Number of devices, p.
@@ -245,7 +248,7 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
         communication.
 
     Raises:
-        MismatchError: The plan deadlocks.
+        MismatchError: The plan deadlocks on the transport, or its messages do not match.
         UsageError: A time is invalid.
     """
     workload = build_plan_workload(lowered.plan, times)
@@ -327,7 +330,7 @@ def estimate(
     times: StageTimes,
     chunks: int | None = None,
 ) -> Estimate:
-    """Evaluate a formula.
+    """Evaluate a formula for the longest window of a device, and the bubble ratio in it.
 
     Args:
         formula: Formula of the cost.
@@ -357,8 +360,12 @@ def estimate(
 def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
     """Return the activation memory and the limit of a schedule, with defaults filled in.
 
+    By default, M_B is 1, M_W is the schedule's own fraction of M_B, and the limit is the schedule's
+    own.
+
     Raises:
-        UsageError: An option is invalid, or there is a limit although the schedule has one order.
+        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than M_B, or
+            there is a limit although the schedule has a fixed order.
     """
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):

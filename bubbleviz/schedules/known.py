@@ -211,6 +211,7 @@ def build_interleaved_plan(
     """
 
     def nth_operation(device: int, n: int, phase: Phase) -> PlannedOperation:
+        """Return the n-th operation of a phase on a device; backwards take the last chunk first."""
         group_number, position = divmod(n, group * chunks)
         chunk, microbatch = divmod(position, group)
         if phase is not _F:
@@ -352,7 +353,12 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
 
 def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-    """Build DualPipe: two replicas in opposite directions, each with half of the microbatches."""
+    """Build DualPipe: two replicas in opposite directions, each with half of the microbatches.
+
+    Raises:
+        UsageError: The number of stages or of microbatches is odd, or there are fewer than two
+            microbatches per stage.
+    """
     _check_chunks("dualpipe", chunks, 1, "device and direction")
     if stages % 2 or microbatches % 2:
         raise UsageError(

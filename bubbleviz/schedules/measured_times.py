@@ -159,7 +159,8 @@ def collect_times(
         microbatches: Number of microbatches of an iteration, or None if unknown.
 
     Raises:
-        MismatchError: The times of a stage are missing.
+        MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the
+            times are too long to be simulated.
     """
     workload = build_workload(kinds, transfer_ns, microbatches)
     forward_ms, backward_ms, weight_ms = (
@@ -183,7 +184,8 @@ def collect_times(
 def _measure_spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
     """Return the relative standard deviation of operations by phase, the median over the kinds.
 
-    If B and W were not measured separately, they get the spread of F, which is about as long.
+    If B and W were not measured separately, they get the spread of F, which is about as long. Kinds
+    without a mean are skipped, and an unknown standard deviation counts as 0.
     """
     values: dict[Phase, list[float]] = {}
     for kind in kinds:
@@ -221,8 +223,8 @@ def build_workload(
             transfer.
 
     Raises:
-        MismatchError: The time of a virtual stage is missing, or the times are too long to be
-            simulated.
+        MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the
+            times are too long to be simulated.
     """
     if microbatches is None:
         raise _make_missing_time_error("its microbatches are unknown; name them in ranges")
@@ -267,9 +269,10 @@ def build_workload(
 
 
 def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], float]:
-    """Return the time of operations by virtual stage and phase, including the gap before them.
+    """Return the time of operations by virtual stage and phase, plus the usual gap before them.
 
-    The gap is the median over all virtual stages: a single virtual stage may show few gaps, in
+    The time is the mean in the slowest pipeline, or the median if that mean is unknown. The gap is
+    the median of a phase over all virtual stages: a single virtual stage may show few gaps, in
     which a transfer waited for others. A phase without gaps gets the median of all phases.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
@@ -291,6 +294,9 @@ def _find_transfer_times(
     transfer_ns: float | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the transfer times from each virtual stage to the next and to the previous one.
+
+    The time is 0 within a device. If only one direction of an edge was measured, it is used for
+    both.
 
     Args:
         placement: Device of each virtual stage.

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 def compute_peak_memory(
     plan: Plan, activation: Sequence[float], weight_activation: Sequence[float]
 ) -> tuple[float, ...]:
-    """Return the peak memory of the activations of each device.
+    """Return the peak memory of the activations of each device, in the unit of ``activation``.
 
     Args:
         plan: What each device runs.

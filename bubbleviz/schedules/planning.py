@@ -263,6 +263,7 @@ def _search_orders(
     lower_bound_ns = compute_lower_bound(build_problem(relaxed, fused=fused, makespan=by_makespan))
 
     def starts(microbatches: int) -> Iterable[Codes]:
+        """Return the codes of the starting orders for a number of microbatches."""
         if microbatches == workload.microbatches:
             plans = [order.plan for order in initial_orders if order.fits]
         else:

@@ -26,11 +26,11 @@ class Simulation(Table):
 
     Attributes:
         device: Device that ran the operation.
-        virtual_stage: Virtual stage.
+        virtual_stage: Virtual stage of the operation.
         phase: Code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: Microbatch.
-        start_ns: Start.
-        end_ns: End, exclusive.
+        microbatch: Microbatch of the operation, from 0.
+        start_ns: Start time.
+        end_ns: End time, exclusive.
     """
 
     device: Ints
@@ -47,7 +47,7 @@ class Simulation(Table):
 
     @property
     def cost_ns(self) -> int:
-        """The longest of the devices' own windows (arXiv 2401.10241, section 5.3)."""
+        """Length of the longest window of a single device (arXiv 2401.10241, section 5.3)."""
         first = np.flatnonzero(np.diff(self.device, prepend=-1))
         last = np.append(first[1:], len(self)) - 1
         return int((self.end_ns[last] - self.start_ns[first]).max()) if len(first) else 0
@@ -59,7 +59,7 @@ class Simulation(Table):
 
     @property
     def stage_ratio(self) -> float | None:
-        """The bubble ratio in the longest of the devices' own windows, or None."""
+        """The bubble ratio in the longest window of a single device, or None without work."""
         return self._ratio(self.cost_ns)
 
     def _ratio(self, window_ns: int) -> float | None:

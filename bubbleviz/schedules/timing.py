@@ -195,6 +195,10 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints, Ints]:
     """Return the levels in which each row starts and ends; -1 if it never does.
 
+    This is a topological sort in levels (Kahn's algorithm). A row starts one level after the last
+    row that it follows has ended, and ends in the level in which the last row of its meeting
+    starts.
+
     Args:
         follower: Row that follows, for each edge.
         predecessor: Row that is followed, for each edge.

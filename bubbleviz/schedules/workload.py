@@ -36,7 +36,7 @@ class Workload:
         weight_activation: The part of it that is kept until the end of W.
         limit: Maximum memory of the activations of each device, in the unit of ``activation``, or
             None if there is no limit.
-        split: Whether both halves of the backward were measured. If not, half of the whole is
+        split: Whether B and W were measured separately. If not, half of the whole backward is
             assumed for each, and W can only be moved once the framework can split the backward.
         lengths: Time of each microbatch relative to their mean, or empty if all are equal.
     """

@@ -82,7 +82,7 @@ class _Steps:
         for method in _WAITS if group is not None else ():
             annotations.wrap(group, method, wrapping.make_range_factory(phase, "COLLECTIVE"))
         if hasattr(self._model, "reducer"):  # DDP
-            annotations.append_undo(self._wait_for_gradients(torch))
+            annotations.append_undo(self._add_gradient_hook(torch))
 
     def _make_range(self, name: str) -> Range:
         number = self._counts[name]
@@ -97,7 +97,7 @@ class _Steps:
                 self._end_of_wait()
                 self._end_of_wait = None
 
-    def _wait_for_gradients(self, torch: Any) -> Callable[[], None]:
+    def _add_gradient_hook(self, torch: Any) -> Callable[[], None]:
         """Open a collective when a backward has its last gradient; return a function to undo it."""
 
         def begin(_gradients: object) -> None:

@@ -32,6 +32,9 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     The awaited rank of each wait is the rank of the next wait; the last wait is followed by the
     first.
 
+    Waits within a rank are left out. If all waits of the cycle are within one rank, its order is
+    wrong, and the result is the single wait that reaches furthest ahead.
+
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
         transport: Transport, which determines what transfers wait for.
@@ -59,7 +62,14 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
 
 
 def describe_deadlock(waits: list[Wait]) -> str:
-    """Describe a cycle of waits."""
+    """Describe a cycle of waits in words, for an error message.
+
+    If there are more than ``_MAX_WAITS`` waits, the first ones, the number of omitted ones and the
+    last one are given.
+
+    Args:
+        waits: Waits as returned by :func:`find_deadlock`; at least one.
+    """
     if len(waits) == 1:
         ((rank, step, _, awaited),) = waits
         return f"rank {rank} has {step} before {awaited}, which it needs"
@@ -74,7 +84,7 @@ def describe_deadlock(waits: list[Wait]) -> str:
 
 
 def check_order(plan: Plan) -> None:
-    """Check that the orders of a plan can be run.
+    """Check that the orders of a plan do not deadlock if transfers never block.
 
     Raises:
         MismatchError: The orders deadlock; the message describes the cycle.
@@ -103,8 +113,8 @@ def check_messages(lowered: LoweredPlan) -> None:
     """Check that each message is sent and received once, and in the same order by both ranks.
 
     Raises:
-        MismatchError: A message is missing, duplicate or out of order; the message names rank and
-            transfer.
+        MismatchError: A message is missing, duplicate, out of order or needed by no other rank; the
+            text of the error names the rank and the transfer.
     """
     plan = lowered.plan
     consumer_of_message = {
@@ -153,7 +163,7 @@ def check_messages(lowered: LoweredPlan) -> None:
 
 
 def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transport) -> int:
-    """Return how long a lowered plan takes, in nanoseconds.
+    """Return the makespan of a lowered plan, in the time unit of the workload.
 
     Raises:
         MismatchError: The plan deadlocks on the transport, its messages do not match, or the

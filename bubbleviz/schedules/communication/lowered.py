@@ -107,7 +107,7 @@ def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
 
 
 def get_cell(operation: PlannedOperation) -> str:
-    """Return an operation as PyTorch writes it."""
+    """Return an operation as written in PyTorch's CSV, such as ``0F3``."""
     return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
 

@@ -43,8 +43,9 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
     """Return the fastest lowering found, its makespan, and the makespan of PyTorch's, in ns.
 
     The search tries PyTorch's lowering and orders by time, and then moves messages of the best
-    order past other messages of the same ranks. On the ``buffered`` transport messages do not delay
-    each other, and PyTorch's lowering is returned.
+    order past other messages of the same ranks. It stops once messages cost next to nothing. On the
+    ``buffered`` transport messages do not delay each other, and PyTorch's lowering is returned. It
+    is also returned if no other order is faster.
 
     Raises:
         MismatchError: The order of the plan deadlocks.
@@ -60,7 +61,18 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
 
 
 class _Search:
-    """The best common order so far, and PyTorch's lowering, whose messages are not moved."""
+    """The best common order so far, and PyTorch's lowering, whose messages are not moved.
+
+    Attributes:
+        torch_lowered: PyTorch's lowering.
+        torch_ns: Makespan of PyTorch's lowering.
+        least_ns: Makespan of the plan if messages never delay each other.
+        rank: Position of each operation in a topological order of all devices.
+        work: Each device and step that computes.
+        sequence: The best common order.
+        events: Events of the lowered plan with this order.
+        makespan_ns: Makespan of the lowered plan with this order.
+    """
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
@@ -88,7 +100,11 @@ class _Search:
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
-        """Compute the times of events of the lowered plan with this common order."""
+        """Lower the plan with a common order, and return its events with their times.
+
+        Each message of the order becomes two steps, a send and a receive, at its place on both
+        ranks.
+        """
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
             if not isinstance(item, model.Message):
@@ -110,7 +126,11 @@ class _Search:
         return True
 
     def follow_times(self) -> None:
-        """Order messages by the time at which they are ready, until the order is stable."""
+        """Order messages by the time at which they are ready, until the order is stable.
+
+        This also ends after the maximum number of rounds, or when messages cost next to nothing.
+        Only orders that are faster than the best one are kept.
+        """
         sequence, events = self.sequence, self.events
         for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
             following = self.sort_by_time(events)
@@ -120,7 +140,10 @@ class _Search:
             self.keep_if_faster(sequence, events)
 
     def sort_by_time(self, events: Precedence) -> _Sequence:
-        """Return work ordered by its start, and messages by the time at which they are ready."""
+        """Return a common order: steps by their start, and messages by when they are ready.
+
+        At equal times, the topological order of the operations decides.
+        """
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
             # Operations that run together receive all inputs first, and send both results last.
@@ -168,7 +191,7 @@ def _find_critical_messages(events: Precedence) -> list[model.Message]:
 
 
 def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
-    """Return the orders with a message moved past the previous or the next message of its ranks.
+    """Return up to two orders with a message moved past the previous or next message of its ranks.
 
     A message is not moved past a step that computes it or needs it.
     """

@@ -165,7 +165,13 @@ def _read_rows(text: str) -> list[list[str]]:
 
 
 def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
-    """Yield the operations of a row, and its other cells as (column, text), columns from 1."""
+    """Yield the operations of a row, and its other cells as (column, text), columns from 1.
+
+    Empty cells are skipped. Of an overlapped pair, the forward comes first.
+
+    Raises:
+        InputError: The row is empty, or a cell is not an operation.
+    """
     if not any(row):
         raise InputError(
             f"row {row_number} is empty; write one row per rank, each with its operations"
@@ -207,7 +213,11 @@ def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
 
 
 def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
-    """Return the device of each stage."""
+    """Return the device of each stage: the row that contains its operations, counted from 0.
+
+    Raises:
+        InputError: A stage is on several rows or on none, or rows have different numbers of stages.
+    """
     row_of_stage: dict[int, int] = {}
     for cell in (cell for row in rows for cell in row):
         row = row_of_stage.setdefault(cell.stage, cell.row)
@@ -284,6 +294,8 @@ def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
 
 def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
     """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
+
+    Cells about parameters and gradients, such as ``0UNSHARD``, are skipped.
 
     Raises:
         InputError: A transfer is not between two ranks, or is listed on another rank.

@@ -37,7 +37,7 @@ FORWARD = "gpipe"
 
 @dataclass(frozen=True)
 class LayoutQuestion:
-    """The model and the run for which layouts are searched.
+    """A model and a run, for which the best layouts are searched.
 
     Attributes:
         layers: Layers of the model.
@@ -47,7 +47,7 @@ class LayoutQuestion:
         current_layout: Current layout of the run, or None if unknown.
         links: Transfer time in ns between each pair of devices, added to the layers' own transfer
             times, or None to add nothing.
-        split: Whether both halves of the backward were measured.
+        split: Whether B and W were measured separately.
     """
 
     layers: model.Layers
@@ -179,6 +179,10 @@ def _find_for_schedule(
 ) -> ScheduleLayout:
     """Find the best layout for a schedule, alternating order and layout of a searched schedule.
 
+    The alternation starts from the layout to compare with. It ends as soon as a round is not better
+    than all earlier ones, no layout fits in memory, or ``_MAX_ROUNDS`` is reached. The best round
+    is returned.
+
     Raises:
         UsageError: The schedule does not allow the sizes.
     """
@@ -205,7 +209,11 @@ def _find_for_schedule(
 def _build_device_workload(
     question: LayoutQuestion, rule: Schedule, layout: model.Layout
 ) -> Workload:
-    """Build the workload for the search of an order: mean times per device, memory of the rule."""
+    """Build the workload for the search of an order.
+
+    All virtual stages of a device take their mean time, and all transfers the longest transfer time
+    of the layout. The memory limit is the default of the schedule.
+    """
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
     devices = range(question.stages)
@@ -230,6 +238,9 @@ def _find_for_plan(
     question: LayoutQuestion, plan: Plan, start: model.Layout | None = None
 ) -> ScheduleLayout:
     """Find the best layout for one order.
+
+    The layout to compare with is the current layout of the run, or the better of two even layouts:
+    one that fits in memory, then the faster one.
 
     Args:
         question: The model and the run.
@@ -272,7 +283,10 @@ def _find_for_plan(
 def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
-    """Return the layouts to compare with, and whether these are the current layout of the run."""
+    """Return the layouts to compare with, and whether they are the current layout of the run.
+
+    These are the current layout if it has the given placement, or else the two even layouts.
+    """
     current = question.current_layout
     if current is not None and current.placement == placement:
         return (current,), True
@@ -282,7 +296,10 @@ def _list_baselines(
 def compute_peak_memory(
     layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
-    """Return the peak memory of each device, including memory that is always in use."""
+    """Return the peak memory of each device in the unit of the layers.
+
+    It includes memory that is always in use.
+    """
     sums = Sums(layers, recurrence.length)
     rows = recurrence.list_memory_rows()
     sums.add([path for _, path in rows])

@@ -28,6 +28,10 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
     ``L`` the loss, and ``|`` separates virtual stages: ``Et*3|(tt|)*29m|L``. The embedding is
     always on the first stage and the loss on the last one, even if they were not measured
     separately.
+
+    Megatron refuses a layout if the placement is not looped, an embedding is not on the first or a
+    head not on the last virtual stage, or layers of multi-token prediction are on several virtual
+    stages or outside the last chunk.
     """
     devices = max(layout.placement) + 1
     chunks = len(layout.placement) // devices
@@ -47,7 +51,11 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
 
 
 def _abbreviate(stages: list[str]) -> str:
-    """Return the text of all stages, with repetitions abbreviated and no ``|`` after the last."""
+    """Return the text of all stages, separated by ``|``, with repetitions abbreviated.
+
+    Three or more equal layers in a row become ``t*3``, and two or more equal stages ``(tt|)*2``.
+    The last stage is never abbreviated together with others, and no ``|`` follows it.
+    """
 
     def format_stage(stage: str) -> str:
         runs = ((letter, len(list(run))) for letter, run in groupby(stage))
@@ -66,7 +74,8 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
 
     Transformer layers are numbered across all stages. The only embedding layer, or head layer, gets
-    the names of its modules in torchtitan's models. Several such layers keep their own names.
+    the names of its modules in torchtitan's models. Several such layers keep their own names. If no
+    layer is an embedding, or a head, its modules are added to the first, or last, virtual stage.
     """
     number = 0
     parts = []

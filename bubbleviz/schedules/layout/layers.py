@@ -39,7 +39,7 @@ class Layers(Table):
         down_ns: Time from the end of the layer to the arrival of its output on another device.
         up_ns: Transfer time of the gradient of its output back to this device.
         activation: Activation memory from F to the end of B, in any unit.
-        weight_activation: Part of it that stays in use until the end of W.
+        weight_activation: Part of ``activation`` that stays in use until the end of W.
         resident: Memory that is always in use: weights, gradients, optimizer states.
         names: Names of the layers.
         kinds: Kinds of the layers.
@@ -167,10 +167,11 @@ def build_layout_workload(
         layers: Layers of the model.
         layout: Layers of each virtual stage.
         microbatches: Number of microbatches.
-        limit: Memory of each device, from which resident memory is subtracted, or None.
+        limit: Memory of each device, from which resident memory is subtracted, or None if there is
+            no limit.
         edges: Transfer time over each boundary, down and up, added to the layers' own transfer
             times; shape (2, S - 1), or None to add nothing.
-        split: Whether both halves of the backward were measured.
+        split: Whether B and W were measured separately.
     """
     placement = layout.placement
 

@@ -31,10 +31,10 @@ class Sums:
             to add nothing.
 
     Attributes:
-        up_to: Value of the layers before each layer if they were on a stage, for each sum; shape
-            (K, S, L + 1).
-        into: Value of the transfers into each stage by its first layer, for each sum; shape (K, S,
-            L + 1).
+        up_to: For each sum, stage and layer, the value of all earlier layers if they were on this
+            stage; shape (K, S, L + 1).
+        into: For each sum and stage, the value of the transfers over the boundary before the stage,
+            by the first layer of the stage; shape (K, S, L + 1).
         rest: Minimum value of each stage and all later ones, by the first layer of the stage, for
             each sum; shape (K, S + 1, L + 1).
     """
@@ -131,15 +131,17 @@ def find_bottleneck_layout(
 
     Args:
         placement: Device of each virtual stage.
-        paths: A path through each device.
-        sums: Sums; the first ones belong to these paths.
+        paths: For each device, the path through all of its operations (see
+            :meth:`.Recurrence.find_device_paths`).
+        sums: Sums over the layers; the first ones are the lengths of these paths.
 
     Returns:
         rest: Minimum length of the longest path of each stage and all later ones, by the first
             layer of the stage, shape (S + 1, L + 1).
         bounds: Bounds of the best layout.
 
-        The result is None if the paths depend on more than the layers of a device.
+        The result is None if the placement is not one stage per device in order, or if the paths
+        depend on more than the layers of a device.
     """
     stages, count = len(placement), sums.count
     if placement != tuple(range(stages)) or len(paths) != stages:
@@ -172,8 +174,10 @@ def find_bottleneck_layout(
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
     """Return a mask of the layers at which a stage can begin so that all later stages may fit.
 
+    Each stage is checked alone: it fits if its own part of every sum is within the limit.
+
     Args:
-        memory: Memory of devices.
+        memory: Memory of each device at its fullest moments, as sums over its stages.
         limits: Limit of each of these sums.
 
     Returns:

@@ -191,7 +191,10 @@ def _find_undominated(moments: Ints) -> Ints:
 
 
 def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
-    """Return the transfer time over each boundary of a placement, down and up; shape (2, S - 1)."""
+    """Return the transfer time over each boundary of a placement, down and up; shape (2, S - 1).
+
+    It is 0 between virtual stages of one device, and if ``links`` is None.
+    """
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:
         device, next_device = np.array(placement[:-1]), np.array(placement[1:])

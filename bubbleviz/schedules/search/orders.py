@@ -169,7 +169,8 @@ class HillClimbing:
     def choose_move(self, numbers: Iterator[int], critical: list[int]) -> tuple[int, int]:
         """Choose a random move: an operation and its new index on the same device.
 
-        In 7 of 8 cases the operation is on the critical path.
+        In 7 of 8 cases the operation is on the critical path. A move past the start or end of the
+        order of the device is shortened.
 
         Args:
             numbers: Random numbers.
@@ -321,6 +322,9 @@ def find_shortest_orders(
 ) -> Orders:
     """Find the shortest orders of a problem.
 
+    The starting orders and the rounds of improvement are described at the top of the module.
+    Starting orders that deadlock or exceed the memory are dropped.
+
     Args:
         problem: Times and memory.
         known: Function that returns known orders for a number of microbatches.
@@ -341,7 +345,7 @@ def find_shortest_orders(
             watch=lambda fraction: watch(_FEWER_FRACTION * fraction),
         )
         starts.append(repeat_middle(codes, problem.microbatches - n_fewer))
-    starts.append(_run_one_by_one(problem))
+    starts.append(_build_sequential_orders(problem))
     if not weights:
         starts = [
             [[code for code in order if code % 3 != WEIGHT] for order in codes] for codes in starts
@@ -404,7 +408,7 @@ def _improve_in_rounds(
     return best[0]
 
 
-def _run_one_by_one(problem: Problem) -> Codes:
+def _build_sequential_orders(problem: Problem) -> Codes:
     """Return the orders in which a microbatch starts when the previous one has finished.
 
     They need the least memory of all orders.
@@ -431,6 +435,8 @@ def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
 
 def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
     """Run trials of greedy policies and, in a V, of repeated blocks.
+
+    If a kind has too many trials for the budget, only every n-th of them is run.
 
     Args:
         problem: Times and memory.
@@ -468,6 +474,8 @@ def repeat_middle(codes: Codes, n_more: int) -> Codes:
     The repeated part is the window closest to the middle that contains each code once::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
+
+    An order without such a window stays unchanged.
 
     Args:
         codes: Complete orders.

@@ -390,7 +390,10 @@ class Squeezed(Trial):
         return min(pending, key=slots.__getitem__, default=WAIT)
 
     def _choose_in_order(self, device: int, now: int) -> int:
-        """Return the operation with the earliest slot, or a W if its input has not arrived yet."""
+        """Return the operation with the earliest slot in the order of the block.
+
+        If the input of this operation has not arrived, the result is a pending W or ``WAIT``.
+        """
         pending = self._find_pending_weight(device)
         slot, code = NEVER, WAIT
         if pending != WAIT:
@@ -410,7 +413,9 @@ class Squeezed(Trial):
     def _choose_by_arrival(self, device: int, now: int) -> int:
         """Return an operation whose input has arrived: B before F, F of the last chunk first.
 
-        Among several B, the one with the latest slot wins. Without one, it is a W or ``WAIT``.
+        Among several B, the one with the latest slot wins. An F must come before the first B of
+        chunk 0 in the block. If nothing can run, the result is a pending W or ``WAIT``. A device
+        also waits instead of starting a microbatch if another input arrives within the pause.
         """
         stages = self.problem.stages[device]
         ready = []
