@@ -364,8 +364,8 @@ def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memo
     own.
 
     Raises:
-        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than M_B, or
-            there is a limit although the schedule has a fixed order.
+        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
+            M_B, or there is a limit although the schedule has a fixed order.
     """
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):

@@ -76,7 +76,7 @@ class Precedence:
 
     @cached_property
     def order(self) -> list[int]:
-        """The events that happen, each after the events that it waits for."""
+        """The events in topological order, without events on a cycle or waiting for one."""
         return order_rows(self.edges)
 
     @cached_property
@@ -167,7 +167,12 @@ class Precedence:
                 last = [wait]
 
     def _find_inputs(self, operation: PlannedOperation) -> list[int]:
-        """Return the events at which the inputs of an operation arrive."""
+        """Return the events at which the inputs of an operation arrive.
+
+        These are the end of the F (or, for a W, of the B) on the same virtual stage, and the
+        arrival of the message from another virtual stage. A message arrives when its receive is
+        complete, or as soon as it is computed if it is not transferred.
+        """
         stage, microbatch = operation.virtual_stage, operation.microbatch
         local_phase = Phase.B if operation.phase is Phase.W else Phase.F
         local = self.operation.get(PlannedOperation(stage, local_phase, microbatch))

@@ -53,7 +53,13 @@ def _list_moves(stages: int) -> Ints:
 
 
 def balance_layers(layers: Layers, stages: int) -> Ints:
-    """Return the layout whose boundaries are closest to equal shares of all work."""
+    """Return the layout whose boundaries are closest to equal shares of all work (F, B and W).
+
+    Each stage gets at least one layer.
+
+    Returns:
+        Bounds of the layout (see :class:`Layout`), shape (S + 1,).
+    """
     work = layers.forward_ns + layers.backward_ns + layers.weight_ns
     done = np.concatenate(([0], work.cumsum()))
     target = done[-1] * np.arange(stages + 1) / stages
@@ -120,12 +126,16 @@ def find_best_partition(
         recurrence: The order.
         layers: Layers of the model, at least one per virtual stage.
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
-        starts: Layouts to start with.
-        watch: Function that is called with the share of the search that is done.
-        max_nodes: Maximum number of partial layouts.
+        starts: Layouts to improve before the search, in addition to the layout with equal shares.
+        watch: Called with the completed fraction of the search.
+        max_nodes: Maximum number of partial layouts that are examined before the search is stopped.
+
+    Returns:
+        The best layout found, or a reason: ``NONE_FITS`` after a complete search, and
+        ``BROKEN_OFF`` if the search was stopped before it found a layout that fits.
 
     Raises:
-        UsageError: There are fewer layers than virtual stages.
+        UsageError: There are fewer layers than virtual stages, or too many layers.
     """
     check_enough(len(layers), recurrence.length)
     search = _Search(recurrence, layers, limit)
@@ -154,11 +164,14 @@ class _Search:
         bounds: Bounds of the best layout so far that fits, or None if there is none.
         makespan_ns: Makespan of this layout, or ``NEVER``.
         timed: Number of layouts that were timed.
-        memory: Memory of devices, as sums.
+        memory: Memory of each device at its fullest moments, as sums over its stages; empty without
+            a limit.
         limits: Limit of each of these sums.
-        sums: Lower bounds of the makespan.
+        sums: Lengths of paths through the plan as sums over the stages; each is a lower bound of
+            the makespan.
         bottleneck: Result of :func:`find_bottleneck_layout`.
-        open_ns: Lower bound of the makespan of layouts that were not examined.
+        open_ns: Lower bound of the makespan of layouts that were not examined; infinite if the
+            search was complete.
     """
 
     def __init__(
@@ -186,11 +199,11 @@ class _Search:
         self.open_ns = np.inf
 
     def add_longest_paths(self, *layouts: Ints) -> None:
-        """Add the longest paths of layouts to the sums."""
+        """Add the longest path through the plan with each of these layouts to the sums."""
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
     def measure_makespans(self, bounds: Ints) -> Ints:
-        """Return the makespans of layouts that fit, and keep the best layout."""
+        """Time layouts that fit, keep the best of all in ``bounds``, and return the makespans."""
         self.timed += len(bounds)
         makespans = self.recurrence.compute_makespans(self.layers, bounds)
         if len(bounds) and makespans.min() < self.makespan_ns:
@@ -238,7 +251,10 @@ class _Search:
         return excess, makespans
 
     def run(self, watch: Watch, max_nodes: int) -> None:
-        """Search until no partial layout is left, or the limits of the search are reached."""
+        """Search until no partial layout is left, or the limits of the search are reached.
+
+        If the search is stopped, ``open_ns`` is set to the smallest bound of the remaining layouts.
+        """
         possible, fixed = find_possible_starts(self.memory, self.limits), len(self.sums)
         operations = sum(map(len, self.recurrence.plan.orders))
         timed_at_start = self.timed
@@ -271,7 +287,19 @@ class _Search:
         return self.makespan_ns - 1 + _ROUNDING
 
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
-        """Return the partial layouts with one more stage, the best ones last."""
+        """Extend partial layouts by one stage, in all possible ways.
+
+        Extensions that exceed a memory limit, or whose bound reaches the best makespan so far, are
+        dropped.
+
+        Args:
+            partial_layouts: Bounds of each partial layout, shape (n, s + 1).
+            possible: Result of :func:`find_possible_starts`.
+
+        Returns:
+            Parts of bounded size, each with the lower bounds of the makespans and the extended
+            layouts. The smallest lower bounds come last.
+        """
         stage = partial_layouts.shape[1] - 1
         low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
         n_ends = high - low + 1 if stage + 1 < self.stages else np.ones_like(low)
@@ -303,7 +331,18 @@ class _Search:
     def _compute_bounds(
         sums: Sums, partial_layouts: Ints, row: Ints, end: Ints, stage: int
     ) -> Floats:
-        """Return lower bounds of partial layouts extended by one stage, shape (n, K)."""
+        """Return lower bounds of the sums for partial layouts that are extended by one stage.
+
+        Args:
+            sums: The sums.
+            partial_layouts: Bounds of each partial layout.
+            row: Row of the partial layout that each extension starts from, shape (n,).
+            end: End of the added stage, shape (n,).
+            stage: Index of the added stage.
+
+        Returns:
+            The lower bounds, shape (n, K).
+        """
         first = partial_layouts[:, -1]
         value = (
             sums.values(partial_layouts).T
@@ -315,7 +354,15 @@ class _Search:
         return result
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
-        """Time complete layouts, and learn from the one whose bound was furthest off."""
+        """Time complete layouts, and learn from the shortest one and the one with the worst bound.
+
+        If there are too many sums afterwards, only the fixed ones and the latest ones are kept.
+
+        Args:
+            bound: Lower bound of the makespan of each layout.
+            layouts: Bounds of each layout, shape (n, S + 1).
+            fixed: Number of sums that were known before the search began.
+        """
         makespans = self.measure_makespans(layouts)
         worst_bound = np.argsort(bound - makespans, kind="stable")[:1]
         shortest = np.argsort(makespans, kind="stable")[:1]
