@@ -1,5 +1,5 @@
-"""Align: recordings of several hosts are merged on one clock, in the order of the model's stages.
+"""Align: merge the recordings of several hosts on one clock, in the order of the model's stages.
 
-It hands on a ``Run``: operations of all ranks, iterations paired, each clock with its
-uncertainty. It may import interpret and what that stands on.
+The result is a ``Run``: the operations of all ranks with paired iterations, and each clock with its
+uncertainty. This package may import ``interpret`` and the packages that ``interpret`` may import.
 """

@@ -1,7 +1,7 @@
-"""Arrivals: times at which the inputs of operations were available, as far as receives show.
+"""Arrivals: times at which the inputs of operations were available, as recorded receives show.
 
-A span may begin with kernels that need no input, such as recomputation. Then the end of the receive
-shows when the input was available, and not the start of the span::
+A span may begin with kernels that need no input, such as recomputation. The input then became
+available at the end of the receive, not at the start of the span::
 
     RECV_F3  ├▒▒▒▒▒▒▒▒▒▒──┤             launched before F3, or inside its range
     F3           ├██ waits ├████████┤
@@ -33,11 +33,13 @@ class Arrivals(Table):
     """Arrival of the input of each operation. Only F, B and BW have arrivals.
 
     Attributes:
-        exact_ns: End of the operation's own receives (the receive with its name, and receives
-            inside its ranges), or ``NEVER`` if there is none.
-        latest_ns: The same time, or without a named receive also the latest end of all receives
-            without a microbatch that the host launched before the operation.
-        receives: Whether the rank has any receive in the direction of the operation.
+        exact_ns: Latest end of the receive with the operation's name and of the receives inside its
+            ranges, or ``NEVER`` if there is none.
+        latest_ns: The same time. An operation without a named receive may also have waited for a
+            receive without a microbatch, so for it the time includes the latest end of those that
+            the host launched before the operation.
+        receives: Mask of the operations whose rank has any receive in their direction (activations
+            for F, gradients for B and BW).
         receive: Row of the receive with the operation's name, or -1 if there is none.
         send: Row of the send with the operation's name, or -1 if there is none.
     """
@@ -87,8 +89,9 @@ def find_sends(operations: Operations) -> Ints:
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
     """Find the transfer with the name of each F, B and BW.
 
-    Names are equal if rank, microbatch, chunk and sequence split are. If another operation of the
-    same name was launched between the transfer and the operation, the transfer belongs to it.
+    A transfer and an operation have the same name if rank, microbatch, chunk and sequence split are
+    equal. If another operation with this name was launched between the two, the transfer belongs to
+    that operation instead. Transfers without a microbatch have no name.
 
     Args:
         operations: Operations of all ranks.
@@ -124,7 +127,8 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     """Return the latest end of the transfers that may carry the input of each operation.
 
-    These are the transfers without a microbatch that the rank launched before the operation.
+    These are the receives without a microbatch, and every SEND_RECV, that the rank launched before
+    the operation.
 
     Args:
         operations: Operations of all ranks.
@@ -158,13 +162,15 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
 
 
 def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
-    """Return the latest time at which the input of each operation arrived, or ``NEVER`` if unknown.
+    """Return the time from which each operation could run with its input, or ``NEVER`` if unknown.
 
-    If a span begins after its receive, or its rank has no receives, it is the start of the span.
+    This is the start of the span or the arrival of the input (``latest_ns``), whichever is later.
+    Without an arrival, it is the start of the span if the rank has no receives in the direction of
+    the operation, and unknown otherwise.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals of their inputs.
+        inputs: Arrivals of the inputs of these operations.
     """
     if (inputs.latest_ns == NEVER).all() and not inputs.receives.any():
         return operations.start_ns

@@ -1,7 +1,7 @@
 """The recordings of several profiles, joined into one set of tables.
 
-Ranks, operations and names get numbers that count over all profiles. Times stay integer
-nanoseconds; :func:`apply_clocks` is the only place that moves them.
+Ranks, operations, names and meetings are renumbered over all profiles. Times stay integer
+nanoseconds; only :func:`apply_clocks` changes them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JoinedRank:
 
 
 def _make_unknown() -> Ints:
-    """Return the column of an attribute that is not known yet."""
+    """Return an empty column, the default of an attribute that has not been inferred yet."""
     return np.empty(0, np.int64)
 
 
@@ -66,25 +66,26 @@ class JoinedRecordings(RecordedTables):
 
     Attributes:
         ranks: All ranks.
-        machine_of_profile: Machine whose clock each profile has.
-        declared_clocks: Clock that each profile names, or None if it names none.
-        timed: Whether the UTC of each rank's profile is known.
+        machine_of_profile: Machine whose clock each profile uses.
+        declared_clocks: Clock that each profile declares, or None if it declares none.
+        timed: Mask of the ranks whose profile records the UTC time of its session start.
         recorded_start_ns: Time of the first kernel or call in the profile of each rank.
-        recorded_end_ns: Time of the last kernel or call in that profile.
+        recorded_end_ns: Time of the last kernel or call in the profile of each rank.
         named_stage: Virtual stage that the name of each operation gives, or -1 if it gives none.
         named_iteration: Iteration that a range around each operation names, or -1 if there is
             none.
-        inferred: Whether the names of any recording leave microbatches to be counted by order.
-        unmarked: Whether the names of any recording do not show where iterations begin.
+        inferred: Whether microbatches of any recording were counted by the order of operations,
+            because names do not number them.
+        unmarked: Whether the names in any recording do not show where iterations begin.
         arrivals: Times at which the inputs of operations were available, on the clocks of sessions.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: Number shared by the ranks that reduce gradients together, or -1 if there are
-            none.
-        common_iteration: Iteration of each operation over all ranks, or -1 if it belongs to none.
-            ``operations.iteration`` counts the iterations of each rank.
-        iteration_names: Names of the iterations over all ranks.
-        paired: Whether it is known which iterations of the ranks are the same.
+        reducing: Group of the ranks that reduce gradients together, for each rank, or -1 if it is
+            in none.
+        common_iteration: Iteration of each operation, numbered over all ranks, or -1 if it belongs
+            to none. ``operations.iteration`` is numbered separately for each rank.
+        iteration_names: Name of each iteration over all ranks.
+        paired: Whether it is known which iterations of different ranks are the same.
         iteration_numbers: Columns (rank, iteration of that rank, iteration over all ranks).
         stages_missing: Whether virtual stages are known to be missing.
         ranks_missing: Whether ranks of these or other stages are known to be missing.
@@ -125,7 +126,7 @@ class JoinedRecordings(RecordedTables):
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The machines, in the order in which ranks first name them."""
+        """Distinct machines of the ranks, in order of first occurrence."""
         return tuple(dict.fromkeys(rank.machine for rank in self.ranks))
 
     @cached_property
@@ -146,11 +147,11 @@ class JoinedRecordings(RecordedTables):
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
 
     def get_common_iterations(self, rank: Ints, iteration: Ints) -> Ints:
-        """Return the iteration over all ranks of an iteration of each rank, or -1 if there is none.
+        """Convert iteration numbers of single ranks to iterations over all ranks, or -1 if none.
 
         Args:
-            rank: Ranks.
-            iteration: Iterations of these ranks, numbered per rank.
+            rank: Rank that each iteration belongs to.
+            iteration: Iterations, numbered per rank.
         """
         ranks, iterations, common_iterations = self.iteration_numbers
         return grouping.lookup_values((ranks, iterations), common_iterations, (rank, iteration))
@@ -161,8 +162,9 @@ def join(
 ) -> JoinedRecordings:
     """Join recordings into one set of tables, on the clocks of their sessions.
 
-    Ranks of one machine share its clock only after their sessions are taken into account. Stages,
-    iterations and the clocks of other machines are inferred from these times.
+    Each profile counts its times from its own session start, so ranks of one machine share a clock
+    only after this correction. Stages, iterations and the clocks of other machines are then
+    inferred from the corrected times.
 
     Args:
         parts: One recording per clock of a profile.
@@ -196,7 +198,10 @@ def join(
 
 
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
-    """Return the tables by name, with ranks, operations and names numbered over all recordings."""
+    """Return the recorded tables by name, with all references renumbered over all recordings.
+
+    References are ranks, operation rows, name ids and meetings. An entry of -1 stays -1.
+    """
     n_ranks = [len(recording.ranks) for recording in parts.recordings]
     first_number = {
         "meeting": _find_first_meetings(parts),
@@ -222,7 +227,7 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
 
 
 def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
-    """Return the number of rows before each part."""
+    """Return the number of rows before each part, given the length of each part."""
     return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
 
@@ -235,7 +240,8 @@ def _find_host(recording: Recording, rank: LocalRank) -> str:
 def _find_first_meetings(parts: Recordings) -> Ints:
     """Return the number that the first meeting of each recording gets in the run.
 
-    Each recording numbers its meetings from 0. In the run they follow each other.
+    Each recording numbers its meetings from 0. In the run, the numbers of a recording continue
+    after those of the previous recordings.
     """
     lengths = parts.count_rows("collectives")
     pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])
@@ -249,11 +255,11 @@ IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
 def apply_clocks(
     recordings: JoinedRecordings, corrections: Sequence[ProfileClock]
 ) -> JoinedRecordings:
-    """Return recordings with corrected times.
+    """Return recordings with corrected times. Unknown times stay -1.
 
-    This is called twice: :func:`join` puts times on the clocks of sessions, and once the clocks of
-    all machines are known, the rest of their correction is added. The two versions of the times are
-    never in memory together.
+    This is called twice: :func:`join` converts times to the clocks of sessions, and once the clocks
+    of all machines are known, the remaining correction is applied. The two versions of the times
+    are never in memory together.
 
     Args:
         recordings: The recordings.
@@ -307,20 +313,22 @@ def apply_clocks(
 
 
 def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Merge the iterations of a run that only goes forward, chunk after chunk, into one window.
+    """Merge the iterations of an inference run into one window if each is one scheduler step.
 
-    Serving frameworks mark each step of their scheduler, and a step is one chunk. The next chunk
-    enters the pipeline while this one is still in it. A window from the first start to the last end
-    of one chunk would be nearly all bubble, whatever the pipeline does::
+    Serving frameworks mark each step of their scheduler as an iteration. A step passes one chunk of
+    tokens through the pipeline, and the next chunk enters while this one is still in it. A window
+    from the first start to the last end of one chunk would be nearly all bubble, whatever the
+    pipeline does::
 
         steps    ├── 7 ──┤├── 8 ──┤├── 9 ──┤
         stage 0  ███ F7 ██ ███ F8 ██ ███ F9 ██
         stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
         becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
 
-    Chunks are numbered by the ranges around them, or else by their order. Ranges that contain
-    several chunks, such as the batches of an evaluation, stay iterations, and all other runs are
-    returned unchanged.
+    The steps become microbatches, numbered by the ranges around them if every forward has such a
+    number, or else by their order. The recordings are returned unchanged if the run has backwards,
+    has a single iteration, or runs several forwards of one model chunk and sequence split in an
+    iteration, such as the batches of an evaluation.
     """
     operations = recordings.operations
     if run_kind(operations.phase) != INFERENCE:
@@ -358,9 +366,9 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
 def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
     """Return the time for which each rank was active over all of its iterations.
 
-    The result has one row per rank, in iteration 0. ``kernel_ns`` is the time of kernels between
-    the first start and the last end of the rank's forwards. The other times are sums over
-    iterations.
+    The result has one row per rank that has iterations, all in iteration 0. ``kernel_ns`` is the
+    time of kernels between the first start and the last end of the rank's forwards, including the
+    time between iterations. The other times are sums over iterations.
     """
     active, running, operations = recordings.active, recordings.running, recordings.operations
     n_ranks = len(recordings.ranks)

@@ -75,7 +75,7 @@ def match_collectives(
 
 
 class _Meetings:
-    """Meetings that were found so far.
+    """Meetings found so far. A collective keeps its first meeting.
 
     Attributes:
         number: Meeting of each collective, or -1 if unknown.
@@ -85,10 +85,11 @@ class _Meetings:
         self.number = np.full(n_collectives, NONE, np.int64)
 
     def add(self, meeting: Ints) -> None:
-        """Add further meetings, for the collectives without one.
+        """Add the meetings of another method, for the collectives that have no meeting yet.
 
         Args:
-            meeting: Meeting of each collective, or -1 if unknown.
+            meeting: Meeting of each collective, or -1 if unknown. The numbers are changed, so that
+                they differ from those of earlier methods.
         """
         is_new = (meeting >= 0) & (self.number == NONE)
         next_number = int(self.number.max(initial=NONE)) + 1
@@ -107,8 +108,9 @@ def find_meetings(
 ) -> Ints:
     """Find the meeting of each collective.
 
-    Methods are tried in order of reliability: recorded groups, equal ends within candidate groups
-    (largest groups first), and the order of launches among ranks that reduce together.
+    Methods are tried in order of reliability. Collectives with a recorded group are matched within
+    it. The others are matched by equal ends within candidate groups, largest groups first, and if
+    ``sizes_known``, finally by the order of launches among ranks that reduce together.
 
     Args:
         collectives: Collectives of all ranks on the report's clock, with common iterations.
@@ -147,8 +149,9 @@ def _match_in_partitions(
 ) -> None:
     """Add the meetings of collectives that end together in groups of each partition of the ranks.
 
-    A group is divided if its ranks have clocks that cannot be compared. The parts are matched, but
-    their ranks may meet with each other as well, so no meeting of a divided group is certain.
+    A group is divided if its ranks have clocks that cannot be compared. Ranks of different parts
+    may meet as well, so a meeting within a part is not certain and is not added. A collective of a
+    divided group is tried in smaller groups only if its part has several ranks and it met none.
 
     Args:
         meetings: Meetings so far; updated.
@@ -183,6 +186,10 @@ def _match_recorded_groups(
     collectives: CollectiveIntervals, time: Timebase, *, ordered: bool
 ) -> Iterator[Ints]:
     """Yield the meetings of recorded groups: by sequence numbers, by order, and by equal ends.
+
+    Sequence numbers are used for groups whose members are certain and whose collectives all have
+    one. Order is used for the other groups with certain members if iterations are known to be the
+    same. Equal ends are used for all collectives that remain.
 
     Args:
         collectives: Collectives of all ranks.
@@ -223,7 +230,7 @@ def _match_recorded_groups(
 
 
 def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return the meetings with -1 in place of a meeting that has a single rank."""
+    """Return the meetings, with -1 in place of each meeting that contains only one rank."""
     has_meeting = meeting >= 0
     rank = collectives.rank[has_meeting]
     n_meetings = int(meeting.max(initial=NONE)) + 1
@@ -261,7 +268,8 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 
     The divisions are: all ranks, pipelines, stages, ranks that reduce together, first and last
     stage of each pipeline, and replicas of a stage that reduce with different ranks (tensor
-    parallelism). A rank in no group has -1. Equal divisions are left out.
+    parallelism). The group is -1 for a rank that a division leaves out, such as one without a
+    stage. A division that equals an earlier one is skipped.
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
@@ -288,10 +296,11 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 
 
 def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return the meetings of collectives that meet in at least half of the iterations.
+    """Return the meetings, with -1 for those that do not recur in at least half of the iterations.
 
-    Ends that agree in only a few iterations agree by chance. A meeting is dropped if any member of
-    it is infrequent. Collectives of different iterations are compared by rank, kind and order.
+    Ends that agree in only a few iterations agree by chance. Collectives of different iterations
+    with equal rank, kind and order form a series. A meeting is dropped if any of its members is
+    from a series in which fewer than half of the collectives have a meeting.
     """
     series = group_rows(collectives.rank, collectives.kind, collectives.order).of_row
     n_met = np.bincount(series, meeting >= 0)
@@ -311,6 +320,10 @@ def match_by_ends(
     max_size: Ints | None = None,
 ) -> Ints:
     """Match collectives of one kind and iteration that end together on all ranks of a cell.
+
+    Ends agree within the uncertainty of the clocks plus ``LEAVE_NS``, or a fraction of the shortest
+    duration if that is longer. On clocks of several machines, the differences of the ends must also
+    stay the same over iterations (:func:`_is_steady`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -368,6 +381,9 @@ def _group_by_end(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """Divide the collectives of a cell, iteration and kind at gaps between their end times.
+
+    A gap is a difference of consecutive end times that exceeds the tolerance of the cell plus the
+    slack of the shorter of the two collectives (:func:`_get_slack_ns`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -442,17 +458,18 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 def _is_steady(
     collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
 ) -> Bools:
-    """Return a mask of the collectives that always end equally long after the first member.
+    """Return a mask of the collectives that end equally long after the first member each time.
 
-    If clocks are not known well, much ends together by chance. Real members keep their distance
-    from iteration to iteration, except for drift. One unsteady rank makes all collectives of its
-    cell and kind unsteady.
+    If clocks are uncertain, many collectives end together by chance. Members of one collective keep
+    their distance from iteration to iteration, except for drift. If the distance of a rank varies,
+    all collectives of its cell and kind are unsteady. Collectives that are not doubtful do not
+    count as varying.
 
     Args:
         collectives: Collectives that end together.
         cell: Cell of each collective.
         first_end_ns: First end among the members of its meeting.
-        is_doubtful: Mask of the collectives on clocks that are not known well.
+        is_doubtful: Mask of the collectives on clocks with an uncertainty.
     """
     pairs = group_rows(cell, collectives.kind, collectives.rank)
     cells = group_rows(cell, collectives.kind)
@@ -464,10 +481,11 @@ def _is_steady(
 
 
 def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Add rows that end right before a member of a meeting, and are pieces of the same collective.
+    """Add rows that are earlier pieces of a collective whose last piece has a meeting.
 
-    A row is a piece if its rank runs more collectives of the kind in the iteration than the member
-    with the fewest::
+    A row is a piece if the next collective of its rank, kind, iteration and group starts within
+    ``_MAX_PIECE_GAP_NS`` of its end and belongs to the meeting, directly or as another piece. Its
+    rank must also run more such collectives than the member with the fewest::
 
         rank 0   ├────────────────┤
         rank 1     ├─────┤├───────┤
@@ -508,6 +526,9 @@ def find_incomplete_collectives(
     collectives: CollectiveIntervals, exposed: RankIntervals
 ) -> Iterator[Limitation]:
     """Yield limitations for collectives whose members are unknown, or were not all recorded.
+
+    Only collectives that ran, at least in part, while nothing else did are counted. Collectives of
+    groups with a single rank need no meeting and are ignored.
 
     Args:
         collectives: Collectives of all ranks, with their meetings.
