@@ -1,7 +1,7 @@
 """Profile clocks: the machine of each profile, and its clock according to its session.
 
-nsys counts the times of a profile from the start of its session. It notes the UTC clock of the host
-at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports also the
+nsys counts the times of a profile from the start of its session. It records the UTC clock of the
+host at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports also the
 steady clock of the host (``systemClockNs``), which NTP does not change. The clock of the first
 profile is the clock of the report.
 """
@@ -92,7 +92,7 @@ class ProfileClock:
         )
 
     def relative_to(self, session: ProfileClock) -> ProfileClock:
-        """Return the correction that leads from the times that ``session`` gives to this clock.
+        """Return the correction that converts times on the clock ``session`` to this clock.
 
         Args:
             session: Clock of the same profile, without drift.
@@ -108,7 +108,7 @@ class ProfileClock:
 def subtract_sessions(
     clocks: Sequence[ProfileClock], sessions: Sequence[ProfileClock]
 ) -> tuple[ProfileClock, ...]:
-    """Return the corrections that lead from the clocks of sessions to other clocks.
+    """Return the corrections that convert times on the clocks of sessions to other clocks.
 
     Args:
         clocks: Clock of each profile.
@@ -121,7 +121,7 @@ def subtract_sessions(
 def find_machines(
     sources: Sequence[Source], same_clock: Sequence[Sequence[str]] = ()
 ) -> tuple[str, ...]:
-    """Find the machine whose clock each profile has.
+    """Find the machine whose clock each profile uses.
 
     Profiles of one hostname share a machine, with these exceptions: a profile that does not record
     its host or the start of its session gets a separate machine, because files of several nodes
@@ -161,17 +161,18 @@ def find_machines(
 
 
 def _has_known_offset(source: Source, other: Source) -> bool:
-    """Return whether the time between the starts of two sessions is known."""
+    """Return whether the time between two session starts is known, by steady clock or by UTC."""
     return any(
         _measure_session_offset(source, other, steady) is not None for steady in (True, False)
     )
 
 
 def _can_share(source: Source, other: Source) -> bool:
-    """Return whether two profiles of one hostname can be from one machine.
+    """Return whether two profiles of one hostname or declared clock can be from one machine.
 
-    The hosts and the time between the starts of the sessions must be known, and neither machine ids
-    nor boot times may differ.
+    The time between the session starts must be known. Both hosts must be known, unless ``source``
+    declares a clock. Machine ids must not differ, and boot times must differ by less than
+    ``_MAX_BOOT_DIFFERENCE_NS``. Unknown ids and boot times do not count as different.
     """
     if source.clock is None and not (source.host_known and other.host_known):
         return False
@@ -184,7 +185,11 @@ def _can_share(source: Source, other: Source) -> bool:
 
 
 def _measure_boot_difference(source: Source, other: Source) -> int:
-    """Return the difference of the boot times of two profiles' machines, or 0 if unknown."""
+    """Return the absolute difference of the boot times of two profiles' machines, in ns.
+
+    A boot time is the UTC time of the session start minus its steady clock. The difference is 0 if
+    either profile lacks one of these.
+    """
     booted = [
         profile.session_utc_ns - profile.session_clock_ns
         for profile in (source, other)
@@ -198,8 +203,10 @@ def build_session_clocks(
 ) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile relative to the first profile, from the session starts.
 
-    Profiles of one machine are related by its steady clock, or else by UTC. Profiles of different
-    machines are related by UTC, whose error is unknown.
+    A profile is related to the first profile of its machine by the steady clock, or by UTC if that
+    is unknown or their boot times differ. The first profile of each further machine is related to
+    the first profile of all by UTC, without a bound on the error. If UTC is unknown as well, its
+    times are used unchanged.
 
     Args:
         sources: Sources of the profiles.
@@ -246,7 +253,8 @@ def list_untimed_profiles(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for each profile with an unknown UTC start, unless there is one machine.
 
-    If machines are aligned by UTC, the times of these profiles are used unchanged.
+    If machines are aligned by UTC, the times of these profiles are used unchanged. On a single
+    machine this does not matter, so the result is empty.
 
     Args:
         sources: Sources of the profiles.
@@ -263,10 +271,10 @@ def list_untimed_profiles(
 
 
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
-    """Return a mask of the profiles with the most frequent numbers of ranks and operations.
+    """Return a mask of the profiles with the most frequent pair (ranks, operations) of counts.
 
-    If several combinations are equally frequent, all of them count. If all profiles differ, the
-    mask is False.
+    If several pairs are equally frequent, profiles with any of them count. If all profiles differ,
+    the mask is False everywhere.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -287,12 +295,15 @@ def refuse_unrelated(
 ) -> tuple[Limitation, ...]:
     """Refuse captures that are more than a minute apart in UTC.
 
-    A few captures may be apart from the others if everything else shows that they are part of the
-    same run. Their UTC clocks are then wrong, which the returned limitation reports.
+    Gaps of more than a minute divide the captures into groups. The captures outside the largest
+    group are accepted if they are few (see ``_MAX_WRONG_DIVISOR``), all captures start within an
+    hour, and the captures are evidently from one run: all ranks have unique numbers, or each of
+    these captures has a typical size and a host that no other capture has. Their UTC clocks are
+    then wrong, which the returned limitation reports. Profiles without UTC are ignored.
 
     Args:
         sources: Sources of the profiles.
-        captures: First and last time of each profile, on its own clock.
+        captures: First and last time of each profile, in its uncorrected times.
         clocks: Clock of each profile according to its session.
         is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
         is_numbered: Whether every rank has a unique number.

@@ -23,7 +23,8 @@ _MAX_NAMES = 32
 def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
-    Ranks are ordered by pipeline, stage, host, global rank, device and process.
+    Ranks are sorted by pipeline, stage, host, global rank, device and process. Ranks without a
+    stage come last, and ranks without a global rank after those of their host that have one.
     """
     big = np.iinfo(np.int64).max
     stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)
@@ -43,7 +44,7 @@ def order_ranks(recordings: JoinedRecordings) -> Ints:
 
 
 def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.Rank, ...]:
-    """Return the ranks in pipeline order.
+    """Build the ranks of the report, sorted by their index. Bubble ratios are not set yet.
 
     Args:
         recordings: The recordings with their stages.
@@ -76,7 +77,7 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 
 
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
-    """Return short unique labels: host and GPU, with the pid or an index only if needed."""
+    """Return a unique label of each rank: host and GPU, and the pid or an index if these repeat."""
     labels = [f"{rank.host} {rank.local.device_label}" for rank in recordings.ranks]
     n_uses = Counter(labels)
     for index, rank in enumerate(recordings.ranks):
@@ -90,8 +91,10 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that are excluded from all ratios.
 
-    A rank without forwards and backwards that computed at least half as long as the median rank
-    probably has operations whose names were not recorded, or are not recognized.
+    There is one limitation for each of three exclusive cases: a rank without forwards and
+    backwards; such a rank that computed at least half as long as the median working rank, which
+    probably has operations whose names were not recorded or are not recognized; and a rank whose
+    forwards and backwards all lack GPU work, if other ranks have GPU work.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working, measured = make_mask(count, recordings.working), np.zeros(count, bool)

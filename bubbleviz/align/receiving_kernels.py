@@ -1,7 +1,8 @@
-"""Receiving kernels: kernels of unknown names that count as compute but wait for their input.
+"""Receiving kernels: kernels with unknown names that count as compute but wait for their input.
 
-A receive begins in an operation whose input does not exist yet, and ends once it does. Compute that
-needs no input may also begin before the input exists, but some of it ends before it does::
+A receive begins in an operation whose input does not exist yet, and ends once the input exists.
+Compute that needs no input may also begin before the input exists, but some of it then also ends
+before the input exists::
 
     rank 0   F1 █████████ F2 █████████
     rank 1   F1 ▒▒▒▒▒▒▒▒▒▒████ F2 ▒▒▒▒▒████
@@ -72,14 +73,15 @@ def find_contradicting_kernels(
     sessions: Sequence[ProfileClock],
     joined_recordings: JoinedRecordings,
 ) -> Iterator[Limitation]:
-    """Yield a limitation for each name whose waiting explains why clocks contradict each other.
+    """Yield a limitation for each kernel name whose waiting explains why clocks contradict.
 
-    An operation that begins with such a kernel begins before its input exists, whatever the clocks
-    are. The clocks agree if the operation begins with the end of this kernel.
+    An operation that begins with a waiting kernel begins before its input exists, whatever the
+    clocks are. A name is reported if the clocks no longer contradict each other once operations are
+    counted from the end of its kernels, and if its kernels then wait for inputs on several ranks.
 
     Args:
         recordings: All recordings of a run.
-        captures: First and last time of each profile on its own clock.
+        captures: First and last time of each profile, in its uncorrected times.
         sessions: Clock of each recording according to its session.
         joined_recordings: The recordings on these clocks, with stages and iterations.
     """
@@ -104,9 +106,9 @@ def find_contradicting_kernels(
 def _list_shared_names(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> dict[str, list[UnknownKernels]]:
-    """Return the unknown kernels of each name that several ranks run, one element per rank.
+    """Return the kernels of each unknown name that several ranks run, one element per rank.
 
-    Only the names with the most time are returned.
+    Only the ``_MAX_NAMES`` names with the most time over all ranks are returned, longest first.
     """
     by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
     total_ns = {
@@ -135,9 +137,10 @@ def _number_over_recordings(
 
 
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
-    """Return the time from which the inputs of each operation exist, or ``NEVER``.
+    """Return the time from which all inputs of each operation exist, or ``NEVER`` if unknown.
 
-    Operations with a recorded receive are left out.
+    It is unknown for operations whose arrival a recorded receive shows, and for operations that
+    depend on no other rank.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
@@ -150,9 +153,10 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the start times of all operations without waiting kernels at their beginning.
+    """Return the start of each operation, moved to the end of a kernel with which it begins.
 
-    The start of an operation that begins with one of these kernels is moved to the kernel's end.
+    An operation begins with a kernel if both start at the same time. All other starts, and starts
+    of operations without a span, stay unchanged. No start is moved beyond the operation's end.
 
     Args:
         of_ranks: Kernels of one name on each rank.
@@ -171,7 +175,7 @@ def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> 
 
 
 def _find_rows_of_rank(operations: Operations, rank: int) -> Ints:
-    """Return the rows of a rank's operations, which are in order of ranks."""
+    """Return the rows of a rank's operations. The table must be sorted by rank."""
     first, end = np.searchsorted(operations.rank, (rank, rank + 1))
     return np.arange(first, end)
 
@@ -179,14 +183,16 @@ def _find_rows_of_rank(operations: Operations, rank: int) -> Ints:
 def _are_receiving(
     of_ranks: Sequence[UnknownKernels], operations: Operations, ready_ns: Ints
 ) -> bool:
-    """Return whether kernels of one name wait for inputs on several ranks."""
+    """Return whether kernels of one name wait for inputs on at least two ranks."""
     return sum(_is_receiving(of_rank, operations, ready_ns) for of_rank in of_ranks) > 1
 
 
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
-    They do if they spend most of their time before an input exists, and do not end before it does.
+    At least ``_MIN_RECEIVES`` kernels must begin before the input of their operation exists and end
+    once it exists. They must be nearly all kernels that begin so early (``_MIN_RECEIVING``), and
+    the time before inputs exist must be at least half of the time of all kernels.
 
     Args:
         kernels: The kernels, with the number of the rank among all ranks.

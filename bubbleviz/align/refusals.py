@@ -30,7 +30,9 @@ from bubbleviz.model.profile import get_pid
 
 
 def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tuple[Limitation, ...]:
-    """Refuse captures that are far apart in UTC, and return limitations for wrong clocks.
+    """Refuse captures that are far apart in UTC, and return a limitation if a few clocks are wrong.
+
+    See :func:`~bubbleviz.align.profile_clocks.refuse_unrelated` for the conditions.
 
     Args:
         parts: One recording per clock of a profile.
@@ -77,8 +79,8 @@ def _refuse_other_shapes(
 ) -> None:
     """Raise MismatchError if profiles ran different numbers of microbatches or chunks.
 
-    Only iterations in which every forward has its backward count. A profile is represented by its
-    most frequent number.
+    Only complete iterations are compared (:func:`_find_complete_iterations`). Each profile is
+    represented by its most frequent number, or the smallest of several that are equally frequent.
 
     Args:
         recordings: One recording per profile.
@@ -118,7 +120,8 @@ def _refuse_other_shapes(
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError if two profiles have no naming convention in common.
 
-    The main convention may differ, because ranks name their layers or transfers more or less often.
+    Profiles may use several conventions. Their main convention may differ, because ranks name their
+    layers or transfers more or less often.
     """
     differing = {(r.convention, r.conventions): r for r in recordings}
     for first, second in combinations(differing.values(), 2):
@@ -134,6 +137,8 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
     """Raise MismatchError if two profiles contain the same process, or the same rank of a table.
 
     Either a process was captured twice (``--capture-range-end=repeat``), or there are two runs.
+    Processes are the same if machine, host and pid are equal; they are not compared if the profile
+    does not record its host.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
@@ -164,12 +169,13 @@ def _find_complete_iterations(
 ) -> tuple[Ints, Ints, Ints]:
     """Find the iterations of ranks that were captured completely.
 
-    They begin with microbatch 0, every forward has its backward and vice versa, and an Optimizer or
-    another iteration follows.
+    A complete iteration contains a forward of microbatch 0, every forward has its backward and vice
+    versa, and an Optimizer or another iteration with a forward follows.
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        sure: Whether to check the backwards. Without the check, more iterations are returned.
+        sure: Whether to check that forwards and backwards match. Without this check, more
+            iterations are returned.
 
     Returns:
         Rank, number of forwards and number of chunks of each complete iteration.

@@ -63,9 +63,9 @@ class RunHints:
     """Statements of the user about a run.
 
     Attributes:
-        order: Ranks in pipeline order, by the numbers that they have without this order; empty to
-            infer it from the data.
-        parallel: Sizes of the run, or None to infer the replicas of stages.
+        order: Ranks in pipeline order, as the indices that they have in the report without this
+            option; empty to infer the order from the data.
+        parallel: Parallel sizes of the run, or None to infer the replicas of stages.
         same_clock: Groups of hostnames that share one clock.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`, or None for causal clocks of
             captures that are not far apart in UTC.
@@ -87,7 +87,7 @@ class Run:
         timebase: Uncertainty of the clocks of all machines.
         operations: Operations by (rank, start), on the report's clock.
         busy: Busy intervals of the operations.
-        active_ns: Length of the union of the compute kernels, shape (iterations, ranks).
+        active_ns: Time for which at least one compute kernel ran, shape (iterations, ranks).
         kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
             the work of an iteration on a rank, same shape.
         gap_ns: Time without a running kernel or copy while work kept the rank busy (launch gaps),
@@ -111,10 +111,10 @@ class Run:
         ends_early: Whether stages may be missing after the last recorded stage.
         order_refutes: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
-        limitations: Properties that could not be determined.
+        limitations: Properties of the run that could not be determined.
         rank_of_local: For each profile, the index in the run of each of its ranks.
         pauses: Intervals without any recording on a rank.
-        layers: Work of layers on each virtual stage; empty without layer ranges.
+        layers: Work of the layers on each virtual stage; empty if no profile has layer ranges.
         recorded_start_ns: Time at which the recording of each rank's profile began.
         recorded: For each device, the start of its recording and the kernels that it may have
             waited in.
@@ -157,7 +157,7 @@ class Run:
 
 
 def merge(parts: Recordings, hints: RunHints) -> Run:
-    """Merge recordings into one run.
+    """Merge recordings into one run, on one clock, with ranks numbered as in the report.
 
     Args:
         parts: One recording per clock of a profile.
@@ -260,8 +260,8 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     """Find the stages, matching iterations and clocks of recordings.
 
     Captures that are far apart in UTC are refused unless the user sets the method ``causal``. If
-    clocks of profiles of one hostname contradict each other, they are aligned again as several
-    machines.
+    the clocks of profiles with one hostname contradict each other and the method is ``causal`` or
+    not set, the recordings are aligned again with these profiles on several machines.
 
     Args:
         parts: One recording per clock of a profile.
@@ -320,12 +320,15 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
 
 
 def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
-    """Return the first and last time of each profile on its own clock."""
+    """Return the first and last time of each profile, in its uncorrected times."""
     return tuple((recording.start_ns, recording.end_ns) for recording in parts.recordings)
 
 
 def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
     """Find stages, pipelines and iterations, and the index of each rank in the report.
+
+    If the user gives an order of ranks, stages are found twice: without the order, to resolve the
+    rank indices that it contains, and then with it.
 
     Raises:
         UsageError: ``hints.order`` does not name every rank once.
@@ -351,8 +354,9 @@ def _split_contradicting(
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
     The machines do not change if iterations cannot be matched on separate clocks, or if the
-    contradiction remains there, because then stages or times of operations are wrong. The
-    contradiction restricts the ratio in both cases.
+    contradiction remains there, because then stages or times of operations are wrong. A limitation
+    reports the contradiction in this case. Nothing is checked if the user or a table declares which
+    clocks are shared, if every profile has a separate machine, or if iterations are not paired.
 
     Args:
         alignment: The alignment with one machine per hostname.
@@ -388,7 +392,11 @@ def _split_contradicting(
 def _find_waiting_kernels(
     parts: Recordings, alignment: _Alignment, hints: RunHints
 ) -> tuple[Limitation, ...]:
-    """Return limitations for kernels of unknown names that count as compute but wait.
+    """Return limitations for kernels with unknown names that count as compute but wait.
+
+    Kernels that end together with kernels of other ranks are always reported. If clocks contradict
+    each other and the method is not ``utc``, so are kernels whose waiting would explain this;
+    otherwise, so are kernels that wait for an input from a rank of the same machine.
 
     Args:
         parts: One recording per clock of a profile.
@@ -412,8 +420,9 @@ def _convert_recorded_devices(
 ) -> Iterator[RecordedDevice]:
     """Yield the recorded devices of all profiles, with times on the clock of the run.
 
-    If nothing aligns the clock of a profile, its times are converted to UTC if that is known. They
-    count as comparable unless operations contradict the clocks.
+    If nothing aligns the clock of a profile, its times are converted by UTC if that is known. Times
+    are comparable if the clock is aligned, or if UTC is known and operations do not contradict the
+    clocks.
 
     Args:
         recordings: All recordings of the run.
@@ -431,7 +440,10 @@ def _convert_recorded_devices(
 
 
 def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[str, Ints]:
-    """Return the times for which ranks were active by name, each of shape (iterations, ranks).
+    """Return the columns of active time keyed by name, each of shape (iterations, ranks), in ns.
+
+    Times are 0 for an iteration in which a rank has none. Iterations without a common number are
+    left out.
 
     Args:
         recordings: The recordings with paired iterations.
@@ -450,7 +462,7 @@ def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[
 
 
 def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
-    """Return intervals by (index of the rank in the report, start)."""
+    """Return the intervals with ranks renumbered as in the report, sorted by (rank, start)."""
     rank = rank_index[table.rank]
     return replace(table, rank=rank).take(sort_rows(rank, table.start_ns))
 
@@ -458,9 +470,10 @@ def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
 def _sort_operations(
     operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
 ) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
-    """Return operations by (rank, start), and the tables that refer to their rows.
+    """Sort operations by (rank, start), and renumber the tables that refer to their rows.
 
-    An operation without a span is sorted by its start on the host.
+    An operation without a span is sorted by its start on the host. At equal starts, the start on
+    the host decides.
 
     Args:
         operations: Operations, with the indices of ranks in the report.
@@ -487,7 +500,9 @@ def _sort_operations(
 
 
 def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
-    """Return the order of rows by several columns; fast if the rows of each first value are sorted.
+    """Return the order that sorts rows by several columns, like ``sort_rows(first, *then)``.
+
+    It is faster if the rows with equal first values are already sorted by the other columns.
 
     Args:
         first: The first column. Equal values mostly form runs of rows.

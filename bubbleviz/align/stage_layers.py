@@ -1,4 +1,4 @@
-"""Layers of virtual stages: time of kernels per layer and phase, over all ranks of a stage."""
+"""Layers of virtual stages: kernel time per layer and phase, summed over the ranks of a stage."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, i
 def find_chunk_stages(
     rank: Ints, chunk: Ints, operations: Operations, rank_of_local: Ints
 ) -> Mapping[tuple[int, int], int]:
-    """Return the virtual stage of each chunk of each rank of a profile.
+    """Return the virtual stage of each chunk of a profile, keyed by (rank in the profile, chunk).
 
-    Chunks and virtual stages of a rank are matched in ascending order. A rank is left out if it has
-    more chunks by name than virtual stages by its operations.
+    Chunks and virtual stages of a rank are matched in ascending order. A rank is left out if its
+    numbers of chunks and of virtual stages differ.
 
     Args:
-        rank: Ranks, as the profile numbers them.
-        chunk: A chunk of each rank, as the names of operations number it.
+        rank: Rank of each row, as the profile numbers it. Ranks may repeat.
+        chunk: Chunk of each row, as the names of operations number it.
         operations: Operations of the run that the profile is part of.
         rank_of_local: Rank in the run of each rank of the profile.
     """
@@ -45,7 +45,10 @@ def find_chunk_stages(
 def build_stage_layers(
     recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
 ) -> tuple[StageLayers, ...]:
-    """Return the work of layers on each virtual stage, or nothing if no forward has layer ranges.
+    """Return the work of the layers on each virtual stage, summed over all ranks of the stage.
+
+    The result is empty if no forward has layer ranges. Chunks whose virtual stage is unknown are
+    left out. Kernel time outside all layer ranges is counted under the layer None.
 
     Args:
         recordings: One recording per profile.

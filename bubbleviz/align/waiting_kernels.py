@@ -1,4 +1,4 @@
-"""Waiting kernels: kernels of unknown names that count as compute but wait for other ranks.
+"""Waiting kernels: kernels with unknown names that count as compute but wait for other ranks.
 
 A collective or a receive ends when its last rank has arrived, however early it began on the other
 ranks. Compute kernels do not behave like this::
@@ -32,10 +32,10 @@ _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
 #: half or a third of the time of a backward. If both end together by chance, the difference of
 #: their starts is smaller than this.
 _MIN_START_SHARE = 0.7
-#: Minimum share of a name's time on a rank in which it waits, and the maximum probability that a
-#: kernel ends with another one by chance.
+#: Minimum share of waiting kernels in the time of a name on a rank, and the maximum probability
+#: that a kernel ends with another one by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
-#: Maximum number of ranks that are compared for a name.
+#: Maximum number of ranks that are compared for each name.
 _MAX_RANKS = 16
 #: Maximum number of characters of a name in a message.
 _MAX_NAME = 60
@@ -60,6 +60,9 @@ def find_waiting_kernels(
 
 def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for each other and count as compute.
+
+    A name is reported if its kernels wait on any of the first ``_MAX_RANKS`` ranks that run it
+    (:func:`_is_waiting`).
 
     Args:
         kernels: Kernels of unknown names on all ranks, with times on a common clock.
@@ -111,7 +114,12 @@ def describe_waiting(
 
 
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
-    """Return whether most kernels of a rank end together with a kernel that began at another time.
+    """Return whether most kernel time of a rank is in kernels that wait for another rank.
+
+    A kernel waits if the kernel of another rank with the nearest end ends at the same time, but
+    began much earlier or later (``_MIN_START_SHARE``). Kernels shorter than ``_MIN_WAIT_NS`` never
+    count as waiting. The result is False if kernels are so frequent that ends often agree by chance
+    (``_MAX_CHANCE``).
 
     Args:
         kernels: Kernels of one name on one rank.
@@ -142,7 +150,12 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
 
 
 def _find_nearest(ascending: Ints, values: Ints) -> Ints:
-    """Return the index of the element of a sorted array that is nearest to each value."""
+    """Return the index of the array element nearest to each value; the lower one if tied.
+
+    Args:
+        ascending: Sorted array, not empty.
+        values: Values to look up.
+    """
     above = np.clip(np.searchsorted(ascending, values), 0, len(ascending) - 1)
     below = np.maximum(above - 1, 0)
     is_below_nearer = values - ascending[below] <= ascending[above] - values

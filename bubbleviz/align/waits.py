@@ -86,14 +86,15 @@ class Waits(Table):
 
 
 def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure the wait of each microbatch that has both an F and a B.
+    """Measure the wait of each microbatch that has both an F and a B, in each iteration.
 
-    Only the first occurrence of an operation counts, and only operations with a device span.
+    Only the first occurrence of an operation counts, and only operations with a device span. A BW
+    counts as a B, and an FB as the F of its first microbatch and the B of its second.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Times at which their inputs arrived. A span with an unknown arrival counts from its
-            start.
+        inputs: Arrivals of the inputs of these operations. An operation whose arrival is unknown
+            counts from the start of its span.
 
     Returns:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
@@ -137,7 +138,7 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
     """Return how long operations keep their rank busy after their input has arrived.
 
-    Half of an operation that overlaps a forward and a backward belongs to each of them.
+    An FB, which overlaps a forward and a backward, counts half for each of them.
 
     Args:
         operations: Operations of all ranks.
@@ -151,7 +152,10 @@ def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
 
 
 def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
-    """Match the keys of two lists, which are concatenated.
+    """Match each key of one list with the same key of another list.
+
+    If a key repeats within a list, its first occurrence is matched. Keys in only one of the lists
+    are left out.
 
     Args:
         key: Keys (0 or larger) of the first list, then of the second list.
@@ -172,11 +176,13 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
 
 
 def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure the median wait of each microbatch of each (rank, chunk), over all iterations.
+    """Measure the median wait of each microbatch of each (rank, chunk).
+
+    The median is over iterations and sequence splits (:func:`_reduce_to_medians`).
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        inputs: Times at which their inputs arrived.
+        inputs: Arrivals of the inputs of these operations.
     """
     parts = [
         _reduce_to_medians(measure_waits(operations.take(rows), inputs.take(rows)))
@@ -187,6 +193,9 @@ def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
 def _reduce_to_medians(waits: Waits) -> Waits:
     """Return the lower median of the waits of each (rank, chunk, microbatch).
+
+    The medians of ``waited_ns`` and ``worked_ns`` are computed separately. The columns
+    ``sequence``, ``iteration``, ``left_ns`` and ``forward_ns`` are -1.
 
     Args:
         waits: Waits, sorted by rank, chunk and microbatch.
@@ -220,9 +229,11 @@ def _reduce_to_medians(waits: Waits) -> Waits:
 def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
     """Pair the waits of each microbatch on a virtual stage and on the next one.
 
+    Microbatch, iteration and sequence split are equal in a pair. If several ranks run a microbatch
+    on one virtual stage, the first row is paired.
+
     Args:
-        waits: Waits with virtual stages as their chunks. Microbatch, iteration and sequence split
-            must be equal in a pair. If several ranks have the same wait, the first one counts.
+        waits: Waits with virtual stages as their chunks.
 
     Returns:
         Row of the wait on the earlier stage, and row of the wait on the next stage, which lies

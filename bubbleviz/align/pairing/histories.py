@@ -31,7 +31,10 @@ _MAX_CELLS = 1 << 19
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PassedOn(Table):
-    """Forwards and backwards that pass a microbatch on in each iteration, sorted by rank."""
+    """Forwards and backwards of each rank that pass a microbatch on, sorted by rank.
+
+    A row is an event that repeats in every iteration: one (rank, chunk, microbatch, direction).
+    """
 
     rank: Ints
     chunk: Ints
@@ -47,14 +50,14 @@ class Histories:
     Attributes:
         start_ns: Start of each iteration, shape (ranks, iterations).
         optimizer_ns: Start of the Optimizer in each iteration, same shape.
-        shapes: Number that encodes how many F and B each iteration has, same shape. NaN at either
-            end of a capture, which may have cut the iteration.
+        shapes: Number that encodes how many F and B each iteration has, same shape. NaN for the
+            first and the last iteration of a rank, which the capture may have cut.
         length_ns: Mean length of an iteration of each rank.
         recorded_ns: Times of the first and of the last kernel or call in each rank's profile.
-        passed_on: The F and B that are compared.
-        ready_ns: Time at which the input of each of them was available, shape
+        passed_on: Events: the F and B whose times are compared between ranks.
+        ready_ns: Time at which the input of each event was available, shape
             (len(passed_on) + 1, iterations). The last row is NaN, so that index -1 means no event.
-        end_ns: End of each of them, same shape.
+        end_ns: End of each event, same shape.
     """
 
     start_ns: Floats
@@ -76,6 +79,9 @@ def build_histories(
     operations: Operations, ready_ns: Ints, recorded_ns: tuple[Ints, Ints]
 ) -> Histories:
     """Build the iteration times of all ranks.
+
+    Only operations with a span inside an iteration count. F and B are left out as events if they
+    are repeated, cut by the capture, or on an unknown virtual stage.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -151,7 +157,8 @@ def _collect_events(
 ) -> tuple[PassedOn, Floats, Floats]:
     """Arrange the times of forwards and backwards by event and iteration.
 
-    An event is a (rank, chunk, microbatch, direction) that repeats in every iteration.
+    An event is a (rank, chunk, microbatch, direction) that repeats in every iteration. If an event
+    occurs several times in an iteration, the last row counts.
 
     Args:
         operations: Operations of all ranks.
@@ -193,9 +200,11 @@ class CommonEvents:
     before the input of the other rank is available, which bounds the difference of their clocks.
 
     Attributes:
-        a_ns: Time at which the first rank passed the microbatch on, or its input was available, on
-            its own clock. NaN if unknown.
-        b_ns: The same time of the second rank, on its own clock.
+        a_ns: End of the operation on the first rank if it leads, else the time at which its input
+            was available, on the clock of the first rank. NaN if unknown.
+        b_ns: Time at which the input of the second rank was available if the first rank leads, else
+            the end of its operation. Times of the second rank are on its clock, plus the correction
+            given to :func:`list_batches`.
         a_end_ns: End of the operation on the first rank.
         b_end_ns: End of the operation on the second rank.
         a_leads: Mask of the events in which the second rank waits for the first, shape
@@ -221,15 +230,20 @@ class CommonEvents:
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
     def compute_loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the bounds over all iterations from ends alone, shape (pairs, shifts).
+        """Return the tightest bounds over all iterations from end times alone.
 
-        They hold even if a span begins with kernels that need no input.
+        These bounds are valid even if a span begins with kernels that need no input. Both have
+        shape (pairs, shifts) and are infinite if nothing bounds the correction.
         """
         lower, upper = self._compute_bounds(self.a_end_ns, self.b_end_ns, shifts)
         return lower.max(axis=2, initial=-np.inf), upper.min(axis=2, initial=np.inf)
 
     def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the tightest bounds from all events of each iteration, in batches of shifts."""
+        """Return the tightest lower and upper bounds from all events of each iteration.
+
+        Events in which a leads give lower bounds, all others upper bounds. Shifts are processed in
+        batches to limit memory. The shape is (pairs, shifts, iterations).
+        """
         shape = len(a_ns), len(shifts), a_ns.shape[1]
         lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
         a_leads = self.a_leads[:, None, None]
@@ -267,6 +281,8 @@ def list_batches(
 ) -> Iterator[tuple[Ints, CommonEvents | None]]:
     """Yield the pairs of ranks in batches that fit in memory, with their common events.
 
+    A batch contains either replicas or pairs that pass microbatches to each other, never both.
+
     Args:
         histories: Iteration times of all ranks.
         first: First rank of each pair.
@@ -299,6 +315,8 @@ def _find_common_events(
     histories: Histories, event_start: Ints, first: Ints, second: Ints, by_ns: Ints
 ) -> CommonEvents:
     """Find the events that both ranks of each pair have: same chunk, microbatch and direction.
+
+    The rank on the smaller virtual stage leads in forwards, the other rank in backwards.
 
     Args:
         histories: Iteration times of all ranks.

@@ -84,7 +84,7 @@ class _NullStatistics:
     Attributes:
         level_sq: Mean square of the levels, or infinity if there is no pair of steps.
         scatter: Mean scatter, or infinity if there is no pair of steps.
-        dof: Degrees of freedom of ``level_sq``.
+        dof: Degrees of freedom of ``level_sq``, or 0 if there is no pair of steps.
     """
 
     level_sq: Floats
@@ -212,9 +212,10 @@ def compare_steps(
 
 
 def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
-    """Compute the times from each event to the same event of the next iteration.
+    """Compute the time from each event to the same event of the next iteration.
 
-    The typical step (the median over both ranks) is subtracted, which keeps rounding errors small.
+    The typical step of a pair (the median over all events of both ranks) is subtracted, which keeps
+    rounding errors small.
 
     Args:
         a_ns: Event times of the first ranks, shape (pairs, iterations, events). NaN if missing.
@@ -397,6 +398,8 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
 def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
     """Compute mean squares of the differences between steps of one rank, for each lag.
 
+    A lag is the number of iterations between two steps.
+
     Returns:
         level_sq: Trimmed mean square of the levels, shape (pairs, steps). Column 0 covers any two
             different steps, column k > 0 the steps that are k apart. Lags with few values have the
@@ -421,7 +424,11 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
 
 
 def _is_sparse(count: Ints) -> Bools:
-    """Return a mask of the lags with too few values, shape (pairs, steps); never column 0."""
+    """Return a mask of the columns with fewer than ``_TRIM_ONE`` values; column 0 is always False.
+
+    Args:
+        count: Number of values of each column, shape (pairs, steps).
+    """
     is_sparse: Bools = count < _TRIM_ONE
     is_sparse[:, :1] = False
     return is_sparse
@@ -528,7 +535,10 @@ def _compute_means(values: Floats) -> tuple[_Means, _Means]:
 
 
 def _compute_trimmed_mean(values: Floats) -> Floats:
-    """Return the mean without the largest values, or of all values if there are few."""
+    """Return the mean without the one or two largest values, or of all values if there are few.
+
+    The values are averaged along the last axis (see :func:`_compute_means`).
+    """
     (mean, _), (trimmed_mean, n_used) = _compute_means(values)
     return np.where(n_used > 0, trimmed_mean, mean)
 
@@ -540,7 +550,7 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 
 
 def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
-    """Return how unlikely so small a mean square is under the null hypothesis, in nats.
+    """Return how unlikely a mean square as small as this is under the null hypothesis, in nats.
 
     This is the lower tail of Fisher's F distribution for the ratio of the two mean squares.
 

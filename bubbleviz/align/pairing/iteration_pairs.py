@@ -1,8 +1,8 @@
-"""Pairing: which iterations of the ranks are the same.
+"""Pairing: find which iterations of different ranks are the same.
 
 Iterations with equal names are the same. Without names, the iterations of two ranks are paired by
-their order. If the capture of one rank began later, its iterations are shifted. Data dependencies
-show by how many; otherwise the pairing is unknown.
+their order. If the capture of one rank began later, its iterations are shifted against those of
+other ranks. If data dependencies do not show by how many, the pairing is unknown.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
     """Number the iterations of all ranks together.
 
+    Iterations are paired by name if every working rank has a forward or backward that names its
+    iteration, otherwise by order. The pairing counts as unknown if the names in any recording do
+    not show where iterations begin.
+
     Args:
         recordings: The recordings with virtual stages and pipelines.
 
@@ -72,7 +76,9 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
     """Pair iterations by their order, and by their times if the order does not decide.
 
-    Times decide only between ranks on one clock.
+    If all ranks are on one clock, times decide if the shifts are unknown or ranks have different
+    numbers of iterations. On several clocks, a pairing of ranks with different numbers of
+    iterations is accepted only if the times on the linked clocks agree with it.
 
     Returns:
         recordings: The recordings with paired iterations.
@@ -102,13 +108,15 @@ def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tupl
 
 
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
-    """Number the iterations in which a rank works, from 0.
+    """Number the iterations in which any rank works, from 0.
 
-    An iteration in which no rank works (an Optimizer alone) belongs to the previous iteration.
+    An iteration in which no rank works (an Optimizer alone) gets the number of the previous
+    iteration, or -1 if there is none.
 
     Args:
         recordings: The recordings.
-        iteration: Iteration of each operation, comparable between ranks.
+        iteration: Iteration of each operation, shifted so that equal numbers mean the same
+            iteration on all ranks.
     """
     operations = recordings.operations
     has_iteration = operations.iteration >= 0
@@ -154,8 +162,8 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
         works: Mask of the forwards and backwards.
 
     Yields:
-        Iteration of each operation over all ranks, or -1 if it belongs to none. There is nothing to
-        yield if iterations do not match in time.
+        Iteration of each operation over all ranks, or -1 if it belongs to none. Nothing is yielded
+        if iterations do not match in time.
     """
     has_iteration = operations.iteration >= 0
     if not has_iteration.any():
@@ -175,9 +183,9 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
 def _agrees_with_times(
     operations: Operations, works: Bools, iteration: Ints, moved_ns: Ints
 ) -> bool:
-    """Return whether the iterations over all ranks are the same if they are numbered by time.
+    """Return whether numbering the iterations by time pairs the same iterations of the ranks.
 
-    They count as the same if times give no numbers.
+    Only forwards and backwards are compared. The result is True if times give no numbers.
 
     Args:
         operations: Operations of all ranks, with iterations numbered per rank.
@@ -207,7 +215,7 @@ def _find_shifts(
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
-        histories: When each rank ran its iterations.
+        histories: Iteration times of all ranks.
         working: Ranks with GPU work.
 
     Returns:
@@ -241,7 +249,8 @@ def _find_shifts(
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
     """Return the pairs of ranks whose iterations are compared.
 
-    Whole pipelines come first, and the ranks of the others are compared with them.
+    Pipelines with the most ranks come first, so that other pipelines are compared with them.
+    Within a pipeline, ranks are sorted by stage.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -261,8 +270,10 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the pairs of ranks that are compared: each rank with the previous one in an order.
 
-    The first rank of a pipeline is compared with the first of all ranks of its stage. Ranks of one
-    clock count as replicas if it is unknown which of them waits for which.
+    The first rank of a pipeline is compared with the first of all ranks of its stage, or with the
+    first rank of the order if it is that rank itself. A pair counts as replicas if it compares two
+    pipelines, if both ranks are on one stage, or if both are on one clock and it is unknown which
+    of them waits for the other.
 
     Args:
         order: Order of the ranks.
@@ -271,7 +282,8 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
         in_step: Clock of each rank if it is unknown for which ranks it waits, else -1.
 
     Returns:
-        The previous rank of each pair, the rank, and a mask of the pairs of replicas.
+        The rank to compare with, for each rank of the order but the first; the rank; and a mask of
+        the pairs of replicas.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
@@ -284,7 +296,12 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
 
 
 def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Pair iterations by name; a post-validation names the iteration that it validates."""
+    """Pair the iterations of all ranks by the numbers that names give them.
+
+    An iteration without a name is identified by its distance from the nearest named iteration of
+    its rank. The common iteration is -1 if no rank works in it, or if the rank runs no forward or
+    backward in it and no name gives its number. The result counts as paired.
+    """
     operations, iteration_in_name, works = (
         recordings.operations,
         recordings.named_iteration,
@@ -319,7 +336,7 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the name of each iteration of a rank, and a mask of the iterations without work.
+    """Return the number of each iteration of each rank, and a mask of the iterations without work.
 
     Args:
         iteration_in_name: Iteration that the name of each row gives, or -1 if it gives none.
@@ -343,12 +360,12 @@ def _find_names(
 
 
 def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
-    """Assign numbers to iterations without work, which no range may name.
+    """Correct the numbers of iterations in which a rank runs only an Optimizer.
 
     The Optimizer of such an iteration may be outside every range that names an iteration. It then
-    has the number of the previous iteration of its rank, or no number at the start of a recording.
-    It gets the next number, or at the start the number before the next one, if another rank worked
-    in the iteration with that number.
+    has the number of the previous iteration of its rank, or -1 at the start of a recording. A
+    repeated number becomes the next number, and -1 at the start becomes the number before the next
+    iteration, each only if some rank worked in the iteration with the new number.
 
     Args:
         rank: Rank of each iteration of a rank, sorted by (rank, iteration).
@@ -377,10 +394,10 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Return the nearest named iteration of each iteration, and the distance from it.
+    """Return the number of the nearest named iteration of each iteration, and the distance from it.
 
-    It is the last named iteration so far. Iterations before the first named one of their rank are
-    counted back from it.
+    The nearest named iteration is the last one of the rank so far. Iterations before the first
+    named one of their rank are counted back from it, so their distance is negative.
 
     Args:
         rank: Rank of each iteration, in order of (rank, iteration).
@@ -397,6 +414,7 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
 
 
 def _name_iteration(number: int, away: int) -> str:
+    """Return the name of an iteration, given its distance from the named iteration ``number``."""
     if away == 0:
         return str(number)
     where = f"after {number}" if away > 0 else f"before {number}"
@@ -413,7 +431,10 @@ _TO_TELL = (
 
 
 def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
-    """Yield limitations for iterations that have no names and are paired across hosts.
+    """Yield a limitation if iterations are not paired, or if links had to pair them across hosts.
+
+    The first case names the undecided link with the smallest margin, the second case the least
+    certain link.
 
     Args:
         recordings: The recordings with paired iterations.

@@ -50,7 +50,7 @@ class Link:
         best: Likeliest shift, or None if no shift is possible.
         rival: Next likeliest shift, or None if captures without a common iteration are likelier.
         margin: Evidence for the best shift against the rival, in nats.
-        fit: Part of the margin that comes from the lengths of iterations.
+        fit: Part of the margin that comes from the lengths of iterations, in nats.
     """
 
     first: int
@@ -93,9 +93,10 @@ def _link_batch(
     """Find the likeliest shift of each pair of a batch, and the next likeliest.
 
     The best shift has the largest sum of the prior (:func:`find_possible_shifts`) and the fit of
-    iteration times. Every other shift is then judged again, now that the distance to the best one
-    is known: iterations that repeat a pattern also fit well at some distances. A capture without
-    any common iteration is a rival as well.
+    iteration times. The fit of every other shift is then computed again against steps that are as
+    far apart as the two shifts, because iterations that repeat a pattern also fit well at some
+    distances. The rival is the shift with the smallest margin, or None if it is likelier that the
+    captures have no iteration in common.
 
     Args:
         histories: Iteration times of all ranks.
@@ -142,9 +143,9 @@ def _link_batch(
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
-    """Return the largest of several arrays of evidence, less the log of their number; at least 0.
+    """Return the elementwise largest of several arrays of evidence, less the log of their number.
 
-    The largest of n values is a little larger by chance.
+    The log corrects for choosing the largest value. The result is at least 0.
     """
     parts = list(evidence)
     largest = np.maximum.reduce(parts) - float(np.log(len(parts)))
@@ -156,9 +157,12 @@ def _compare_iterations(
 ) -> list[StepComparison]:
     """Compare the lengths of the iterations of pairs of ranks in all available ways.
 
-    Ranks that wait for each other agree event by event, and best in events that waited least for
-    anything else. Ranks that step together leave the collective before the Optimizer together, and
-    replicas start the next iteration soon after.
+    All pairs are compared by the starts of their Optimizers, because ranks leave the collective
+    before the Optimizer together. Replicas are also compared by their iteration starts, and ranks
+    that wait for each other by their common events and the bounds from these, if there are any.
+
+    Returns:
+        One comparison per kind of time, at least one.
     """
 
     def compare_single_event(times_ns: Floats) -> list[StepComparison]:
@@ -187,8 +191,9 @@ def link_machines(
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
     """Link the machines to each other, starting from the machine of the first rank.
 
-    Several pairs of ranks are tried per pair of machines until one decides. If neighbours do not
-    suffice, ranks of one pipeline with a single rank between them are tried.
+    Up to ``_MAX_TRIES`` pairs of ranks are tried for every two machines, until a decided link joins
+    the machines. If neighbours do not suffice, ranks of one pipeline with a single rank between
+    them are tried in the same way.
 
     Args:
         histories: Iteration times of all ranks.
@@ -236,6 +241,9 @@ def _join_linked(
 ) -> bool:
     """Join each machine that a decided link connects to a joined machine.
 
+    The links are processed once, in order. A machine joined late may allow earlier links to join
+    further machines, so the caller repeats the call until it returns False.
+
     Args:
         links: All links so far.
         machine: Machine of each rank.
@@ -261,7 +269,7 @@ def _join_linked(
 
 
 def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Describe which pairings of the iterations of two ranks remain possible."""
+    """Return a clause on the pairings of iterations that remain possible for an undecided link."""
     best, hosts = link.best, name_hosts(link, ranks)
     if best is None:
         return f"those of {hosts} have no operation in common"
@@ -277,7 +285,7 @@ def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
 
 
 def _describe_shift(shift: Shift) -> str:
-    """Describe which iterations a shift pairs."""
+    """Return a phrase that says which iteration a shift pairs with the first one of a host."""
     if shift.iterations == 0:
         return "pairing from the first iterations on"
     sides = ("first", "second") if shift.iterations > 0 else ("second", "first")
@@ -286,7 +294,7 @@ def _describe_shift(shift: Shift) -> str:
 
 
 def describe_rival(link: Link) -> str:
-    """Describe what the next likeliest shift would mean."""
+    """Return a predicate on the rival of a link: how it differs from the best shift."""
     best, rival = link.best, link.rival
     if rival is None or best is None:
         return "leaves no iteration in common"

@@ -54,7 +54,12 @@ def find_possible_shifts(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Weigh candidate shifts of pairs of ranks by everything but the fit of their iteration times.
+    """Weigh candidate shifts of pairs of ranks by all evidence except the fit of iteration times.
+
+    Evidence for a shift: it pairs captures with equal numbers of iterations from their first ones
+    on, or it pairs iterations with equal rare shapes. Evidence against it: the clocks are far apart
+    in UTC, a clock must have been set, shapes differ, or an iteration is missing from a running
+    capture.
 
     Args:
         histories: Iteration times of all ranks.
@@ -150,8 +155,8 @@ def _compare_shapes(
 def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
     """Return a mask of the shifts for which no offset satisfies the bounds of all iterations.
 
-    Clocks may drift by ``DRIFT`` of the elapsed time. Bounds that contradict each other beyond that
-    mean that a clock was set.
+    Clocks may drift by ``DRIFT`` of the elapsed time. If bounds contradict each other by more, the
+    shift requires that a clock was set during the capture. The mask has shape (pairs, shifts).
 
     Args:
         start_ns: Start of each iteration, shape (pairs, iterations).
@@ -262,8 +267,9 @@ def _measure_violations(
 ) -> Floats:
     """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
 
-    It is 0 if none is violated and NaN if the pair has no dependencies under this shift. For
-    replicas (without events) it is the median difference between their iteration starts.
+    The value is that of the worst violation, 0 if no dependency is violated, and NaN if the pair
+    has no dependencies under this shift. For replicas (``events`` is None), it is the median
+    absolute difference of their iteration starts instead.
     """
     if events is None:
         return np.floor(
