@@ -1,8 +1,9 @@
 """The compiled functions, with numpy columns and named arguments.
 
-Each function does what a function of another module does without a compiler, and returns None if
-it cannot: the library is missing or switched off, or the arguments do not suit it.
-:func:`accelerated_by` chooses between the two, so that callers need not know which one runs.
+Each function is the compiled counterpart of a Python function in another module. It returns None
+if the library is missing or switched off, or if it does not support the arguments; the Python
+function then runs instead. :func:`accelerated_by` makes this choice, so callers need not know which
+of the two runs.
 
 The functions belong to these modules, in this order: intervals to :mod:`bubbleviz.model.intervals`,
 sorting and groups to :mod:`bubbleviz.model.grouping`, work of devices to
@@ -37,11 +38,13 @@ def is_available() -> bool:
 def accelerated_by(
     compiled: Callable[_Parameters, _Result | None],
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator that runs a compiled function instead, if it can.
+    """Return a decorator that calls a compiled function first, and the decorated one if that fails.
+
+    The compiled function fails by returning None.
 
     Args:
-        compiled: Function with the parameters and the result of the decorated function, which
-            returns None if the decorated function has to run.
+        compiled: Function with the parameters and the result of the decorated function, except
+            that it returns None if the decorated function has to run.
     """
 
     def decorate(plain: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -64,7 +67,11 @@ def _to_ints(column: _Codes) -> _Ints:
 
 
 def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_Ints, _Ints] | None:
-    """Return the union of intervals, or None if their starts do not ascend."""
+    """Return the union of intervals as disjoint intervals, or None if the starts do not ascend.
+
+    Intervals that touch are merged. Empty intervals (end <= start) and the intervals that ``mask``
+    excludes are ignored, and their starts need not ascend.
+    """
     native = get_library()
     if native is None:
         return None
@@ -77,7 +84,10 @@ def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_
 
 
 def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _Ints] | None:
-    """Return the times that ``a`` covers and ``b`` does not."""
+    """Return the times that ``a`` covers and ``b`` does not.
+
+    Each is a union: the start and end of disjoint, ascending intervals.
+    """
     native = get_library()
     if native is None:
         return None
@@ -88,7 +98,13 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
-    """Return how much of each window [low, high] a set covers, or None if memory is short."""
+    """Return how much of each window [low, high] a union covers, or None if memory is short.
+
+    Args:
+        intervals: Start and end of disjoint, ascending intervals.
+        low_ns: Start of each window.
+        high_ns: End of each window.
+    """
     native = get_library()
     if native is None:
         return None
@@ -101,7 +117,10 @@ def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints
 def group_extents(
     group: _Codes, n_groups: int, low_ns: _Ints, high_ns: _Ints
 ) -> tuple[_Ints, _Ints] | None:
-    """Return the earliest low and latest high of each group, or None if a group is unknown."""
+    """Return the earliest low and the latest high of each group; (0, -1) for an empty group.
+
+    Groups below 0 count from the end, as indices do. The result is None if a group is out of range.
+    """
     native = get_library()
     if native is None:
         return None
@@ -114,7 +133,12 @@ def group_extents(
 def group_union(
     group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return the union of each group's intervals, or None if their starts do not ascend."""
+    """Return the union of each group's intervals, sorted by group and start.
+
+    Returns:
+        Group, start and end of the merged intervals; or None if the starts within a group do not
+        ascend, or if a group is out of range.
+    """
     native = get_library()
     if native is None:
         return None
@@ -134,7 +158,15 @@ def group_union(
 def measure_groups(
     sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
-    """Return how much of each window [low, high] of a group the set of the group covers."""
+    """Return how much of each window [low, high] the intervals of its group cover.
+
+    Args:
+        sets: Group, start and end of disjoint intervals, sorted by group and start.
+        n_groups: Number of groups.
+        group: Group of each window.
+        low_ns: Start of each window.
+        high_ns: End of each window.
+    """
     native = get_library()
     if native is None:
         return None
@@ -154,10 +186,14 @@ def find_innermost(
     start_ns: _Ints,
     end_ns: _Ints,
 ) -> _Ints | None:
-    """Return the row of the innermost interval around each query, -1 if there is none.
+    """Return the row of the innermost interval around each query, or -1 if there is none.
+
+    Intervals are stored in layers, each with ascending starts. In each layer, the last interval
+    that starts at or before a query is a candidate if it ends no earlier than the query. The
+    deepest candidate wins.
 
     Args:
-        begin: First interval of each layer, and the number of intervals.
+        begin: Index of the first interval of each layer, followed by the number of intervals.
         intervals: Start and end of each interval, layer by layer.
         depth: Depth of each interval.
         row: Row of each interval.
@@ -179,7 +215,11 @@ def find_innermost(
 def find_last_before(
     group: _Ints, time_ns: _Ints, query_group: _Ints, query_ns: _Ints, *, or_at: bool = False
 ) -> _Ints | None:
-    """Return the last row of each wanted group before a time, or None if rows do not ascend."""
+    """Return, for each query, the last row of its group before its time, or -1 if there is none.
+
+    A row at the time itself counts only if ``or_at`` is true. The result is None unless rows and
+    queries are both sorted by group and time.
+    """
     native = get_library()
     if native is None:
         return None
@@ -191,7 +231,7 @@ def find_last_before(
 
 
 def is_sorted(columns: Sequence[_Ints]) -> bool:
-    """Return whether rows are in the order of some columns; False without the library."""
+    """Return whether rows are sorted lexicographically by columns; False without the library."""
     native = get_library()
     if native is None:
         return False
@@ -199,11 +239,11 @@ def is_sorted(columns: Sequence[_Ints]) -> bool:
 
 
 def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
-    """Sort rows by a word, stably.
+    """Sort rows by a key, stably.
 
     Args:
-        word: Key of each row, at least one.
-        order: Rows in the order that ties keep. It is changed in place.
+        word: Key of each row; at least one row. The result is in ascending order of keys.
+        order: Row indices, changed in place. Rows with equal keys keep their order.
 
     Returns:
         ``order``, or None if memory is short.
@@ -215,9 +255,9 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
 
 
 def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column | None:
-    """Return a column in the order of groups, or None if the compiled part cannot order it.
+    """Return a column with its rows sorted by group, stably.
 
-    It orders values of two, four or eight bytes by 16-bit groups. Rows of a group keep their order.
+    The result is None unless groups have 16 bits and values have two, four or eight bytes.
 
     Args:
         group: Group of each row.
@@ -234,10 +274,10 @@ def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column
 
 
 def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
-    """Pack columns into one code per row; codes are in the order of rows.
+    """Pack columns into one code per row. Codes compare as rows do lexicographically.
 
     Returns:
-        The codes and an upper bound that all codes are below, or None if the codes do not fit.
+        The codes and their exclusive upper bound, or None if the codes do not fit in 62 bits.
     """
     native = get_library()
     if native is None:
@@ -250,7 +290,15 @@ def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
 
 
 def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
-    """Return the number of each row's code, and the first row of each number."""
+    """Number the distinct codes in ascending order.
+
+    Args:
+        code: Code of each row, from 0 to ``base`` - 1.
+        base: Exclusive upper bound of codes. A scratch array of this length is allocated.
+
+    Returns:
+        The number of each row's code, and the first row of each number.
+    """
     native = get_library()
     if native is None:
         return None
@@ -288,7 +336,10 @@ def link_calls(
     ranges: tuple[_Ints, ...],
     links: tuple[npt.NDArray[Any], ...],
 ) -> tuple[_Bools, _Ints, npt.NDArray[np.int32]] | None:
-    """Link the calls of a block to what they launched, and to ranges.
+    """Link the calls of a block to the kernels and copies they launched, and to the ranges around.
+
+    If several calls have the same correlation id, the call that started first counts, also across
+    blocks; ties go to the smaller row.
 
     Args:
         index: Columns of ``struct index`` in ``links.c``. Its ``near`` is changed in place.
@@ -298,8 +349,8 @@ def link_calls(
         links: Columns of ``struct links``, changed in place.
 
     Returns:
-        Which calls launched something, and start and thread of each call of an earlier block whose
-        launch turned out to belong to another call.
+        A mask of the calls that launched work; and the start and thread of each call of an earlier
+        block that lost its work to a call of this block.
     """
     native = get_library()
     if native is None:
@@ -313,17 +364,18 @@ def link_calls(
 
 
 class MeasuredWork(NamedTuple):
-    """When and how long work ran.
+    """Times of work per operation, per group of operations and per rank.
 
     Attributes:
         start_ns: Start of each operation.
         end_ns: End of each operation.
         n_kernels: Number of compute kernels of each operation.
-        first_row: First row of each operation, or -1 without work.
-        length_ns: How long compute kernels of each operation, and then of each group ran.
-        is_loose: Whether each row is a compute kernel outside of compute operations.
+        first_row: First row of each operation, or -1 if it has no work.
+        length_ns: Time in which compute kernels ran, per operation and then per group.
+        is_loose: Mask of the rows that are compute kernels outside of compute operations.
         spent_ns: Time by rank and kind of work, shape (ranks, 5).
-        sets: When anything, communication, compute kernels and loose compute kernels ran.
+        sets: Start and end of the union of all work, of communication, of compute kernels, and of
+            loose compute kernels, in this order.
     """
 
     start_ns: _Ints
@@ -346,14 +398,14 @@ def measure_work(
     n_groups: int,
     n_ranks: int,
 ) -> MeasuredWork | None:
-    """Measure when and how long the work of operations, of their groups and of ranks ran.
+    """Measure when and for how long the work of operations, groups of operations and ranks ran.
 
     Args:
         work: Columns of ``struct work`` in ``spans.c``.
         n_rows: Number of rows of these columns.
-        order: Rows in the order of their starts, or None if they are in this order.
-        communicates: Which operations are communication.
-        group: Group of each operation, or -1.
+        order: Rows sorted by start, or None if they are sorted already.
+        communicates: Mask of the operations that are communication.
+        group: Group of each operation, or -1 if it belongs to none.
         n_groups: Number of groups.
         n_ranks: Number of ranks.
 
@@ -395,17 +447,17 @@ def improve_orders(
     seed: int,
     enough: int,
 ) -> int | None:
-    """Search for shorter orders, and write the best ones to ``code``.
+    """Search for orders with a shorter iteration, and write the best ones to ``code``.
 
     Args:
         pipeline: Members of ``struct pipeline`` in ``orders.c``.
         code: Operations of all devices, changed in place.
-        offset: First operation of each device, and the number of operations.
-        trials: Number of moves to try.
+        offset: Index of the first operation of each device, followed by the number of operations.
+        trials: Maximum number of moves to try.
         memory: Number of previous trials that count for acceptance.
-        rise: Thousandths by which orders may become longer than the first ones.
-        seed: Seed of the moves.
-        enough: Length at which the search ends.
+        rise: Maximum increase over the length of the first orders, in thousandths.
+        seed: Seed of the random moves.
+        enough: Length at which the search ends early.
 
     Returns:
         The length of the best orders, -1 if the first ones cannot run, or None without the library.
@@ -420,15 +472,15 @@ def improve_orders(
 def find_leaves(
     *, file: tuple[int, ...], root: int, max_leaves: int
 ) -> tuple[npt.NDArray[np.uint32], _Ints] | None:
-    """Return the leaf pages of a table, and the last row number that each of them may contain.
+    """Return the leaf pages of a table in row order, and the last row number each may contain.
 
     Args:
-        file: Descriptor, bytes of a page, usable bytes of a page, and number of pages.
+        file: File descriptor, page size, usable bytes of a page, and number of pages.
         root: Page of the root of the table's tree.
         max_leaves: Maximum number of leaves.
 
     Returns:
-        The columns, or None if a page is unusual or memory is short.
+        The page numbers and the row numbers, or None if a page is unusual or memory is short.
     """
     native = get_library()
     if native is None:
@@ -444,13 +496,14 @@ def find_leaves(
 def decode_integers(
     *, file: tuple[int, ...], leaves: tuple[Argument, ...], columns: _Ints, max_rows: int
 ) -> _Ints | None:
-    """Decode columns of whole numbers.
+    """Decode columns of whole numbers from the leaf pages of a table.
 
     Args:
         file: As in :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: Place, meaning of NULL, missing value and row number flag of each column.
-        max_rows: Maximum number of rows.
+        columns: Shape (columns, 4), for each column its index in the table, how NULL is read, the
+            value for NULL, and whether it is an alias of the row number; see :class:`PageTable`.
+        max_rows: Maximum number of rows. A page with more rows counts as unusual.
 
     Returns:
         Values, shape (columns, rows), or None if a page is unusual or memory is short.
@@ -475,7 +528,7 @@ def decode_named(
     columns: _Ints,
     selection: tuple[Argument, ...],
 ) -> tuple[_Ints, bytes] | None:
-    """Decode columns of whole numbers and a column of texts of selected rows.
+    """Decode columns of whole numbers and one column of texts, for selected rows.
 
     Args:
         file: As in :func:`find_leaves`.
@@ -484,8 +537,9 @@ def decode_named(
         selection: Members of ``struct selection`` in ``sqlite_pages.c``.
 
     Returns:
-        Values and last the lengths of texts, -1 for NULL, shape (columns + 1, rows), and the texts
-        without separators; or None if a page is unusual or memory is short.
+        The values, with the length of each text (-1 for NULL) as the last column, shape
+        (columns + 1, rows), and the concatenated texts; or None if a page is unusual or memory is
+        short.
     """
     native = get_library()
     if native is None:
@@ -506,15 +560,17 @@ def decode_named(
 
 
 def number_texts(texts: bytes, lengths: _Ints) -> tuple[_Ints, _Ints] | None:
-    """Number distinct texts.
+    """Number the distinct texts with a hash table.
+
+    Equal texts get the same number, except if very many texts have the same hash.
 
     Args:
-        texts: Texts without separators.
-        lengths: Length of each row's text, -1 for NULL.
+        texts: Concatenated texts of all rows, as UTF-8.
+        lengths: Length of each row's text in bytes, or -1 for NULL.
 
     Returns:
-        Number of each row's text, -1 for NULL; and begin and length of each distinct text, shape
-        (texts, 2).
+        The number of each row's text, or -1 for NULL; and the offset and length of each distinct
+        text, shape (texts, 2).
     """
     native = get_library()
     if native is None:

@@ -39,10 +39,12 @@ class Library:
     def call(self, name: str, *arguments: Argument) -> int:
         """Call a function and return its result, a 64-bit integer.
 
+        Contiguous columns are passed by address, so the function can change them in place.
+
         Args:
             name: Name of the function, without the prefix ``bubbleviz_``.
-            arguments: Arguments of the function. Columns that are not contiguous are copied, so
-                the function must not write to them.
+            arguments: Arguments of the function. Columns that are not contiguous are copied first,
+                so changes to them are lost.
         """
         function = getattr(self.functions, f"bubbleviz_{name}")
         function.restype = _I64

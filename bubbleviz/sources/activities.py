@@ -15,7 +15,10 @@ from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Return a mask of the rows of work whose start and end are recorded and possible."""
+    """Return a mask of the rows of work whose start and end are recorded and possible.
+
+    Times were not recorded if start and end are both 0.
+    """
     timed: Bools = (start_ns != 0) | (end_ns != 0)
     is_possible = model.mask_possible(start_ns[timed], end_ns[timed])
     if is_possible is not None:
@@ -78,6 +81,17 @@ class ActivitiesBuilder:
         self._add(block, "copies")
 
     def _add(self, block: Ints, kind: str) -> None:
+        """Append the rows of a block that have valid times.
+
+        Devices and names are replaced by their numbers in order of appearance.
+
+        Args:
+            block: Columns of kernels or copies; the name and the stream are optional.
+            kind: "kernels" or "copies".
+
+        Raises:
+            ValueError: A device number is out of range, or there are more rows than ``room``.
+        """
         block = self._drop_invalid_times(block, kind)
         start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
         unknown = make_constant(NONE, len(start_ns))
@@ -122,12 +136,15 @@ class ActivitiesBuilder:
     def build(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
-        """Return the activities, sorted by rank.
+        """Return the activities: all kernels sorted by rank, then all copies sorted by rank.
+
+        Rows of one rank keep the order in which they were added. Ranks are numbered in the order of
+        (process, device).
 
         Args:
             names: Function that returns the names of name ids.
-            processes: Processes that made calls. If there is only one, kernels without a process
-                belong to it.
+            processes: Processes that made calls. If there is exactly one, activities without a
+                process are assigned to it. Otherwise their process stays -1.
         """
         process = self._places.values >> _DEVICE_BITS
         if len(processes) == 1:

@@ -53,7 +53,10 @@ def is_json(head: bytes) -> bool:
 
 
 class UnpackedFile:
-    """Iterates over the bytes of a file, unpacked if the file is gzipped, up to any damage.
+    """Iterates over the bytes of a file, unpacked if the file is gzipped.
+
+    Damaged or truncated gzip data raises no error: the iteration ends there, and ``damaged`` or
+    ``cut`` is set. All members of a gzip file are unpacked.
 
     Args:
         path: Path of the file.

@@ -94,7 +94,7 @@ class InMemoryRanges:
             threads: Threads of the ranges.
             since_ns: Starts of the intervals.
             until_ns: Ends of the intervals.
-            of: Ignored: intervals apply to all threads.
+            of: Thread of each interval. Ignored: every interval applies to all threads.
         """
         del of  # Selecting by thread would save no time for ranges in memory.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
@@ -160,7 +160,10 @@ class DecodedFile:
         return self._decoded.names or NameShapes(self._decoded.profile.ranges.names)
 
     def _mask_ranges(self, globs: Sequence[str]) -> Bools:
-        """Return a mask of the ranges that are selected by patterns."""
+        """Return a mask of the ranges whose name matches one of the GLOB patterns.
+
+        Ranges outside ``is_named`` must match a pattern that starts with ``other_prefix``.
+        """
         decoded = self._decoded
 
         def match(patterns: Sequence[str]) -> Bools:
@@ -172,7 +175,11 @@ class DecodedFile:
         return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return the number of ranges of each name that matches."""
+        """Return the number of ranges of each name that matches one of the GLOB patterns.
+
+        All ranges are counted, not only a sample. For the pattern ``*``, only the ranges in
+        ``is_sampled`` count if there is such a mask.
+        """
         is_selected = self._decoded.is_sampled if "*" in globs else None
         if is_selected is None:
             is_selected = self._mask_ranges(globs)
@@ -209,7 +216,11 @@ class DecodedFile:
         return replace(profile, ranges=ranges)
 
     def inspect(self, globs: Sequence[str]) -> model.Contents:
-        """Return a summary of the contents of the file. ``globs`` select the ranges it counts."""
+        """Return a summary of the contents of the file.
+
+        ``candidates`` counts the ranges that match one of ``globs``; ``ranges`` counts all ranges.
+        The file is readable if it has work, and calls or ranges to link it to.
+        """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason or self._decoded.no_links_reason
         return model.Contents(
@@ -257,7 +268,10 @@ def make_no_calls() -> InMemoryCalls:
 def make_ranges(
     start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
 ) -> model.Ranges:
-    """Return ranges that are nested and end on the thread they began on (not start/end ranges)."""
+    """Return a table of nested ranges, each on a single thread, in the given order.
+
+    They are not start/end ranges and were not cut, and no end thread is recorded.
+    """
     none = np.zeros(len(start_ns), bool)
     end_thread = make_constant(NONE, len(none))
     return model.Ranges(start_ns, end_ns, thread, end_thread, none, none, name_id, names)

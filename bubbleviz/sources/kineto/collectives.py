@@ -40,7 +40,10 @@ World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
 def parse_world(metadata: Mapping[str, object]) -> World:
-    """Parse ``distributedInfo`` of the document."""
+    """Parse ``distributedInfo``: the rank, the world size, and the process groups in ``pg_config``.
+
+    Missing or malformed numbers are -1. A group without a complete, valid list of ranks gets ().
+    """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     configs = info.get("pg_config")
@@ -154,6 +157,9 @@ def find_collectives(
 ) -> Collectives:
     """Return the collectives that kernels execute, one row per kernel and operation.
 
+    Kernels with the same external id on the same device belong to one operation. The kernel of a
+    batch of sends and receives has one row for each of them.
+
     Args:
         work: Kernels, then copies; their rows are the rows of the profile's activities.
         calls: Calls of the CUDA or HIP API.
@@ -251,7 +257,11 @@ def _find_ranks(
 
 
 def _is_uneven(split: object) -> bool:
-    """Return whether the parts that ranks exchange differ in size."""
+    """Return whether the split sizes of a collective differ between ranks.
+
+    Args:
+        split: List of sizes, or its text. Any other value counts as even.
+    """
     sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
     return isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
 
@@ -291,7 +301,10 @@ def _describe_batches(
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield the kernels of batches of sends and receives, once for each operation of the batch.
 
-    The sends and receives of a thread belong to the next kernel that is launched on the thread.
+    A batch consists of the sends and receives of a thread that no described kernel executes. It
+    ends with the next launch of a kernel on the thread that has a description or may execute sends
+    and receives. A kernel without a description executes the batch; otherwise the batch is dropped.
+    Launches of CUDA graphs are ignored.
 
     Args:
         work: Kernels, then copies.

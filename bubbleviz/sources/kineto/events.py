@@ -164,7 +164,12 @@ class EventCollector:
         return rows[np.isin(kind[rows], (KERNEL, OPERATOR, WAIT, RECORD))]
 
     def add(self, events: TraceEvents[KinetoArgs]) -> None:
-        """Add a block of events."""
+        """Add a block of events.
+
+        Only complete events ("X") of a known category are kept. Events without a start, and kernels
+        and copies whose start and duration are both 0, are counted and dropped. A missing duration
+        counts as 0.
+        """
         self._add_thread_names(events)
         kind = self._classify(events)
         has_no_duration, has_start = events.duration_ns == MISSING, events.start_ns != MISSING
@@ -239,7 +244,11 @@ class EventCollector:
         return part
 
     def _classify(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the kind of each event, or -1 if it is not used."""
+        """Return the kind of each event, or -1 if it is not used.
+
+        Used events are complete ("X") and have a known category. The devices that their categories
+        imply are added to ``devices``.
+        """
         kinds, devices = zip(
             *(CATEGORIES.get(name.lower(), (NONE, "")) for name in self._categories.values),
             (NONE, ""),
@@ -255,7 +264,10 @@ class EventCollector:
         return sum(block.shape[1] for block in self._blocks[kind])
 
     def find_base_ns(self) -> int:
-        """Return the start of the first event, ignoring stray times far from the median, or 0."""
+        """Return the start of the first event, or 0 if there are no events.
+
+        Stray times, which are years away from the median start, are ignored.
+        """
         starts = [block[_START] for blocks in self._blocks.values() for block in blocks]
         if not starts:
             return 0
@@ -266,6 +278,8 @@ class EventCollector:
 
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
         """Return the events of the given kinds, kind by kind, each in file order.
+
+        Events with impossible times are left out and counted in ``impossible``.
 
         Args:
             base_ns: Time that start and end times are relative to.

@@ -31,6 +31,10 @@ class MemoryArgs(msgspec.Struct, gc=False):
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
     """Return the memory events of a trace, or None if there are none.
 
+    Events of the host are used if ``on_host`` is true, otherwise those of all accelerators. Events
+    without a time, with a change of 0, or with an implausible change are left out. An implausible
+    total becomes -1.
+
     Args:
         path: Path of the trace.
         base_ns: Time 0 of the profile.

@@ -72,9 +72,10 @@ from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 def fill_devices(
     work: EventRows, threads: Ints, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Assign work without a device to the device numbered like its process, or else to device 0.
+    """Assign work without a device to the device whose number is its process id.
 
-    In a trace, the events of a device have its number as their process id.
+    In a trace, the events of a device have its number as their process id. Work whose process id is
+    too large for a device number is assigned to device 0.
 
     Args:
         work: Kernels and copies.
@@ -138,9 +139,10 @@ def replace_missing_calls(
 
 
 def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
-    """Return the outermost operators of each thread as kernels, and one call for each.
+    """Return the outermost operators of each thread as kernels of device 0, and one call for each.
 
-    ::
+    An operator is outermost if all earlier operators of its thread have ended when it starts. Its
+    call takes no time and starts together with it::
 
         operators   ├──── linear ────┤  ├─ relu ─┤
                       ├ addmm ┤
@@ -516,7 +518,10 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
 
 
 def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
-    """Return the number of calls that launched work which the trace does not contain."""
+    """Return the number of launching calls whose correlation id no kernel or copy has.
+
+    A call launches work if its name starts with one of ``WORK_CALLS``.
+    """
     if len(calls) == 0:
         return 0
     launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
@@ -549,7 +554,10 @@ def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model
 def _describe_lost_work(
     launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
 ) -> str:
-    """Return the reason why a trace without GPU work must have lost it, or "" if it need not have.
+    """Return the reason why a trace without GPU work must have lost it, or "" if it may have none.
+
+    Work was lost if calls launched some. If the file is cut, it was also lost if the file lists the
+    properties of devices.
 
     Args:
         launches_without_work: Number of calls that launched work which was not recorded.
@@ -590,7 +598,7 @@ def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation
 
 
 def _report_incomplete_events(path: str, collector: EventCollector) -> Iterator[Limitation]:
-    """Yield limitations for events without a time or without a duration."""
+    """Yield limitations for events without a time or duration, and for untimed work."""
     yield from _report_untimed_work(path, collector)
     if collector.n_without_time:
         yield Limitation(
@@ -629,7 +637,7 @@ def _make_source(
 
 
 def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
-    """Return the devices in the document's ``deviceProperties``."""
+    """Return the devices in the document's ``deviceProperties`` that have a valid number."""
     properties = metadata.get("deviceProperties")
     return tuple(
         model.Device(None, number, replace_surrogates(str(gpu.get("name", ""))), None)

@@ -164,7 +164,12 @@ class _Finder:
         self._key_of_place = [self._find_key(*place) for place in self._places]
 
     def _find_key(self, process: int, device: int) -> _Key:
-        """Return the key of the recording that a device belongs to, going by its process id."""
+        """Return the key of the recording that a device belongs to, according to its process id.
+
+        The offset in the key is the process id less the device number. It is the process id itself
+        if several processes launched work and this is one of them. It is 0 if the process id has no
+        number. Without a device number, process ids below ``MAX_DEVICES`` have offset 0.
+        """
         label, number = self._processes[process]
         if number is None:
             return label, 0
@@ -229,6 +234,9 @@ class _Finder:
 
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
         """Return the recording of each process that launched work, or None if unknown.
+
+        The recordings that process ids point to are used unless too many kernels contradict the
+        launches. Otherwise the launches alone must allow exactly one assignment.
 
         Args:
             keys: Keys of the recordings.
@@ -332,6 +340,9 @@ class _Finder:
     ) -> Recordings:
         """Return the recordings, with every thread and device in one of them.
 
+        A process that launched work belongs to its key, and the process of a device to the key of
+        the device. All other processes are assigned by their labels.
+
         Args:
             keys: Keys of the recordings.
             key_of_host: Key of each process that launched work.
@@ -355,8 +366,8 @@ class _Finder:
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
         """Yield each process with the recording of its label.
 
-        If several recordings have the label, the last one counts whose offset is at most the number
-        in the process id. If no recording has the label, the first recording is used.
+        If several recordings have the label, the last recording wins whose offset is at most the
+        number in the process id. If no recording has the label, the first recording is used.
         """
         for process, (label, process_number) in enumerate(self._processes):
             same_label = [number for number, (name, _) in enumerate(keys) if name == label]
@@ -365,7 +376,11 @@ class _Finder:
 
 
 def _parse_process(name: int | str | None) -> _Process:
-    """Split a process id into its label and its number."""
+    """Split a process id into its label and the number at its end.
+
+    Up to 18 digits belong to the number. The label is "" for an integer, and the number is None
+    without digits.
+    """
     if isinstance(name, int):
         return "", name
     text = (name or "").rstrip()

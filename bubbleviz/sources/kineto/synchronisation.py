@@ -35,7 +35,10 @@ _DEVICES = 1 << 22
 def read_synchronisation(
     collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
 ) -> Synchronisation | None:
-    """Return the synchronization events of a trace, or None if there are none.
+    """Return the synchronization events of a trace, or None if there are no waits.
+
+    A wait that also describes the record it waits for adds that record. The process of an event is
+    the process of the call with its correlation id, or -1 without such a call.
 
     Args:
         collector: Events of the trace.
@@ -82,7 +85,10 @@ def read_synchronisation(
 
 
 def find_streams(collector: EventCollector, work: EventRows) -> Ints:
-    """Return the stream of each kernel and copy, or -1 if unknown."""
+    """Return the stream of each kernel and copy, or -1 if unknown.
+
+    The stream is the thread id of the event: a number, or "stream" followed by a number.
+    """
     matches = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
     streams = [NONE if match is None else int(match[1]) for match in matches]
     return np.array(streams, np.int64)[work.thread]

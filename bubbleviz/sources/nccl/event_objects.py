@@ -115,7 +115,11 @@ class EventObjects:
         self.unreadable = 0
 
     def __iter__(self) -> Iterator[EventObject]:
-        """Yield the events, and count the objects that cannot be read."""
+        """Yield the events, and count the objects that cannot be read.
+
+        An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. All
+        other objects, unmatched opening braces, and a truncated last object count as unreadable.
+        """
         buffer = b""
         for chunk in self._chunks:
             buffer, position = buffer + chunk, 0

@@ -135,12 +135,13 @@ class NcclEvents(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bridges(Table):
-    """Events timed on the clocks of both the GPU and the host: one row per kernel on a channel.
+    """Kernel starts timed on the clocks of both the GPU and the host: one row per channel.
 
     Attributes:
         row: Row of the operation.
         gpu_ns: Start of the kernel on the GPU's clock.
-        host_ns: Time at which the host saw it start, later by the sleep of its polling thread.
+        host_ns: Time at which the host saw the kernel start, which is later by up to one sleep of
+            its polling thread.
     """
 
     row: Ints
@@ -208,7 +209,8 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
 
     The host sees each kernel start slightly later than the GPU does. This delay is nearly constant
     per GPU, so a start is wrong if its delay is far from the median. An end is wrong if the start
-    is wrong, or if the kernel lasts longer than the recorded host times span.
+    is wrong, or if the kernel lasts longer than the recorded host times span. GPUs with fewer than
+    three bridges are not checked for wrong starts.
 
     Args:
         events: Operations of a file.
@@ -321,19 +323,24 @@ class NcclEventBuilder:
         last[row] = max(last[row], end_ns)
 
     def add_state(self, row: int, state: int, start_ns: int, end_ns: int) -> None:
-        """Add the time that a step of an operation spent in one of ``STATES``."""
+        """Add the time that a step of an operation spent in one of ``STATES``.
+
+        Nothing is added if the start or the end is unknown, or the end is before the start.
+        """
         if UNKNOWN != start_ns <= end_ns:
             self._states.extend((row, state, start_ns, end_ns))
 
     def add_bridge(self, row: int, gpu_ns: int, host_ns: int) -> None:
-        """Add an event timed on the clocks of both the GPU and the host."""
+        """Add a kernel start timed on the clocks of the GPU and the host, if both are known."""
         if UNKNOWN not in (gpu_ns, host_ns):
             self._bridges.extend((row, gpu_ns, host_ns))
 
     def build_event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
         """Build the contents of a file after all events were added.
 
-        GPU times that contradict other times become unknown, and duplicate operations are dropped.
+        GPU times that contradict other times become unknown. Of several operations that are equal
+        in all identifiers, counts and times, only the first is kept; operations without a host
+        start are all kept.
 
         Args:
             path: Path of the file.

@@ -95,7 +95,7 @@ def _refuse_object(module: str, name: str) -> NoReturn:
 
 
 def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[Any]]:
-    """Return the groups and the entries of a dump.
+    """Return the process groups, keyed by name, and the entries of a dump, pickled or JSON.
 
     Raises:
         ProfileError: The dump cannot be read, is damaged, or contains pickled objects.
@@ -122,8 +122,11 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
 def read_dump(path: str, watch: Watch) -> events.EventFile:
     """Read the operations of a dump.
 
+    Entries of one process group, kind and sequence number form a batch and share progress and
+    times. Entries that are not valid count as unreadable.
+
     Raises:
-        InputError: The file name contains no rank.
+        InputError: The file name does not end in a rank.
         ProfileError: The file cannot be read.
     """
     match = _RANK.search(Path(path).name)
@@ -177,7 +180,9 @@ def _add_batch(
 ) -> None:
     """Add the operations of one batch: entries with one group, kind and sequence number.
 
-    Progress and times are taken from the entry ``coalesced``, if there is one.
+    Progress and times are taken from the entry ``coalesced``, if there is one, which is not an
+    operation itself unless it is the only entry. If the batch has several peers, the operations get
+    no duration, because it is unknown which peer each waited for.
     """
     batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
@@ -201,6 +206,9 @@ def _add_operation(
     builder: events.NcclEventBuilder, entry: _Entry, timed_entry: _Entry, group: Group, rank: int
 ) -> None:
     """Add an operation to the builder.
+
+    It is point-to-point if its name contains a peer. Its kernel times are the completion that the
+    recorder saw, and that time minus the duration; without a duration, the start is unknown.
 
     Args:
         builder: Receives the operation.

@@ -48,7 +48,8 @@ def detect_format(head: bytes) -> str:
 def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
     """Read the communication operations of an event file.
 
-    A truncated file is read as far as possible.
+    A truncated or damaged file is read as far as possible. Damaged or truncated gzip data sets
+    ``is_packed_damaged``, and adds one to ``unreadable``.
 
     Args:
         path: Path of the file.

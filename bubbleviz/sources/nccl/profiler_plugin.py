@@ -57,7 +57,12 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 
 
 class _Process:
-    """Open events of one process, up to the current line."""
+    """Open events of one process, up to the current line.
+
+    An operation takes missing arguments from the last call before it. Kernels belong to the
+    operation that is open when they begin, and events of proxy threads to the operation that is
+    open when they end.
+    """
 
     def __init__(self, pid: int, builder: NcclEventBuilder) -> None:
         self._pid = pid
@@ -68,7 +73,11 @@ class _Process:
         self._kernel_rows: list[int] = []
 
     def add_begin(self, event: EventObject) -> None:
-        """Handle the begin of an event."""
+        """Handle the begin of an event: open an operation or a call, or add a kernel.
+
+        A call closes the current operation. If the call before it is still pending, no operation
+        was recorded for that call, and it becomes a row itself.
+        """
         category, start_ns = event.cat, parse_time(event.ts)
         args = event.args or NO_ARGS
         if category in _KINDS:
@@ -84,7 +93,11 @@ class _Process:
         self._open_since[category, event.name, event.id] = start_ns
 
     def add_end(self, event: EventObject) -> None:
-        """Handle the end of an event."""
+        """Handle the end of an event.
+
+        The end of a kernel belongs to the open kernel that began last. The end of any other event
+        is matched by category, name and id; without a begin, it is only counted.
+        """
         category, end_ns = event.cat, parse_time(event.ts)
         if category == "GPU":
             row = self._kernel_rows.pop() if self._kernel_rows else NONE
@@ -110,7 +123,11 @@ class _Process:
         self._builder.n_without_end += len(self._open_since)
 
     def _add_proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
-        """Add an event of a proxy thread to the current operation."""
+        """Add an event of a proxy thread to the current operation.
+
+        Each ``SendWait`` or ``RecvWait`` counts as one step of a network transfer. Events of the
+        thread itself (``Idle``, ``Sleep``, ``Append``) are ignored.
+        """
         row = self._operation
         if event.name in _CONTROL:
             return
@@ -122,7 +139,11 @@ class _Process:
                 self._builder.steps[row] += 1
 
     def _add_kernel(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
-        """Add a kernel on one channel, or a part of it (``KernelStep``), to the operation."""
+        """Extend the GPU times of the current operation by a kernel or a part of one.
+
+        A kernel on one channel (``KernelCh``) also extends the kernel times on the host, and adds a
+        bridge between the clocks. Without a current operation, nothing is added.
+        """
         row = self._operation
         if row == NONE:
             return
@@ -133,7 +154,7 @@ class _Process:
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
     def _flush_call(self) -> None:
-        """Add the pending call as a row, because no operation was recorded for it."""
+        """Add the pending call, if any, as a row, because no operation was recorded for it."""
         call, self._call = self._call, None
         if call is not None:
             self._add_operation(call, call)
@@ -184,6 +205,8 @@ def is_plugin_file(head: bytes) -> bool:
 
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
+
+    Events of unknown categories are counted and skipped. Processes are handled separately.
 
     Args:
         events: Events of the file, in file order.

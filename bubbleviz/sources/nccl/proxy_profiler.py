@@ -60,7 +60,11 @@ class _Steps:
         self._payload_of_row: Counter[int] = Counter()
 
     def add_event(self, event: EventObject) -> None:
-        """Handle the begin or end of a step, or of a state of a step."""
+        """Handle the begin or end of a step, or of a state of a step.
+
+        Ends are matched to begins by id, and for states by id and name. An end without a begin is
+        only counted.
+        """
         step, time_ns = _STEP.fullmatch(event.name), parse_time(event.ts)
         if step is not None and event.ph == "b":
             self._begin_step(event, step[1], parse_number(int(step[2][:18])), time_ns)
@@ -122,6 +126,8 @@ def is_proxy_file(head: bytes) -> bool:
 
 def add_proxy_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
+
+    Only events of the category ``NET`` are used. Other categories except ``COL`` count as unknown.
 
     Args:
         events: Events of the file, in file order.
