@@ -98,7 +98,10 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is at most the limit, beyond doubt."""
+        """Whether the value and its clock bound are at most the limit, and no restriction applies.
+
+        Missing ranks or stages are no obstacle with ``allow_incomplete``.
+        """
         is_uncertain = self.high is not None and self.high > self.limit.maximum
         doubts = _list_doubts(self.saved, allow_incomplete=self.allow_incomplete)
         return self.within and not is_uncertain and not doubts
@@ -113,7 +116,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """Line with verdict, ratio, value, limit and n, and reasons to doubt the value."""
+        """Line with the verdict, ratio, value, limit and sample size, and reasons to doubt them."""
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
         value, samples = (
@@ -148,7 +151,7 @@ def describe_verdict(has_passed: bool) -> str:
 
 
 def _format_value(value: float, limit: Limit) -> str:
-    """Return a value in the unit of a limit, with enough digits to show on which side it is."""
+    """Format a value in the unit of a limit, with enough digits to show which one is larger."""
     is_above = value > limit.maximum
     exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
         limit.unit
@@ -217,7 +220,8 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
 
     Args:
         saved: Any report.
-        allow_incomplete: Whether ranks or stages may be missing.
+        allow_incomplete: Whether to leave out restrictions that only say that ranks or stages are
+            missing.
     """
     restrictions = read_restrictions(saved.restrictions)
     return [own for own in restrictions if not (own.is_missing_part and allow_incomplete)]
@@ -301,7 +305,7 @@ def _parse_limit(text: str, option: str) -> Limit:
 
 
 def _make_limit_error(text: str, option: str) -> UsageError:
-    """Return the error for a limit of another form, with the unit that is probably missing."""
+    """Return the error for a malformed limit, with a suggestion if only its unit seems to lack."""
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
     if option == "--max-time":
@@ -340,7 +344,7 @@ def make_baseline_limits(
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
-    """Return limits that allow some increase over the primary ratio and window of a baseline.
+    """Return limits that allow given increases over the primary ratio and window of a baseline.
 
     The window is the longest one that both reports have. If iterations do unequal work, windows
     per microbatch are compared.
@@ -373,6 +377,9 @@ def make_baseline_limits(
 
 def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
     """Return the limit that allows one increase over a baseline.
+
+    Points limit the primary ratio. A percentage limits the length of the longest window that both
+    reports have, in ms; the baseline is scaled to equal work.
 
     Args:
         text: Points of the ratio, or a share of the window.

@@ -1,7 +1,7 @@
 """The saved report on idle time: a model of the JSON that ``bubbleviz idle -o report.json`` writes.
 
 The order of the fields is the order of the keys. Times are nanoseconds on each profile's clock, and
-shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` makes a summary of a report.
+shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the summary.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class IdlePart(Struct, frozen=True):
     """A part of the idle time.
 
     Attributes:
-        name: What the host did meanwhile.
-        share: Share of the window.
+        name: What the host did during this idle time.
+        share: Idle time as a share of the window.
     """
 
     name: str
@@ -40,7 +40,7 @@ class IdleNumbers(Struct, frozen=True):
     Attributes:
         iterations: Number of devices or steps.
         bubble_ratio: Average of each idle share over the devices or steps, keyed by share name.
-        window_ns: Length of the window of each share.
+        window_ns: Average length of the window of each share, keyed by share name.
         bubble_parts: Parts of the idle time, the largest first.
     """
 
@@ -57,10 +57,10 @@ class GapExample(Struct, frozen=True, kw_only=True):
         rank: Index of the device in the report; left out in the activities of a single device.
         start_ns: Start of the gap.
         end_ns: End of the gap.
-        before: Name of the work before it.
-        after: Name of the work after it.
-        step: Name of the step in which it begins, or None if it is in no step.
-        where: Ranges and calls around it on the launching thread, outermost first.
+        before: Name of the work before the gap.
+        after: Name of the work after the gap.
+        step: Name of the step in which the gap begins, or None if it is in no step.
+        where: Ranges and calls around the gap on the launching thread, outermost first.
     """
 
     rank: int | UnsetType = UNSET
@@ -81,11 +81,11 @@ class ActivityEntry(Struct, frozen=True):
 
     Attributes:
         activity: What the host did.
-        idle_ns: Idle time attributed to it.
+        idle_ns: Idle time attributed to the activity.
         share: Share of all idle time, or None if there is no idle time.
-        gaps: Number of gaps that contain some of this time.
-        longest_ns: Longest time in one gap.
-        example: The gap with the longest time, or None for kernel-to-kernel gaps.
+        gaps: Number of gaps with idle time of this activity.
+        longest_ns: Maximum idle time of this activity in one gap.
+        example: The gap with this maximum, or None for kernel-to-kernel gaps.
     """
 
     activity: str
@@ -97,7 +97,7 @@ class ActivityEntry(Struct, frozen=True):
 
 
 class WorkTotal(Struct, frozen=True):
-    """Kernels or copies of one name.
+    """Totals of the kernels or copies with one name.
 
     Attributes:
         name: Name of the kernels or copies.
@@ -113,12 +113,12 @@ class WorkTotal(Struct, frozen=True):
 
 
 class CopyEntry(Struct, frozen=True):
-    """Copies of one direction between the same kinds of memory.
+    """Totals of the copies in one direction between two kinds of memory.
 
     Attributes:
         direction: Direction of the copies.
-        source: Kind of memory that they read.
-        target: Kind of memory that they write.
+        source: Kind of memory that the copies read.
+        target: Kind of memory that the copies write.
         count: Number of copies.
         bytes: Number of bytes, or None if the size of any copy is unknown.
         time_ns: Sum of the durations; concurrent copies count separately.
@@ -142,8 +142,8 @@ class IdleStep(Struct, frozen=True):
         start_ns: Start, or None for the time outside of all steps.
         end_ns: End, or None for the time outside of all steps.
         length_ns: Length of the step, or of the time outside of all steps.
-        busy_ns: Time in it for which anything ran.
-        idle_ns: Time in it for which nothing ran.
+        busy_ns: Time in the step for which anything ran.
+        idle_ns: Time in the step for which nothing ran.
         duty_cycle: Busy time as a fraction of the length, or None if it is not measured.
         activities: Idle time in ns by activity, the longest first.
     """
@@ -164,12 +164,12 @@ class ProvedWait(Struct, frozen=True):
     Attributes:
         waiting: Stream that waits, or the call with which a host waits while the device is idle.
         stream: Stream of the work that is waited for, with its device if that is another device.
-        work: Name of that work.
-        kind: Kind of that work: ``compute``, ``communication`` or ``copy``.
+        work: Name of the work that is waited for.
+        kind: Kind of this work: ``compute``, ``communication`` or ``copy``.
         waits: Number of waits.
         blocked_ns: Time for which the stream's next work was launched and waited, or for which a
             host waited while the device was idle. Several streams may wait at a time.
-        without_compute_ns: Part of this time in which the device computed nothing.
+        without_compute_ns: Part of ``blocked_ns`` in which the device computed nothing.
         idle_ns: Idle time of the device that is attributed to these waits.
     """
 
@@ -224,10 +224,10 @@ class GapEntry(Struct, frozen=True):
         end_ns: End of the gap.
         idle_ns: Length of the gap.
         step: Name of the step in which it begins, or None if it is in no step.
-        activity: Activity of the host that takes most of it.
-        before: Name of the work before it.
-        after: Name of the work after it.
-        chunks: Its pieces by activity, in order of time.
+        activity: Activity of the host that takes the largest part of the gap.
+        before: Name of the work before the gap.
+        after: Name of the work after the gap.
+        chunks: Pieces of the gap by activity, in order of time.
     """
 
     start_ns: int
@@ -261,7 +261,8 @@ class IdleRank(Struct, frozen=True):
         communication_ns: Time for which a communication kernel ran.
         copy_ns: Time for which a copy or memset ran.
         exposed_communication_ns: Time for which communication ran without compute.
-        exposed_point_to_point_ns: Part of that time in which a send or receive kernel ran.
+        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` in which a send or receive
+            kernel ran.
         exposed_copy_ns: Time for which a copy or memset ran alone.
         overlap: Share of communication that overlaps compute, or None without communication.
         duty_cycle: Busy time as a fraction of the span, or None if it is not measured.
@@ -275,9 +276,9 @@ class IdleRank(Struct, frozen=True):
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
         launch_queue: Work that was launched but had not started, or None if it is unknown.
         gaps: Number of gaps that are not short.
-        longest_gaps: The longest of them, the longest first.
-        relative_score: Kernel time of the fastest device divided by its own, over kernels that ran
-            as often elsewhere, or None if there are none.
+        longest_gaps: The longest gaps, the longest first.
+        relative_score: Kernel time of the fastest device divided by the kernel time of this device,
+            over kernels that ran equally often on other devices, or None if there are none.
     """
 
     index: int
@@ -330,12 +331,12 @@ class IdleSummary(Struct, frozen=True):
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
         span_ns: Sum of the spans of all measured devices.
         idle_ns: Sum of the idle times of all measured devices.
-        proved_idle_ns: Part of it in which a stream or a host is proved to have waited.
+        proved_idle_ns: Part of ``idle_ns`` in which a stream or a host is proved to have waited.
         what_to_do_first: The most important advice in words.
         activities: Idle time of all devices by activity, the longest first.
-        meanings: Meaning of activities.
+        meanings: Meaning of each activity, keyed by its name.
         kernels: Kernels and copies of all devices by name, the longest first.
-        copies: Copies of all devices by kind, the longest total first.
+        copies: Copies of all devices by direction and kinds of memory, the longest total first.
         ranks: Devices, in the order of profiles, then of processes and devices.
         limitations: What could not be measured, and why.
     """
@@ -377,7 +378,7 @@ class IdleSummary(Struct, frozen=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether the primary idle share is that of steps rather than of complete captures."""
+        """Whether the primary idle share refers to steps rather than to complete captures."""
         return self.headline != IDLE
 
     def __repr__(self) -> str:

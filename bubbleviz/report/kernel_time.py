@@ -28,8 +28,8 @@ class KernelTime:
     """Sums over the ranks of the averaged iterations, in nanoseconds.
 
     Attributes:
-        window_ns: Windows of the primary ratio.
-        kernel_ns: Time in these windows in which any kernel, also of communication, or copy ran.
+        window_ns: Length of the windows of the primary ratio.
+        kernel_ns: Time in these windows in which any kernel (compute or communication) or copy ran.
         bubble_ns: Bubble in these windows.
         gap_ns: Launch gaps: time in operations during which no kernel ran.
         unattributed_ns: Compute outside every operation in these windows.
@@ -66,7 +66,11 @@ class KernelTime:
 
     @property
     def sentence(self) -> str | None:
-        """Sentence to quote next to the primary ratio, or None if the ratio shows what is lost."""
+        """Sentence to quote next to the primary ratio.
+
+        None unless launch gaps or compute outside operations outweigh the bubble, or launch gaps
+        take most of the time of operations.
+        """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
         ):
@@ -75,7 +79,7 @@ class KernelTime:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The values of a JSON document, by key."""
+        """The fields of :class:`.summary.KernelTimeEntry`, keyed by name."""
         return {
             **asdict(self),
             "share": self.share,
@@ -84,5 +88,5 @@ class KernelTime:
         }
 
     def _outweighs(self, time_ns: int) -> bool:
-        """Return whether a time is longer than the bubble, and noticeable."""
+        """Return whether a time is longer than the bubble, and at least ``NOTICEABLE``."""
         return time_ns > self.bubble_ns and time_ns >= NOTICEABLE * self.window_ns > 0

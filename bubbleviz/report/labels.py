@@ -65,11 +65,14 @@ def name_rank_with_number(report: Report, rank: int) -> str:
 
 
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
-    """Return the names of ranks in a sentence: all of one, or the first numbers of several.
+    """Return the names of ranks in a sentence: number and device of one, or numbers of several.
+
+    At most ``_MAX_RANKS`` numbers are listed. If any of the ranks has no global rank, the numbers
+    are marked as indices in pipeline order.
 
     Args:
         report: Report of the run.
-        ranks: Places of the ranks in the report, at least one.
+        ranks: Indices of the ranks, at least one.
     """
     if len(ranks) == 1:
         return name_rank_with_number(report, ranks[0])
@@ -79,7 +82,7 @@ def name_ranks(report: Report, ranks: Sequence[int]) -> str:
 
 
 def list_rank_numbers(report: Report, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of ranks in their job, in ascending order."""
+    """Return the numbers of ranks (see :attr:`.Rank.number`) in ascending order."""
     return tuple(sorted(report.ranks[rank].number for rank in ranks))
 
 

@@ -60,9 +60,10 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 
 
 def describe_longest_implied(report: Report) -> str | None:
-    """Return a sentence on the longest bubble that the schedule implies, or None if it is listed.
+    """Return a sentence on the longest bubble that the schedule implies.
 
-    It is listed by :func:`find_longest_bubbles` if the schedule implies all bubbles.
+    The result is None if there is no such bubble. It is also None if the schedule implies all
+    bubbles, because :func:`find_longest_bubbles` then lists it.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -71,7 +72,14 @@ def describe_longest_implied(report: Report) -> str | None:
 
 
 def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
-    """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
+    """Return the bubbles of averaged iterations, the longest first.
+
+    If no iteration is averaged, the bubbles of all iterations are returned.
+
+    Returns:
+        implied: Rows of the bubbles that the schedule implies.
+        avoidable: Rows of all other bubbles.
+    """
     bubbles = report.bubbles
     averaged = np.array([i.averaged for i in report.iterations] or [False])
     rows = np.arange(len(bubbles))
@@ -97,7 +105,9 @@ def _describe_bubble(report: Report, row: int, times: int) -> str:
 
 
 def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
-    """Return why a rank is idle.
+    """Return a clause on why a rank is idle, naming the operation or collective it waits for.
+
+    If no operation is known, the clause gives the general meaning of the cause.
 
     Args:
         report: Report of the run.
@@ -124,7 +134,11 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
 
 
 def _describe_transfer(report: Report, row: int) -> str:
-    """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``."""
+    """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``.
+
+    The peer is the first rank of the same pipeline that runs the adjacent virtual stage. If there
+    is none, both ends are the rank of the operation.
+    """
     operations, phase = report.operations, Phase(int(report.operations.phase[row]))
     own_rank, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
     peer_stage = stage + (1 if phase in (Phase.SEND_F, Phase.RECV_B) else -1)
@@ -144,7 +158,14 @@ def _describe_transfer(report: Report, row: int) -> str:
 
 
 def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> str:
-    """Return a clause on the rank that another rank waits for in a collective."""
+    """Return a clause on the rank that another rank waits for in a collective.
+
+    Args:
+        report: Report of the run.
+        row: Row of the bubble.
+        peer_operation: Row of the operation after which the last rank enters the collective, or -1
+            if unknown.
+    """
     kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
     if peer_operation == NONE:
         return f"it waits in {kind} for the last rank to enter"
@@ -158,7 +179,7 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
 
     Args:
         report: Report of the run.
-        ranks: Places of the ranks to choose from, at least one.
+        ranks: Indices of the ranks to choose from, at least one.
 
     Returns:
         The end of a sentence, such as " on stage 4, its thread is in cudaMalloc, and on 7 other
@@ -206,7 +227,10 @@ def describe_thread(call: str | None, range_name: str | None) -> str:
 
 
 def find_host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return the CUDA call and the range that the host was in during a bubble, or None for each."""
+    """Return the CUDA call and the range that the host was in during a bubble.
+
+    Each is None if unknown.
+    """
     names = report.operations.names
     call, range_id = int(report.bubbles.host_call[row]), int(report.bubbles.host_range[row])
     return names[call] if call != NONE else None, names[range_id] if range_id != NONE else None

@@ -58,7 +58,7 @@ def is_idle_elsewhere(report: Report) -> bool:
 
 
 def _make_measure(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure:
-    """Return the names of a ratio.
+    """Return the names of the primary ratio and of the idle time.
 
     Args:
         headline: Name of the primary ratio.

@@ -1,4 +1,4 @@
-"""Memory of a run in bytes: peaks of its ranks, and what operations of virtual stages allocate."""
+"""Memory of a run in bytes: peaks of the ranks, and allocations by virtual stage and phase."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class PhaseMemory:
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
         phase: Phase of the operations.
         n: Number of operations, over all replicas.
-        net_bytes: Allocated memory after an operation minus that before it.
+        net_bytes: Memory allocated after an operation minus the memory allocated before it.
         above_bytes: Peak during an operation minus the memory allocated before it.
-        held_bytes: Activations of a microbatch: what an F allocates and its backward frees.
-        kept_bytes: The part of them that W frees; all of them if the backward is one operation.
+        held_bytes: Activations of a microbatch, which an F allocates and its backward frees.
+        kept_bytes: Part of ``held_bytes`` that W frees, or all of it if the backward is a single
+            operation.
     """
 
     virtual_stage: int | None
@@ -63,8 +64,8 @@ class RunMemory:
     """Memory of a run.
 
     Attributes:
-        ranks: Peaks of the ranks, by number.
-        operations: Memory of operations, by virtual stage and phase.
+        ranks: Peaks of the ranks, ordered by index.
+        operations: Memory of operations, ordered by virtual stage and phase.
     """
 
     ranks: tuple[RankPeak, ...]
@@ -114,8 +115,8 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
 def _measure_temporary_bytes(operations: PhaseMemory) -> float:
     """Return the memory that operations need only while they run.
 
-    This is the peak of a forward above what it leaves allocated, and the peak of a backward above
-    what was allocated before it.
+    This is the peak of a forward minus the memory that it leaves allocated, or the peak of a
+    backward minus the memory allocated before it.
     """
     if operations.phase == Phase.F.label:
         return operations.above_bytes - max(operations.net_bytes, 0.0)

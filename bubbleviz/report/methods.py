@@ -59,7 +59,7 @@ def format_definition(definition: str) -> str:
 
 
 def _count_iterations(report: Report, n: int) -> str:
-    """Format the number of averaged iterations, with the number of microbatches if it is the same.
+    """Format the number of averaged iterations, and of microbatches if it is equal in all of them.
 
     Args:
         report: Report of the run.
@@ -83,8 +83,9 @@ def _count_iterations(report: Report, n: int) -> str:
 def _count_bidirectional_microbatches(report: Report) -> int | None:
     """Return the number of microbatches of a bidirectional schedule such as DualPipe.
 
-    There, microbatches enter at both ends of the pipeline, and each direction may number them from
-    0, so the microbatches of a rank are counted. None for all other schedules.
+    In these schedules, microbatches enter at both ends of the pipeline, and each direction may
+    number them from 0. So the distinct forwards of a rank in the typical iteration are counted. The
+    result is None for all other schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(
@@ -126,7 +127,7 @@ def _format_result(mean: float, spread: Spread) -> str:
 
 
 def _list_caveats(report: Report) -> Iterator[str]:
-    """Yield the caveats of the result."""
+    """Yield the caveats of the result as clauses that start with a semicolon."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
         bounds = " and ".join(format_percent_bounds(interval, 2, 4))

@@ -1,4 +1,4 @@
-"""Columns of tables of operations, with which a table can be analysed again.
+"""Columns of the exported table of operations, which contains all that a new analysis needs.
 
 A row is an operation. Times in which something else ran are written in the row of the operation
 that began last on the same rank, in cells such as ``12..15 20..31``::
@@ -87,7 +87,13 @@ def _list_clocks(report: Report) -> CodedTexts:
 
 
 def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
-    """Return the times in which operations wait: the row of the operation, start and end."""
+    """Return the parts of spans in which the operation did not keep its GPU busy.
+
+    Returns:
+        row: Row of the operation, ascending.
+        start_ns: Start of each part.
+        end_ns: End of each part.
+    """
     operations, busy = report.operations, report.busy
     length_ns = operations.end_ns - operations.start_ns
     rows = np.flatnonzero((operations.has_span == 1) & (operations.busy_ns != length_ns))
@@ -109,7 +115,10 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Return cells with times of ranks, in the rows of the operations that began last."""
+    """Return cells with intervals of ranks, in the rows of the operations that began last.
+
+    Intervals of ranks without operations are left out.
+    """
     row = _find_last_started(operations, times.rank, times.start_ns)
     has_operation = row != NONE
     return _format_times(
@@ -121,9 +130,10 @@ def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts
 
 
 def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the operation of a rank that began last before each time.
+    """Return the row of the operation that began last on a rank, at or before each time.
 
-    This is the first operation of the rank if none began before, or -1 if the rank has none.
+    The row is the first operation of the rank if none began before, or -1 if the rank has no
+    operations. Operations without a span begin with their range on the host.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     row = find_last_before(operations.rank, began_ns, rank, time_ns, or_at=True)
@@ -209,7 +219,7 @@ def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
 
 
 def _make_unique_names(labels: Sequence[str]) -> list[str]:
-    """Return distinct labels: labels that occur twice, or are empty, get a number."""
+    """Return distinct labels. Empty labels, and labels that occur several times, get a number."""
     flat = [quote_formula(label) for label in labels]
     return [
         name if name and flat.count(name) == 1 else f"{name} ({number})".strip()

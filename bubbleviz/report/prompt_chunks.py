@@ -28,10 +28,12 @@ def find_even_chunks(
 ) -> tuple[int, tuple[int, ...], float, float] | None:
     """Return chunks of the longest prompt that take equally long.
 
-    In a pipeline of equal stages, chunks of equal length take longer and longer, since each one
-    reads a longer prefix, and delay each other::
+    Chunks of equal length take longer and longer, because each chunk reads a longer prefix. In a
+    pipeline of equal stages, the longest chunk determines the time::
 
         time = sum of the chunks on one stage + (stages - 1) x the longest chunk
+
+    Several lengths of the first chunk are tried, and the split with the shortest time wins.
 
     Args:
         costs: Costs of chunks by virtual stage.
@@ -58,7 +60,7 @@ def find_even_chunks(
         ]
         return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
 
-    # The first chunk is between a quarter of those that ran and four times as long.
+    # The first chunk has between a quarter and four times the tokens of the chunks that ran.
     firsts = {int(chunk_tokens * 2 ** (power / 4)) for power in range(-8, 9)}
     even = min(map(slowest.split_prompt, sorted(firsts)), key=prompt_time_ns)
     is_saving = prompt_time_ns(even) < (1 - NOTICEABLE) * prompt_time_ns(equal_chunks)
@@ -70,5 +72,5 @@ def find_even_chunks(
 
 
 def _format_signed(value: float) -> str:
-    value = round(value, 9)  # what a fit of equal times leaves is zero
+    value = round(value, 9)  # the rounding error of a fit to equal times becomes 0
     return f"{'+' if value >= 0 else '-'} {abs(value):.4g}"

@@ -18,7 +18,10 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the current directory; its name where there is no such path."""
+    """Return a path relative to the current directory, or only its name if that is impossible.
+
+    A path that is relative already is returned unchanged.
+    """
     if not Path(path).is_absolute():
         return path
     try:
@@ -41,7 +44,7 @@ def make_paths_relative(report: ReportT) -> ReportT:
 
 
 def _make_command_relative(command: str) -> str:
-    """Return a command line whose words, and values of options, are no absolute paths."""
+    """Make absolute paths in a command line relative, both as words and as values of options."""
     try:
         words = shlex.split(command)
     except ValueError:  # a report made in Python may have anything in its place
@@ -57,13 +60,13 @@ def _make_word_relative(word: str) -> str:
 
 
 def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
-    """Return a report with other paths.
+    """Replace the paths in the profiles and limitations of a report.
 
     Args:
         report: The report.
         published: Published paths, keyed by the paths of the report.
     """
-    # A pattern of thousands of paths takes seconds to compile; few are in any text.
+    # A pattern of thousands of paths takes seconds to compile, but few of them occur in the texts.
     text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
     longest_first = sorted((path for path in published if path in text), key=len, reverse=True)
     alternatives = "|".join(map(re.escape, longest_first))

@@ -1,6 +1,6 @@
-"""Rank means: numbers of each rank averaged over iterations, and their distribution over ranks.
+"""Rank means: times and ratios of each rank averaged over iterations, and their distributions.
 
-Runs of many ranks are summarised with these numbers.
+Outputs summarize runs of many ranks with these means.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MANY_RANKS = 256
 
 
 def is_many_ranks(ranks: int) -> bool:
-    """Return whether outputs summarise a run with this number of ranks."""
+    """Return whether outputs summarize a run with this number of ranks."""
     return ranks > MANY_RANKS
 
 
@@ -65,7 +65,8 @@ class RankMeans:
 def compute_rank_means(report: Report) -> RankMeans:
     """Return the means of a report's ranks over its averaged iterations.
 
-    If no iteration is averaged, they are the numbers of the typical iteration.
+    If no iteration is averaged, the values of the typical iteration are returned. The ratio is the
+    primary one, or ``schedule`` if no rank has a window of the primary ratio.
     """
     typical = report.typical_iteration()
     iterations = [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]

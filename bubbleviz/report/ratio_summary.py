@@ -55,10 +55,13 @@ def has_contradicting_clocks(report: ReportSummary) -> bool:
 
 
 def describe_kernel_time(report: ReportSummary) -> str | None:
-    """Return how long kernels ran, in words, or None if the primary ratio shows it."""
+    """Return the sentence on kernel time to quote with the primary ratio, or None if not needed.
+
+    Reports on idle time need none; see :attr:`.kernel_time.KernelTime.sentence`.
+    """
     return None if isinstance(report, IdleSummary) else report.summary.kernel_time.sentence
 
 
 def has_iterations(report: ReportSummary) -> bool:
-    """Return whether the windows of the primary ratio are iterations, or steps, not captures."""
+    """Return whether the windows of the primary ratio are iterations or steps, not captures."""
     return report.has_steps if isinstance(report, IdleSummary) else True

@@ -193,7 +193,7 @@ class Report:
     def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
         """Return ``make(self)``, calling ``make`` only once per report.
 
-        Modules that import this one store their results here.
+        Modules that import this one cache their results in the report in this way.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -206,9 +206,9 @@ class Report:
 
     @property
     def launch_gap(self) -> float | None:
-        """Fraction of the busy time of operations in which no kernel of theirs ran.
+        """Fraction of the busy time of operations in which none of their compute kernels ran.
 
-        Only operations of averaged iterations count. None if they have no busy time.
+        Only forwards and backwards of averaged iterations count. None if they have no busy time.
         """
         averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
         operations = self.operations
@@ -282,7 +282,8 @@ class Report:
     def lower_bound(self, name: str) -> float | None:
         """Return the mean of a ratio if compute outside all operations counted as work.
 
-        None if it is unknown, or close to the mean of the ratio while no operation is missing.
+        The result is None if it is unknown, or lower than the mean of the ratio by no more than
+        ``NOTICEABLE``. If ranks lack operations, any difference counts as noticeable.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -390,7 +391,10 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Set the mean primary ratio of each rank, and return the ranks as a table."""
+    """Set the mean primary ratio of each rank over the averaged iterations that have it.
+
+    The result is an Arrow table with one row per rank.
+    """
     ratios: list[list[float]] = [[] for _ in ranks]
     for rank_iterations in (
         iteration.ranks for iteration in counts.iterations if iteration.averaged
@@ -528,9 +532,9 @@ def _list_limitations(
 
 
 def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield a limitation for each rank that had no work in some complete iterations.
+    """Yield a limitation for each rank that had no work in some complete iterations of the window.
 
-    Such a rank takes part with work of zero length, so it counts as idle.
+    Such a rank counts as idle in these iterations, because it is present with work of zero length.
     """
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)

@@ -228,6 +228,9 @@ def list_restrictions(
 ) -> tuple[Restriction, ...]:
     """Return the restrictions of a report, the most severe first.
 
+    Each kind of limitation with a restriction adds that restriction. Missing ranks, or stages
+    without GPU work, replace the restriction that stages may be missing.
+
     Args:
         reason: Reason why the ranks ran no schedule, or None if they ran one.
         limitations: Limitations that may restrict the report.
@@ -260,9 +263,9 @@ def list_restrictions(
 def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
     """Drop the limitations on kernels that were left out, if few kernels were left out.
 
-    Some profilers cannot collect the times of a few kernels, so a small share of kernels without
-    times is normal. Impossible times are damage, so they count from the smallest share that is
-    visible in a ratio.
+    Some profilers cannot collect the times of a few kernels, so up to ``_MANY_LEFT_OUT`` of the
+    kernels without times are normal. Impossible times are damage, so the limitations stay if at
+    least ``_VISIBLE`` of the kernels have them.
 
     Args:
         limitations: Limitations of a report.
@@ -315,14 +318,16 @@ def _make_unknown(code: str, message: str) -> Restriction:
 
 
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
-    """Return the number of pipelines that lack ranks, and of all, if most pipelines lack none.
+    """Return the number of pipelines that lack ranks and the number of all pipelines.
+
+    A pipeline lacks ranks if it does not have every stage that occurs in the report.
 
     Args:
         ranks: Ranks of a report.
 
     Returns:
-        Both numbers, or None if no pipeline lacks a rank, at least half of them do, all lack the
-        same stage, or the stage or pipeline of a rank is unknown.
+        Both numbers, or None if no pipeline or at least half of the pipelines lack ranks, if no
+        pipeline has one of the lower stages, or if the stage or pipeline of a rank is unknown.
     """
     stages: dict[int, set[int]] = {}
     for rank in ranks:

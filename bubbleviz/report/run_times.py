@@ -22,17 +22,17 @@ from bubbleviz.schedules.measured_times import (
 from bubbleviz.schedules.plan import MeasuredMemory, OperationTimes
 from bubbleviz.schedules.workload import Workload
 
-#: The name of a schedule, and its numbers of stages and of microbatches; None if unknown.
+#: Name of a schedule, number of stages and number of microbatches, each None if unknown.
 Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
 
 def list_operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
-    """Return the times of each kind of operations, with -1 for numbers that are unknown."""
+    """Return the times of each kind of operations, with -1 for unknown stages and chunks."""
     return tuple(map(_convert_times, run.phase_times))
 
 
 def _convert_times(entry: PhaseTimeEntry) -> OperationTimes:
-    """Convert saved times of one kind of operations; unknown numbers become -1."""
+    """Convert saved times of one kind of operations; unknown stages and chunks become -1."""
     return OperationTimes(
         phase=parse_phase_label(entry.phase) or Phase.F,
         median_ns=entry.median_ns,
@@ -52,7 +52,7 @@ def _number(number: int | None) -> int:
 
 
 def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload:
-    """Return the times of virtual stages; see :func:`.collect_times.build_workload`.
+    """Return the times of virtual stages; see :func:`.measured_times.build_workload`.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.
@@ -63,6 +63,9 @@ def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload
 
 def measure_stage_times(run: RunSummary) -> MeasuredTimes:
     """Return the times of stages, with which other schedules are simulated.
+
+    In a run with a single pipeline, all iterations are averaged; see :func:`_average_all`. The
+    schedule and its window are included if the schedule is a known one and its window was measured.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.

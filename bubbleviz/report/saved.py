@@ -115,7 +115,7 @@ def check_pipeline(path: str, run: RunSummary) -> RunSummary:
         run: The report.
 
     Raises:
-        InputError: They do not.
+        InputError: The times do not describe a complete pipeline.
     """
     reason = find_no_pipeline(run.restrictions)
     if reason is not None:
@@ -130,7 +130,7 @@ _Summary = TypeVar("_Summary", RunSummary, IdleSummary)
 
 
 def _read_bytes(path: str) -> bytes:
-    """Return the bytes of a report; a pipe can be read only once.
+    """Return the content of the file or pipe of a report.
 
     Raises:
         InputError: The file cannot be read.

@@ -70,7 +70,7 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
-    """Return advice in words."""
+    """Return advice in words. The saving is left out if the advice does not promise it."""
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
         missed = format_percent(advice.missed_ratio)
@@ -131,7 +131,7 @@ def _record_launches(report: Report) -> str:
 def _check_for_missing(report: Report) -> str:
     """Return the advice to check for missing profiles, with the first sign that some are missing.
 
-    The work of a missing stage would look like transfers between the others.
+    The work of a missing stage would look like transfers between the other stages.
     """
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     reasons = [note.reason for note in report.limitations if note.kind is kind]
@@ -197,7 +197,7 @@ def _name_compute(report: Report) -> str:
 
 
 def _compare_with_idle(report: Report) -> str:
-    """Return a comparison with the idle time, which is less than the bubble if optimizers run."""
+    """Return a clause that compares a time with the idle time between operations."""
     time = report.kernel_time
     idle = format_percent(time.bubble_ns / (time.window_ns or 1))
     return f"more than the idle time between operations ({idle})"
@@ -360,7 +360,7 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
-    """Return the advice to run a faster schedule."""
+    """Return the advice to run a faster schedule, a clause with its saving, and no evidence."""
     what_if = report.what_if
     base_ms = 0.0 if what_if is None else what_if.base_ms or 0.0
     limit_bytes = None if what_if is None else what_if.limit_bytes
@@ -375,7 +375,10 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 
 
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
-    """Return the advice to run in an order, and which operations are out of that order."""
+    """Return the advice to run in an order, and a clause on the operations that are out of order.
+
+    The clause gives their number and describes the first one.
+    """
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
     if first.places:
@@ -391,7 +394,7 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
 
 
 def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
-    """Return the advice to remove the faults of a finding, and what shows them."""
+    """Return the advice to remove the faults of a finding, and the evidence with next checks."""
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
     iteration_count = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"
@@ -547,7 +550,11 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the text on iterations in which all ranks, or single operations, are slow."""
+    """Return the text on slow iterations.
+
+    Depending on the fault, all ranks, all operations of some ranks (``pace``), or single operations
+    of some ranks are slow in them. The next check is left out if the host's activity is known.
+    """
     names = list_first(
         [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
     )
@@ -616,7 +623,10 @@ def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on late launches, and on what hosts or the profiler delay."""
+    """Return the text on late launches: by the profiler, between iterations, or of a collective.
+
+    All other late launches are launches of operations.
+    """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
     where = f" on {name_ranks(report, fault.ranks)}{_describe_thread(report, fault)}"
@@ -692,12 +702,12 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
 
 
 def _describe_thread(report: Report, fault: Fault) -> str:
-    """Return a clause on what the host did in the longest part of a fault, or "" if unknown."""
+    """Return a clause on what the host did during the longest delay, or "" if unknown."""
     return describe_thread(*(None if at < 0 else report.operations.names[at] for at in fault.host))
 
 
 def _has_host(fault: Fault) -> bool:
-    """Return whether it is known what the host did."""
+    """Return whether it is known what the host did during the longest delay."""
     return fault.host != (NONE, NONE)
 
 
@@ -706,10 +716,10 @@ def _name_faulty_ranks(report: Report, fault: Fault) -> str:
 
 
 def _format_multiple(fault: Fault) -> str:
-    """Return how many times as long as usual the work of the first phase takes."""
+    """Format the time of the first phase as a multiple of its usual time, without the ``x``."""
     return f"{fault.phases[0][1]:.2f}"
 
 
 def _format_phases(fault: Fault) -> str:
-    """Return how many times as long as usual each phase takes: ``F 2.50x, BW 2.27x``."""
+    """Format the time of each phase as a multiple of its usual time: ``F 2.50x, BW 2.27x``."""
     return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_MAX_NAMED])

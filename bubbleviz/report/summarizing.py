@@ -1,4 +1,4 @@
-"""Makes the summary of a report, which is what ``bubbleviz analyze -o report.json`` writes."""
+"""Create the summary of a report, which ``bubbleviz analyze -o report.json`` writes as JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
     Args:
         report: The report.
-        by_rank: Whether iterations list their ranks, and whether the timeline is part of it.
+        by_rank: Whether iterations list their ranks, and whether the timeline is included if the
+            report has at most ``MAX_SAVED_OPERATIONS`` operations.
         slowdown: Whether slowdowns are calculated, which takes long for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
@@ -227,7 +228,7 @@ def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColu
 
 
 def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowColumns:
-    """Return the windows of a ratio on the ranks of an iteration."""
+    """Return the columns of the windows of a ratio, one row per rank of an iteration."""
     columns = (get_account_column(ranks, ratio, name) for name in _WINDOW_FIELDS)
     return summary.WindowColumns(*(column.tolist() for column in columns))
 
@@ -235,7 +236,10 @@ def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowCol
 def _list_rank_intervals(
     ranks: RankIterations, names: Sequence[str]
 ) -> dict[str, list[tuple[float, float] | None] | None]:
-    """Return the clock bounds of the ranks' ratios, with None if none of them is known."""
+    """Return the clock bounds of each rank's ratio, keyed by the ratios that need a common clock.
+
+    The value is None if the bounds of no rank are known.
+    """
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
     for ratio in list_ratios():
         if ratio.common_clock:
@@ -314,7 +318,7 @@ def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | N
 
 
 def _make_deviation(deviation: Deviation) -> summary.DeviationEntry:
-    """Return the entry of an operation that is not where the schedule has it."""
+    """Return the entry of an operation that deviates from the order of the schedule."""
     return summary.DeviationEntry(
         rank=deviation.rank,
         iteration=deviation.iteration,
@@ -344,7 +348,11 @@ def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
 
 
 def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
-    """Return the lengths of the microbatches of averaged iterations, relative to their mean."""
+    """Return the lengths of the microbatches of averaged iterations, relative to their mean.
+
+    Each row is an averaged training iteration. The result is empty if these iterations have
+    different or unknown numbers of microbatches.
+    """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}
     if len(counts) != 1 or None in counts:
@@ -368,7 +376,7 @@ def _list_stragglers(report: Report) -> list[summary.Straggler]:
 
 
 def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
-    """Return the values of operations by field."""
+    """Return one dictionary per row with the fields of :class:`.summary.OperationEntry`."""
     return [
         {
             "rank": rank,
@@ -417,7 +425,10 @@ def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
 
 
 def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
-    """Return the replayed iteration, which comes first among the changes, and the others."""
+    """Return the entry of the replayed changes, the first of which is the unchanged iteration.
+
+    The result is None if nothing was replayed.
+    """
     if not changes:
         return None
     measured, *other_changes = changes
@@ -444,7 +455,7 @@ def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
 
 
 def _make_choice(choice: Choice) -> summary.ChoiceEntry:
-    """Return the entry of the iteration under one schedule."""
+    """Return the entry of the iteration as simulated with one schedule."""
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,

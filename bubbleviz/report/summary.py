@@ -1,7 +1,7 @@
 """The saved report: a model of the JSON that ``bubbleviz analyze -o report.json`` writes.
 
 The order of the fields is the order of the keys. Times are nanoseconds on the report's clock, and
-ratios and shares are fractions of 1. :func:`.summarizing.summary_of` makes a summary of a report.
+ratios and shares are fractions of 1. :func:`.summarizing.summarize` creates the summary.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Average(Struct, frozen=True):
         std: Standard deviation (n - 1), or None for fewer than two iterations.
         min: Smallest value.
         max: Largest value.
-        ci95: Half width of the 95 % confidence interval (Student t).
+        ci95: Half width of the 95 % confidence interval of the mean (Student's t).
         n: Number of iterations.
     """
 
@@ -68,11 +68,11 @@ class RankEntry(Struct, frozen=True):
         pci: PCI address of the GPU, or None if it is unknown.
         stage: Stage of the pipeline, or None if it is unknown.
         pipeline: Index of the pipeline, or None if it is unknown.
-        profile: Index of the profile that recorded it.
-        relative_score: Kernel time of the fastest rank of its stage divided by its own, or None if
-            it is unknown.
-        individual_score: Kernel time of its fastest iteration divided by the kernel time of its
-            last iteration, or None if it is unknown.
+        profile: Index of the profile that recorded the rank.
+        relative_score: Kernel time of the fastest rank of the same stage divided by the kernel time
+            of this rank, or None if it is unknown.
+        individual_score: Kernel time of the rank's fastest iteration divided by the kernel time of
+            its last iteration, or None if it is unknown.
     """
 
     index: int
@@ -95,9 +95,10 @@ class StepEntry(Struct, frozen=True):
     """A sentence of ``what_to_do_first``, as data.
 
     Attributes:
-        code: What it is about; ``advice`` if it is an entry of ``advice``.
-        advice: Index of that entry, or None.
-        is_marked: Whether it is about few ranks, which pictures mark.
+        code: Subject of the sentence; ``advice`` if it describes an entry of the report's
+            ``advice``.
+        advice: Index of that entry, or None for any other subject.
+        is_marked: Whether the advice is about at most half of the ranks, which pictures mark.
     """
 
     code: str
@@ -112,20 +113,20 @@ class AdviceEntry(Struct, frozen=True):
         kind: Kind of the advice; kinds of faults that are removed together are joined by ``+``.
         saving_ratio: Saved share of an iteration, or None if nothing is promised.
         action: What to do, without the evidence.
-        place: Name of what it removes, the same in every run of a job.
+        place: Name of the fault or schedule, the same in every run of a job.
         error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
             is unknown.
         stages: Stages that have too much work.
         measure: Names and values of the evidence.
-        ranks: Indices of the ranks concerned; empty for all ranks, or none.
+        ranks: Indices of the ranks to change; empty for all ranks or no specific ones.
         rank_numbers: Numbers of these ranks in their job, ascending.
-        stage: Stage of these ranks, or None if there are none or several.
+        stage: Common stage of these ranks, or None if there are no ranks or several stages.
         saving_ns: Mean saving over the averaged iterations, or None if nothing is promised.
-        iterations: Number of averaged iterations that it shortens.
-        example_iteration: Index of a typical one of the iterations in which alone its ranks are
-            slow, or None for all iterations.
-        evidence: What shows that it would help, in sentences; may be empty.
-        sentence: What to do, and what it saves.
+        iterations: Number of averaged iterations that the change shortens.
+        example_iteration: Index of the typical iteration among those in which the ranks are slow,
+            or None if the advice is not about slow iterations.
+        evidence: Evidence that the change would help, in sentences, or "".
+        sentence: Action with its saving.
         text: The sentence, followed by the evidence.
     """
 
@@ -206,16 +207,16 @@ def _list_lengths(values: Iterable[object]) -> Iterator[int]:
 
 
 class WindowColumns(Columns, frozen=True):
-    """The windows of one ratio, and what they are spent on, by rank.
+    """The window of one ratio on each rank, and the time spent on each kind of work in it.
 
     Attributes:
         start_ns: Start of the window.
         end_ns: End of the window.
-        compute_ns: Union of the computing operations in it.
-        optimizer_ns: Time of the optimizer in it.
-        overlap_ns: Time of other iterations' operations in it.
-        unattributed_ns: Compute outside operations in it.
-        bubble_ns: Time without work in it.
+        compute_ns: Time during which any compute operation ran.
+        optimizer_ns: Time during which the optimizer ran.
+        overlap_ns: Time during which operations of other iterations ran.
+        unattributed_ns: Time of compute outside operations.
+        bubble_ns: Time that counts as bubble.
         window_ns: Length of the window.
     """
 
@@ -233,11 +234,11 @@ class CommunicationColumns(Columns, frozen=True):
     """Times of communication by rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
-        wait_ns: Waiting for inputs and for other members of collectives.
-        transfer_ns: Transfers, once their input was ready.
-        exposed_ns: Transfers during which the rank computed no operation.
-        communication_ns: Union of all communication kernels.
-        overlapped_ns: The part of them during which compute kernels ran.
+        wait_ns: Time of waiting for inputs and for other members of collectives.
+        transfer_ns: Time of transfers after their input was ready.
+        exposed_ns: Time of transfers during which the rank computed no operation.
+        communication_ns: Time during which any communication kernel ran.
+        overlapped_ns: Part of ``communication_ns`` during which compute kernels ran.
     """
 
     wait_ns: list[int]
@@ -252,20 +253,22 @@ class RankColumns(Columns, frozen=True):
 
     Attributes:
         rank: Index of the rank.
-        busy_ns: Union of the operations of each phase.
-        compute_ns: Union of all computing operations.
-        active_ns: Union of their compute kernels.
-        kernel_ns: Union of all kernels and copies.
+        busy_ns: Time during which operations of each phase ran.
+        compute_ns: Time during which any compute operation ran.
+        active_ns: Time during which any compute kernel of these operations ran.
+        kernel_ns: Time during which any kernel or copy ran.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute outside operations, or None without windows.
-        overlap_ns: Time of other iterations' operations, or None without windows.
-        bubble_ns: Bubble by ratio.
+        unattributed_ns: Compute outside operations in the windows of ``schedule``, or None without
+            these windows.
+        overlap_ns: Time of other iterations' operations in the windows of ``schedule``, or None
+            without these windows.
+        bubble_ns: Bubble time of each ratio.
         bubble_ratio: Value of each ratio, or None if it is unknown.
         bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
             unknown for all ranks.
-        missing: What the rank lacks for a ratio, or None if it lacks nothing.
-        windows: Window of each ratio.
-        cause_ns: Idle time by ratio and cause.
+        missing: Work that the rank lacks for a ratio, in words, or None if it lacks nothing.
+        windows: Windows of each ratio.
+        cause_ns: Idle time, keyed by ratio and cause.
         communication: Times of communication.
     """
 
@@ -291,24 +294,24 @@ class IterationEntry(Struct, frozen=True):
 
     Attributes:
         index: Index in the report, to which all fields called ``iteration`` refer.
-        name: Name that its ranges give it, or its number.
+        name: Name of the iteration in the names of ranges, or its number.
         kind: ``training``, ``evaluation`` or ``inference``.
-        complete: Whether the capture contains all of it.
-        averaged: Whether it is part of the averages.
+        complete: Whether the capture contains the complete iteration.
+        averaged: Whether the iteration is part of the averages.
         microbatches: Number of microbatches, or None if it is unknown.
-        start_ns: First start of its work, or None if it has none.
-        end_ns: Last end of its work, or None if it has none.
+        start_ns: First start of work on any rank, or None without work.
+        end_ns: Last end of work on any rank, or None without work.
         window_ns: Mean length of the ranks' windows.
         bubble_ratio: Value of each ratio, or None if it is unknown.
         bubble_low: The ratio if compute outside operations were work.
         bubble_overhead: Bubble relative to the work.
         bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
             unknown.
-        incomplete: Whether a rank that takes part in it is missing.
+        incomplete: Whether a rank that takes part in the iteration is missing.
         clocks_contradict: Whether clocks that a ratio needs contradict each other.
-        clock_set: Whether a clock was set in it.
-        cause_ns: Idle time by ratio and cause, summed over the ranks.
-        ranks: Its ranks, or None in reports without them.
+        clock_set: Whether a clock was set during the iteration.
+        cause_ns: Idle time, keyed by ratio and cause, summed over the ranks.
+        ranks: Ranks of the iteration, or None in reports without ranks.
     """
 
     index: int
@@ -336,9 +339,9 @@ class TimePart(Struct, frozen=True):
 
     Attributes:
         name: Cause of the idle time, or kind of work.
-        meaning: The same in words.
-        share: Share of the window.
-        time_ns: Mean over averaged iterations and ranks.
+        meaning: Meaning of the name.
+        share: Mean share of the window.
+        time_ns: Mean time over averaged iterations and ranks.
     """
 
     name: str
@@ -351,15 +354,15 @@ class KernelTimeEntry(Struct, frozen=True):
     """How long kernels ran in averaged iterations; see :class:`.kernel_time.KernelTime`.
 
     Attributes:
-        window_ns: Windows of the primary ratio.
-        kernel_ns: Time in them during which any kernel or copy ran.
-        bubble_ns: Bubble in them.
+        window_ns: Length of the windows of the primary ratio, summed over ranks.
+        kernel_ns: Time in these windows during which any kernel or copy ran.
+        bubble_ns: Bubble in these windows.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute outside operations.
-        work_ns: Time of the computing operations.
+        unattributed_ns: Compute outside operations in these windows.
+        work_ns: Time of the compute operations.
         share: ``kernel_ns`` as a share of ``window_ns``, or None without windows.
         beside_headline: Whether outputs quote ``sentence`` next to the primary ratio.
-        sentence: How long kernels ran, in words, or None if the primary ratio shows it.
+        sentence: Sentence on how long kernels ran, or None if the primary ratio needs none.
     """
 
     window_ns: int
@@ -392,18 +395,18 @@ class Numbers(Struct, frozen=True):
 
     Attributes:
         iterations: Number of averaged iterations.
-        bubble_ratio: Each ratio.
+        bubble_ratio: Average of each ratio.
         bubble_interval: Bounds of the mean of each ratio that needs a common clock, or None if
             they are unknown.
         bubble_low: Each ratio if compute outside operations were work.
         bubble_overhead: Bubble relative to the work.
         window_ns: Length of each ratio's window.
-        cause_ns: Idle time by ratio and cause, summed over iterations that have the ratio.
+        cause_ns: Idle time, keyed by ratio and cause, summed over iterations that have the ratio.
         bubble_parts: Parts of the bubble of the primary ratio, the largest first.
-        kernel_time: How long kernels ran.
+        kernel_time: Time for which kernels ran.
         launch_gap: Share of the time of operations during which no kernel ran, or None if it is
             unknown.
-        step: What the time of a step is spent on.
+        step: Parts of the time of a step.
     """
 
     iterations: Count
@@ -420,7 +423,7 @@ class Numbers(Struct, frozen=True):
 
 
 class DeviationEntry(Struct, frozen=True):
-    """An operation that is not where the schedule has it; see :class:`.deviations.Deviation`.
+    """An operation that deviates from the schedule's order; see :class:`.deviations.Deviation`.
 
     Attributes:
         rank: Index of the rank.
@@ -429,7 +432,7 @@ class DeviationEntry(Struct, frozen=True):
         microbatch: Number of its microbatch.
         chunk: Number of its chunk, or None if there is none.
         what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: Number of operations by which it is late or early.
+        places: Number of operations by which the operation is late or early.
     """
 
     rank: int
@@ -448,11 +451,12 @@ class ScheduleEntry(Struct, frozen=True):
         name: Name of the schedule, or None if it has none.
         also: Other schedules with the same order.
         exact: Whether all averaged iterations ran it exactly.
-        distance: Mean share of operations that are elsewhere, or None without a plan.
-        reason: Why there is no name, or how it was recognised, or None.
+        distance: Mean share of the planned operations that are not as planned, or None if the
+            order was not compared with a plan.
+        reason: Reason why there is no name, or how the name was recognized, or None.
         iterations: Schedule of each training iteration.
-        deviation_count: Number of operations that are elsewhere.
-        deviations: The first of them.
+        deviation_count: Number of operations that deviate from the plan.
+        deviations: The first of these operations.
     """
 
     name: str | None
@@ -474,16 +478,16 @@ class PhaseTimeEntry(Struct, frozen=True):
         stage: Stage of the ranks, or None if it is unknown.
         chunk: Chunk of the model, or None if there is none.
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
-        gap_ns: Median time since the operation before, or None if it is unknown.
-        pipeline_ns: Mean in the slowest pipeline of the typical iteration, or None if it is
-            unknown.
-        mean_ns: Mean.
-        std_ns: Standard deviation (n - 1), or None if it is unknown.
+        gap_ns: Median time since the previous operation of the rank, or None if it is unknown.
+        pipeline_ns: Mean busy time in the slowest pipeline of the typical iteration, or None if it
+            is unknown.
+        mean_ns: Mean busy time.
+        std_ns: Standard deviation (n - 1) of the busy time, or None if it is unknown.
         n: Number of operations.
-        min_ns: Shortest time.
-        max_ns: Longest time.
-        first_ns: Median for the first microbatch, or None if it is unknown.
-        last_ns: Median for the last microbatch, or None if it is unknown.
+        min_ns: Minimum busy time.
+        max_ns: Maximum busy time.
+        first_ns: Median busy time of the first microbatch, or None if it is unknown.
+        last_ns: Median busy time of the last microbatch, or None if it is unknown.
     """
 
     phase: str
@@ -509,15 +513,15 @@ class ChunkCostEntry(Struct, frozen=True):
         stage: Stage of the ranks, or None if it is unknown.
         virtual_stage: Position of the chunk of the model, or None if it is unknown.
         n: Number of chunks.
-        least_tokens: Tokens of the shortest chunk.
-        most_tokens: Tokens of the longest chunk.
+        least_tokens: Number of tokens of the shortest chunk.
+        most_tokens: Number of tokens of the longest chunk.
         fixed_ns: Time of a chunk without tokens, or the mean if all chunks are equally long.
         token_ns: Time per token, or None if all chunks are equally long.
         token_squared_ns: Time per token and token before it, or None if all chunks are equally
             long.
-        residual_ns: Standard deviation of what is left, or None if it is unknown.
-        explained: Share of the variance that the length explains, or None if there is none.
-        prompt_tokens: Tokens of the longest prompt, or 0 if no chunk reads a prefix.
+        residual_ns: Standard deviation of the residuals of the fit, or None if it is unknown.
+        explained: Share of the variance that the length explains, or None without variance.
+        prompt_tokens: Number of tokens of the longest prompt, or 0 if no chunk reads a prefix.
     """
 
     stage: int | None
@@ -534,11 +538,11 @@ class ChunkCostEntry(Struct, frozen=True):
 
 
 class EvenChunks(Struct, frozen=True):
-    """Chunks of a prompt that take equally long; see :func:`.prompt_chunks.even_chunks`.
+    """Chunks of a prompt that take equally long; see :func:`.prompt_chunks.find_even_chunks`.
 
     Attributes:
         virtual_stage: The slowest virtual stage, or None if it is unknown.
-        tokens: Tokens of each chunk.
+        tokens: Number of tokens of each chunk.
         equal_ns: Time of the prompt in chunks of equal length.
         even_ns: Time of the prompt in these chunks.
     """
@@ -558,8 +562,8 @@ class OperationEntry(Struct, frozen=True):
         phase: Phase of the operation.
         microbatch: Number of its microbatch, or None if there is none.
         chunk: Number of its chunk, or None if there is none.
-        start_ns: Start.
-        end_ns: End.
+        start_ns: Start of the operation.
+        end_ns: End of the operation.
     """
 
     rank: int
@@ -572,10 +576,10 @@ class OperationEntry(Struct, frozen=True):
 
 
 class Straggler(OperationEntry, frozen=True):
-    """An operation that took long.
+    """An operation that took much longer than others of its kind.
 
     Attributes:
-        times_median: Its time divided by the median of its kind.
+        times_median: Time of the operation divided by the median of its kind.
     """
 
     times_median: float
@@ -585,7 +589,7 @@ class SlackEntry(OperationEntry, frozen=True):
     """An operation off the critical path.
 
     Attributes:
-        slack_ns: How much later it could end without a longer iteration.
+        slack_ns: Maximum delay of the operation's end that does not make the iteration longer.
     """
 
     slack_ns: int
@@ -597,7 +601,7 @@ class CriticalPathEntry(Struct, frozen=True):
     Attributes:
         iteration: Index of the iteration.
         length_ns: Length of the path.
-        parts: What the length is made of, largest first.
+        parts: Parts of the length, the largest first.
         collectives: Collectives on the path, in order.
         operations: Operations on the path, in order.
         slack: Operations off the path, or None if there are too many to list.
@@ -612,7 +616,7 @@ class CriticalPathEntry(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """An iteration under one change, all else as measured; see :class:`.changes.Change`.
+    """The typical iteration, replayed with one change; see :class:`.changes.Change`.
 
     Attributes:
         name: Name of the change, the same in every version.
@@ -645,11 +649,11 @@ class StageTimesEntry(Struct, frozen=True):
     """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
 
     Attributes:
-        forward_ms: Forward, one value for all stages or one per stage.
-        backward_ms: Backward for the input.
-        weight_ms: Backward for the weights.
-        transfer_ms: Transfer between two devices.
-        lengths: Length of each microbatch relative to their mean; empty if all are equal.
+        forward_ms: Time of the forward, one value for all stages or one per stage.
+        backward_ms: Time of the backward for the input, in the same form.
+        weight_ms: Time of the backward for the weights, in the same form.
+        transfer_ms: Time of a transfer between two devices.
+        lengths: Length of each microbatch relative to the mean; empty if all are equal.
     """
 
     forward_ms: tuple[float, ...]
@@ -678,20 +682,20 @@ class SimulatedTimes(Struct, frozen=True):
 
 
 class ChoiceEntry(Struct, frozen=True):
-    """The iteration under one schedule; see :class:`.choices.Choice`.
+    """The iteration as simulated with one schedule; see :class:`.choices.Choice`.
 
     Attributes:
         name: Name of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
         makespan_ms: Window over all stages, or None if it is unknown.
-        cost_ms: The longest of the stages' own windows, or None if it is unknown.
+        cost_ms: Maximum length of the window of a single stage, or None if it is unknown.
         bubble_ratio: Ratio of the window that is compared.
         peak_activations: Maximum number of microbatches whose activations a stage stores.
         speedup: Share of the measured window that the schedule saves.
-        fits: Whether it needs no more memory than the run, or than the memory limit.
-        reason: Why it cannot be simulated; else empty.
-        peaks: Peak activations by stage; empty if they are unknown.
+        fits: Whether the schedule needs no more memory than the run, or than the memory limit.
+        reason: Reason why the schedule cannot be simulated, or "".
+        peaks: Peak activations of each stage; empty if they are unknown.
         replicas: Number of copies of the model.
-        peak_bytes: Memory of its fullest device, or None if memory was not measured.
+        peak_bytes: Maximum memory of a device, or None if memory was not measured.
     """
 
     name: str
@@ -711,7 +715,7 @@ class WhatIfEntry(Struct, frozen=True):
     """Other schedules at the times of the run; see :class:`.what_if.WhatIf`.
 
     Attributes:
-        reason: Why there are no rows; else empty.
+        reason: Reason why there are no rows, or "".
         window: Name of the ratio whose window is compared.
         times: Times of the run, or None if they are unknown.
         rows: The run, then other schedules, the best first.
@@ -734,10 +738,10 @@ class LongBubble(Struct, frozen=True):
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
-        start_ns: Start.
-        end_ns: End.
-        cause: Name of its cause.
-        sentence: What happened.
+        start_ns: Start of the bubble.
+        end_ns: End of the bubble.
+        cause: Name of the cause.
+        sentence: Sentence that describes the bubble.
     """
 
     rank: int
@@ -749,11 +753,11 @@ class LongBubble(Struct, frozen=True):
 
 
 class SlowdownColumns(Columns, frozen=True):
-    """Slowdowns of numbered things, as columns.
+    """Slowdowns of stages, replicas, ranks, microbatches or iterations, as columns.
 
     Attributes:
-        number: Number or index of each thing.
-        slowdown: Its slowdown.
+        number: Number or index of the stage, replica, rank, microbatch or iteration.
+        slowdown: Slowdown that it causes; 1 is no slowdown.
     """
 
     number: list[int]
@@ -832,8 +836,8 @@ class SavedTimeline(Struct, frozen=True):
 
     Attributes:
         base_ns: Time to which all times of the tables are relative.
-        names: Texts to which name columns refer by index.
-        tables: Columns by table and name. A number is None if there is none.
+        names: Texts; columns of names contain indices of them.
+        tables: Columns, keyed by table and column. Unknown or missing values are None.
     """
 
     base_ns: int
@@ -854,9 +858,9 @@ class RunSummary(Struct, frozen=True):
         profiles: Profiles, in the order given.
         ranks: Ranks, in the order of the pipeline.
         what_to_do_first: The most important advice in words, or None.
-        first: The same as data, one step per sentence; empty without advice.
-        then: What to do next, as indices of ``advice``.
-        advice: What would shorten iterations, the largest saving first.
+        first: The most important advice as data, one step per sentence; empty without advice.
+        then: Advice to follow next, as indices of ``advice``.
+        advice: Changes that would shorten iterations, the largest saving first.
         restrictions: Reasons why the ratios do not describe a complete pipeline, most severe first.
         typical_iteration: Index of the typical iteration, or None.
         iterations_overlap: Whether consecutive iterations overlap, so that ``period`` is the
@@ -864,7 +868,7 @@ class RunSummary(Struct, frozen=True):
         iterations: All iterations.
         summary: Statistics over averaged iterations.
         schedule: The schedule that ran, or None if it was not looked for.
-        plan: How the plan was followed, or None without a plan.
+        plan: Comparison of the run with the given plan, or None without a plan.
         phase_times: Times of operations by kind.
         chunk_costs: Costs of chunks of prompts by virtual stage.
         even_chunks: Chunks that take equally long, or None if they save nothing.
@@ -874,16 +878,16 @@ class RunSummary(Struct, frozen=True):
         imbalance: How much longer the slowest stage takes than the mean, by phase.
         stragglers: The slowest operations.
         critical_path: Critical path of the typical iteration, or None.
-        changes: The typical iteration under single changes, or None if it was not replayed.
+        changes: The typical iteration with single changes, or None if it was not replayed.
         what_if: Other schedules at the same times, or None if they were not simulated.
         memory: Memory of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
         slowdown: Cost of stragglers, or None if it is unknown.
-        coverage: How much GPU time belongs to operations, by rank.
-        unattributed_kernels: The largest kernels outside operations.
-        limitations: What could not be determined.
+        coverage: GPU time inside and outside operations, by rank.
+        unattributed_kernels: The kernels outside operations with the most time.
+        limitations: What could not be determined, and why.
         methods: Sentence for the methods section of a paper.
-        timeline: What pictures are drawn from, or None for large runs.
+        timeline: Tables from which pictures are drawn, or None for large runs.
     """
 
     schema: str
@@ -975,7 +979,7 @@ def to_values(summary: Struct) -> dict[str, Any]:
 
 
 def _to_python_float(value: object) -> float:
-    """Return a number of numpy as a number of Python.
+    """Convert a float of numpy to a float of Python.
 
     Raises:
         NotImplementedError: The value is of another type.

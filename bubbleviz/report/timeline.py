@@ -1,7 +1,7 @@
-"""The timeline: columns from which interactive pictures are drawn, on one clock.
+"""The timeline: columns from which interactive pictures are drawn, with times on one clock.
 
-HTML reports contain it, and so does the JSON of small reports, so that ``bubbleviz view`` can draw
-them again.
+HTML reports and the JSON of small reports contain the timeline. ``bubbleviz view`` draws pictures
+from it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ class Timeline:
 
 
 def build_timeline(report: Report) -> Timeline:
-    """Return the timeline of a report."""
+    """Return the timeline of a report, with one row per operation.
+
+    Operations without a span have -1 as start and length. Only the names that rows refer to are
+    included. The table ``critical`` is empty if the critical path is unknown.
+    """
     operations, bubbles, unattributed = report.operations, report.bubbles, report.unattributed
     spans = operations.has_span == 1
     starts = (operations.start_ns[spans], unattributed.start_ns, bubbles.start_ns)
@@ -114,7 +118,10 @@ def build_timeline(report: Report) -> Timeline:
 
 
 def measure_times_median(report: Report) -> Floats:
-    """Return the time of each operation divided by the median of its kind."""
+    """Return the time of each operation divided by the median of its kind, shape (operations,).
+
+    The result is 0 for operations that do not count, or if the median is 0.
+    """
     return compute_multiples_of_median(
         report.operations,
         np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks], np.int64),
@@ -183,12 +190,15 @@ _N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
 def save_column(table: str, name: str, column: Ints) -> list[int | None]:
-    """Return a column of a timeline for a saved report, with None for none.
+    """Return a column of a timeline for a saved report, with None in place of -1.
+
+    Columns of times are returned unchanged, except times of operations: -1 is a valid time in all
+    other tables.
 
     Args:
         table: Name of the table.
         name: Name of the column.
-        column: The column, with -1 for none.
+        column: The column.
     """
     is_time_of_operation = table == "operations" and name in ("start_ns", "length_ns")
     if not (name in _TABLE_OF_COLUMN or name in _OPTIONAL_COLUMNS or is_time_of_operation):
@@ -201,7 +211,7 @@ def save_column(table: str, name: str, column: Ints) -> list[int | None]:
 
 
 def _read_column(saved: Sequence[int | None]) -> Ints:
-    """Return a column of a timeline, with -1 for none."""
+    """Return a saved column of a timeline as an array, with -1 in place of None."""
     values = np.array(saved, object)
     is_none = values == np.array(None, object)
     return np.where(is_none, NONE, values).astype(np.int64)
@@ -215,7 +225,8 @@ def read_timeline(path: str, summary: RunSummary) -> Timeline:
         summary: The report.
 
     Raises:
-        InputError: Columns are missing, or contradict each other.
+        InputError: A column is missing, the columns of a table differ in length, or an index or
+            code is out of range.
     """
     if summary.timeline is None:
         empty = np.zeros(0, np.int64)
@@ -247,7 +258,7 @@ def read_timeline(path: str, summary: RunSummary) -> Timeline:
 
 
 def _make_timeline_error(path: str, problem: str) -> InputError:
-    """Return the error that a timeline contradicts itself."""
+    """Return the error for a timeline with missing columns or invalid references."""
     return InputError(
         f"{path}: its timeline {problem}; write the report again with bubbleviz analyze "
         "-o report.json"
