@@ -73,8 +73,11 @@ _ANNOTATION_TYPES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public object on first use, because ``--help`` needs none of them."""
-    # ``gaps`` is the former name of ``idle``.
+    """Import a public object on first use, because ``--help`` needs none of them.
+
+    Functions are wrapped to check the types of their arguments. ``gaps`` is an alias of ``idle``.
+    """
+    # The former name.
     name = "idle" if name == "gaps" else name
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -194,7 +194,7 @@ def _read_run(
         fleet: Machines or processes that read the files.
         files: The profiles.
         options: How to read them.
-        hints: What the user states about the run.
+        hints: Rank order, parallelism and clocks, as given by the user.
         progress: Receives how much of each profile has been read.
 
     Returns:
@@ -260,7 +260,8 @@ def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison
     """Compare the ratios and times of runs, and check the advice of the first run.
 
     Args:
-        runs: Reports, measured or loaded, or paths of saved reports and of profiles.
+        runs: Reports, measured or loaded, or paths of saved reports and of profiles. Profiles are
+            analyzed with the default options.
 
     Raises:
         UsageError: There are fewer than two runs.

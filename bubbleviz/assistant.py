@@ -52,6 +52,8 @@ Answer: TypeAlias = "dict[str, Any]"
 
 #: Maximum number of characters of an answer, and of a recorded text in it.
 _MAX_ANSWER, _MAX_TEXT = 12_000, 400
+#: Maximum number of files, of names, causes or ratios, of stages or devices, of bubbles in a chain,
+#: and of operations in an answer.
 _MAX_FILES, _MAX_NAMES, _MAX_STAGES, _MAX_STEPS, _MAX_OPERATIONS = 8, 12, 32, 8, 50
 #: Maximum number of entries in any list.
 _MAX_ENTRIES = 100
@@ -207,10 +209,10 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
 
 
 def _list_folders(roots: Sequence[Path]) -> Answer:
-    """List the folders with profiles, and the number of profiles in each.
+    """List the folders that contain profiles, and the number of profiles in each.
 
     Args:
-        roots: Folders. They and their direct subfolders are searched.
+        roots: Folders. They and their direct subfolders are searched, except links.
     """
     folders = []
     for root in roots:
@@ -282,7 +284,10 @@ def _make_next_call(tool: str, **arguments: Any) -> Answer:
 
 
 def _get_report(path: str) -> Report:
-    """Measure a run, or return a cached report if no file has changed."""
+    """Measure a run, or return the cached report if none of its files has changed since.
+
+    The two reports that were used last are cached.
+    """
     files = (Path(file.path) for file in find_profiles([path]))
     return _analyze_cached(path, tuple((str(file), file.stat().st_mtime_ns) for file in files))
 
@@ -508,6 +513,9 @@ def why(
 
 def _trace_causes(report: Report, row: int, times: Floats) -> list[Answer]:
     """Follow the causes of a bubble from rank to rank.
+
+    The chain ends when the rank waited for no known operation, when no bubble precedes that
+    operation, when a bubble repeats, or after ``_MAX_STEPS`` bubbles.
 
     Args:
         report: The report.

@@ -18,7 +18,7 @@ class Step:
         depth: Number of steps that contain it.
         seconds: Duration, including the steps inside it.
         rows: Number of processed rows, or 0 if the step has no rows.
-        files: Files that were read in this way, or () if the step is not a way to read files.
+        files: Files that were read in the way that ``name`` states, or () for all other steps.
     """
 
     name: str
@@ -29,7 +29,12 @@ class Step:
 
 
 class _Notes:
-    """The steps so far. Steps with the same name in the same outer step are merged."""
+    """The steps recorded so far. Steps with the same name in the same outer step are merged.
+
+    Attributes:
+        steps: Recorded steps, keyed by the names of the outer steps and of the step.
+        open: Names of the running steps, outermost first.
+    """
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, ...], Step] = {}
@@ -66,7 +71,10 @@ class Rows:
 
 @contextmanager
 def time_step(name: str) -> Iterator[Rows]:
-    """Time the code inside the context. It may set the ``count`` of the yielded counter."""
+    """Time the code inside the context. It may set the ``count`` of the yielded counter.
+
+    Nothing is recorded outside :func:`record_steps`.
+    """
     notes, rows = _notes.get(), Rows()
     if notes is None:
         yield rows
@@ -83,7 +91,7 @@ def time_step(name: str) -> Iterator[Rows]:
 
 
 def record_file(name: str, file: str) -> None:
-    """Record the way in which a file is read, as a step with this file."""
+    """Record that a file is read in the way that ``name`` states, as a step without a duration."""
     if notes := _notes.get():
         notes.add((*notes.open, name), 0.0, 0, (file,))
 
@@ -104,7 +112,10 @@ def record_steps() -> Iterator[list[Step]]:
 
 
 def add_steps(steps: Sequence[Step]) -> None:
-    """Add steps that were recorded elsewhere, for example in another process, to this record."""
+    """Add steps that were recorded elsewhere, for example in another process, to this record.
+
+    They are added inside the running step. Nothing is added outside :func:`record_steps`.
+    """
     notes = _notes.get()
     if notes is None:
         return

@@ -31,12 +31,12 @@ _NAMING = "name"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle.
+    """A ZIP file that reproduces the ratios of a run, and the ratios.
 
     Attributes:
-        content: Content of its ZIP file.
-        measured: Mean of each ratio, measured from the profiles, or None if unknown.
-        reproduced: The same, measured from the table in the bundle.
+        content: Content of the ZIP file.
+        measured: Mean of each ratio, measured from the profiles, or None if unknown; keyed by name.
+        reproduced: Mean of each ratio, measured from the table in the ZIP file, or None if unknown.
     """
 
     content: bytes
@@ -52,9 +52,12 @@ class Bundle:
 def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
     """Make the bundle of a run.
 
+    Names of ranges and process groups are removed here. The table is measured again to check
+    whether it reproduces the ratios.
+
     Args:
-        report: Report on its profiles, without names of hosts and files.
-        measure: Function that analyzes a table.
+        report: Report on the profiles, in which hosts and files are already anonymous.
+        measure: Function that analyzes the operations table at a path.
     """
     groups = tuple(
         replace(own, name="", ranks_text="", description="") for own in report.collectives.groups

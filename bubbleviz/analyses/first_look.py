@@ -1,4 +1,4 @@
-"""Choosing the command that shows most of some files."""
+"""Choice of the command that shows most about the given files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,16 @@ _MAX_EXAMINED = 4
 
 
 def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
-    """Return the command that fits some files (``analyze``, ``idle`` or ``nccl``), and the reason.
+    """Choose the command for the given files (``analyze``, ``idle`` or ``nccl``), and the reason.
+
+    ``nccl`` is chosen if a file given by name contains operations of NCCL, or if there are no
+    profiles and a directory contains such a file. ``analyze`` is chosen if any of the first
+    ``_MAX_EXAMINED`` profiles names its operations as a known convention does, or is a report that
+    nsys must export first. Otherwise, ``idle`` is chosen.
 
     Only a sample of the names is read. A trace that must be decoded completely stays open for the
-    command. Files that cannot be read get ``analyze``, which reports the error, without a reason.
+    command. If no file can be read, the command is ``analyze``, which reports the error, and the
+    reason is "".
 
     Args:
         paths: Files, directories and patterns.
@@ -53,7 +59,10 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 def _choose_by_names(
     files: Sequence[InputFile], paths: Sequence[str], progress: Progress
 ) -> tuple[str, str]:
-    """Return the command that fits files by the names of their ranges, and the reason."""
+    """Choose between ``analyze`` and ``idle`` by the range names of files, with the reason.
+
+    The first of the examined files that calls for ``analyze`` decides.
+    """
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})
     for file in files[:_MAX_EXAMINED]:

@@ -29,6 +29,10 @@ def inspect(
 ) -> looks.Inspection:
     """Inspect one profile: its contents, and how far it can be analyzed.
 
+    If the sampled names lack a pass and ``convention`` contains no patterns, drafts of a convention
+    are generated and tried, and the best one is suggested. Of several profiles, only the first is
+    inspected.
+
     Args:
         path: Path of the profile.
         convention: An NVTX convention's name or the path of a TOML file, or several; empty for all
@@ -90,6 +94,8 @@ def _add_trial(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
     """Return the inspection with the best draft and the headline of an analysis with it.
+
+    The profile does not count as analysable, because it is only analyzed with the draft.
 
     Args:
         inspection: The inspection.

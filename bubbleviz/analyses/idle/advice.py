@@ -94,7 +94,11 @@ def make_title(
 
 
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
-    """Return what to look at, at least one sentence, the largest time first."""
+    """Return at least one sentence of advice, sorted by the time it is about, the longest first.
+
+    If a recording is damaged, the only advice is to record it again. If work is missing from a
+    profile, this comes first, unless unrecorded work already is the main idle activity.
+    """
     if not measurement.devices:
         return (_advise_to_record_devices(measurement),)
     if not measurement.span_ns:
@@ -139,6 +143,9 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Advise on exposed communication and exposed copies.
+
+    Sends and receives are separate from other communication, unless it is unclear whether kernels
+    only waited for another rank's recording to begin.
 
     Args:
         measurement: The measured idle time.

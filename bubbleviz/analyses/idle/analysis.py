@@ -161,8 +161,9 @@ def _read_profile(
         jobs: Number of threads that read it.
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to it.
         n_files: Number of profiles of the run.
-        since_ns: Start of the window, on UTC or on the clock of a single profile, or None to use
-            the window of the options.
+        since_ns: Start of the window, in UTC or on the clock of a single profile, or None to use
+            the window of the options. It is ignored if there are several profiles and the UTC of
+            this one is unknown.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         profile = file.read(OPERATION_GLOBS, partial=True)
@@ -219,7 +220,10 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
 
 
 def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
-    """Return the idle time of all devices by activity, the longest first."""
+    """Sum the idle time of all devices by activity, the longest sum first. Hosts are left out.
+
+    The example is the gap of the device on which the activity took longest in one gap.
+    """
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):
         for total in () if rank.is_host else rank.activities:

@@ -56,7 +56,7 @@ def attribute_idle(
         held_work: Work that waited for an event.
         host: Ranges and calls of the host's threads.
         fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
         The gaps in pieces with one activity each. ``interval`` is the row of the gap, and
@@ -96,7 +96,7 @@ def _list_waits(
         launches: Calls that launched the work after each gap.
         activities: Kernels, followed by copies.
         held_work: Work that waited for an event.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
     """
     gaps, is_short = device.gaps, device.is_short
     is_linked = ~is_short & (launches.thread != NONE)
@@ -129,7 +129,7 @@ def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str
     Args:
         held_work: Work that waited for an event.
         held_row: Row of ``held_work`` for the work after each gap, or -1.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
@@ -161,7 +161,7 @@ def _name_host_activity(
         launches: Calls that launched the work after each gap.
         host: Ranges and calls of the host's threads.
         fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
         The pieces, sorted by time.

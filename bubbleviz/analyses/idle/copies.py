@@ -55,7 +55,7 @@ class CopyTotal:
 
     @property
     def bytes_per_ns(self) -> float | None:
-        """Bytes per nanosecond, which is GB/s, or None if bytes are unknown."""
+        """Bytes per nanosecond, which is GB/s, or None if the size is unknown or the time is 0."""
         return None if self.size is None or not self.time_ns else self.size / self.time_ns
 
     @property
@@ -77,7 +77,8 @@ def sum_copies(
 ) -> tuple[CopyTotal, ...]:
     """Sum the copies of a device inside its span by kind, the longest total first.
 
-    The result is empty if neither the direction nor the size of any copy is known.
+    A copy that the end of the span cuts counts with all its bytes, but only the time inside. The
+    result is empty if neither the direction nor the size of any copy is known.
 
     Args:
         copies: Copies of the profile, or None if it records no details of copies.
@@ -152,7 +153,11 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
 
 
 def _suggest_remedy(total: CopyTotal) -> str:
-    """Return a remedy for one kind of copies."""
+    """Return a remedy for one kind of copies.
+
+    The first case that applies decides: small on average, managed memory, host memory, inside a
+    device, and all others.
+    """
     if total.size is not None and total.size < _SMALL * total.count:
         mean = format_size(total.size / total.count)
         return f"combine these {total.count:,} copies of {mean} on average into few larger ones"

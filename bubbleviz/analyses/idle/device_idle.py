@@ -44,6 +44,8 @@ def measure_device(
 ) -> RankIdle:
     """Measure a device: attribute and sum its idle time, and sum its work, copies and waits.
 
+    The launch queue is only measured for devices that ran more than a single kernel or copy.
+
     Args:
         device: The device.
         profile: Its profile.
@@ -135,6 +137,10 @@ def _find_example(
 ) -> GapExample:
     """Describe a gap, and what the host did in its longest piece of an activity.
 
+    The host's ranges are those around the middle of the piece, or around the launch of the next
+    work if that is earlier. They come from the launching thread, or else from the first fallback
+    thread with ranges. No ranges are listed if the launching thread is unknown.
+
     Args:
         gap: Row of the device's gaps.
         activity: Number of the activity.
@@ -198,7 +204,7 @@ def _slice_device(
         times: Times of each kind of work.
         idle: Its attributed idle time. All other idle time is in short gaps.
         activity_numbers: Numbers of the activities, which follow the kinds of work.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
     """
     start_ns, end_ns = device.span_ns
     edges_ns = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
@@ -222,6 +228,9 @@ def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
     """Sum the number and duration of the work of each name inside the span of a device.
+
+    Durations are clipped to the span, and concurrent work counts separately. Names without work in
+    the span are left out.
 
     Args:
         activities: Kernels, followed by copies.

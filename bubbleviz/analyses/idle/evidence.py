@@ -34,13 +34,13 @@ _SHORTEST_STEP = 20_000
 
 @dataclass(frozen=True)
 class IdleOptions:
-    """How idle time is analysed.
+    """Options of the analysis of idle time.
 
     Attributes:
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
         step: Pattern of the names of ranges that are steps, or None to recognize them.
-        activities: Activities of hosts, by name.
-        kinds: Kinds of kernels, by name.
+        activities: Classifies ranges and calls of hosts as activities, by their names.
+        kinds: Names of communication kernels.
         window: The part of the run to analyze, or None for the complete run.
     """
 
@@ -59,19 +59,19 @@ class Evidence:
         devices: The devices with their gaps.
         activities: Kernels, followed by copies. Kernels for sends and receives are named after the
             operations that they carry out.
-        calls: Calls that launched the work after long gaps, and long calls in gaps, by row.
+        calls: Calls that launched the work after long gaps, and long calls in gaps, sorted by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
         ranges: Ranges of hosts, without steps.
         host: Ranges and calls of hosts as activities.
-        steps: Steps by process.
-        lead: For each rank, the thread that launched the work after most gaps of the run.
-        numbers: Numbers of the activities' names.
+        steps: Steps of the training loop, keyed by process.
+        lead: Thread that launched the work after most long gaps, keyed by rank; -1 if unknown.
+        numbers: Numbering of the activity names.
         launched_ns: Launch time of each kernel and copy, undefined if the call is unknown.
         waiting: Proved waits of streams and hosts.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
-        limitations: What is left out.
+        limitations: Information that the profile lacks or that the analysis leaves out.
         copies: Details of the copies, or None if the profile records none.
-        recorded: Start of the recording, and communication, of each device.
+        recorded: Start of the recording of each device, and its first and longest communication.
     """
 
     devices: tuple[Device, ...]
@@ -237,7 +237,7 @@ def _find_evidence(
 
 
 def _find_idle_times(devices: Sequence[Device]) -> dict[int, intervals.Intervals]:
-    """Return the union of the long gaps of all devices of each process."""
+    """Return the union of the long gaps of all devices of a process, keyed by process."""
     idle = {}
     for process in {device.process for device in devices}:
         gaps = join_tables([device.long_gaps for device in devices if device.process == process])
@@ -278,7 +278,7 @@ def _find_threads(
     Args:
         profile: The profile.
         devices: Its devices.
-        calls: Calls that launched the work after gaps, by row.
+        calls: Calls that launched the work after gaps, sorted by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
 
     Returns:
@@ -321,9 +321,11 @@ def _read_streams(profile: Profile) -> Ints:
 def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
     """Return the calls that launched the work after each gap of a device.
 
+    All columns are -1 for gaps whose launching call is unknown or not among ``calls``.
+
     Args:
         next_work: Activity after each gap.
-        calls: Relevant calls of the profile, by row.
+        calls: Relevant calls of the profile, sorted by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
     """
     index = find_positions(calls.row, call[next_work].astype(np.int64))

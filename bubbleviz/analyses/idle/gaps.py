@@ -93,7 +93,7 @@ def find_devices(
     shortest_ns: int,
     window_ns: tuple[int, int] | None = None,
 ) -> Iterator[Device]:
-    """Yield the devices on which work took any time.
+    """Yield the devices that ran work with a duration above zero, with their gaps.
 
     Args:
         profile: The profile.
@@ -163,6 +163,9 @@ def measure_times(
     device: Device, activities: Activities, kinds: Kinds
 ) -> dict[str, intervals.Intervals]:
     """Return when a device ran each kind of work.
+
+    Communication is exposed if no compute kernel runs at the same time, and a copy is exposed if no
+    kernel runs at the same time.
 
     Args:
         device: The device. Only times inside its span are returned.

@@ -146,7 +146,7 @@ class HostEvents(Table):
             activities: Kernels, followed by copies.
             rank: The idle rank. Launches for other ranks become ``other device``.
             threads: Threads that may have kept the rank waiting.
-            numbers: Numbers of the activities' names.
+            numbers: Numbering of the activity names; a name without a number gets the next one.
         """
         elsewhere, transfer, launch = map(
             numbers.number, (known.OTHER_DEVICE, known.TRANSFER, known.LAUNCH)
@@ -175,7 +175,7 @@ def collect_host_events(
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
         profile: The profile with the names of its calls.
         lookup: Activities by name.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
         waits: Process, correlation id and awaited work of calls in which a host waited.
     """
     classified_ranges = [lookup.classify_range(name) for name in ranges.names]
@@ -353,7 +353,11 @@ def collect_host_ranges(
 
 
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
-    """Return the main thread of a process: its first one, or else one with a name of Python's."""
+    """Return the main thread of a process, whose id is the process id.
+
+    If this thread is not listed, the first listed thread with a name that Python's main thread may
+    have is returned instead, if there is one.
+    """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
     python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))

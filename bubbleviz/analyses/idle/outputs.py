@@ -291,9 +291,9 @@ def _list_gaps(
 
 
 def _find_main_activities(idle: IdleIntervals) -> Ints:
-    """Return the activity that takes most of each gap.
+    """Return the number of the activity that takes most of each gap, indexed by gap.
 
-    If several take as much, it is the one with the smallest number.
+    At equal times, the smallest number wins.
     """
     groups = group_rows(idle.activity, idle.interval)
     spent_ns = group_sum(groups.of_row, len(groups), idle.end_ns - idle.start_ns)
@@ -325,7 +325,10 @@ def format_gaps_csv(measurement: IdleMeasurement) -> str:
 
 
 def _list_csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of one device."""
+    """Yield the CSV rows of one device: one per gap, then one per step for its short gaps.
+
+    Rows of short gaps contain their total length, but no times and no neighboring work.
+    """
     rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id
     for gap in _list_gaps(rank, rank.gaps, quote_formula):

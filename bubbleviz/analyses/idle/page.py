@@ -117,7 +117,11 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
 def _list_busy_times(
     rank: RankIdle, shortest_ns: int, works: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return start and end of each time between long gaps, and the number of its first work."""
+    """Return the start and end of each time between long gaps, and the number of a work name.
+
+    The name belongs to the first work of the time, but for the time before the first gap, to its
+    last work. The number is -1 if there are no long gaps.
+    """
     gaps = rank.long_gaps(shortest_ns)
     start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
     work = _number_names(rank.works, works)[np.append(gaps.before[:1], gaps.after)]

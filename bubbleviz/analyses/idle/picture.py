@@ -40,7 +40,11 @@ _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0
 
 
 def draw_idle(measurement: IdleMeasurement) -> str:
-    """Draw the report on idle time as an SVG document."""
+    """Draw the report on idle time as an SVG document.
+
+    At most ``MAX_SHOWN_DEVICES`` devices get a strip. The time axis starts at the first work of
+    each profile, because profiles need not share a clock.
+    """
     page = Page("bvg-")
     count = len(measurement.ranks)
     page.title = make_title(measurement, percent)
@@ -102,7 +106,11 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
 
 
 def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
-    """Return the color of each kind of work and activity in the picture, by name."""
+    """Return the color of each kind of work and of the ``_N_COLOURS`` longest activities, by name.
+
+    The last color is for everything else, if there are more activities or there are hosts without a
+    device.
+    """
     names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
     more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)
     colours = {
@@ -152,7 +160,10 @@ def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, floa
 
 
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
-    """Draw steps as a band below a strip, with the names that fit."""
+    """Draw steps as a band below a strip, with the names that fit.
+
+    A step that ends less than half a pixel after the previous drawn one is left out.
+    """
     boxes: tuple[list[str], list[str]] = ([], [])
     steps = [step for step in rank.steps if step.name is not None and step.length_ns]
     reached = left
@@ -187,7 +198,10 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
-    """Draw the legend of colors, each with its fraction of the total time."""
+    """Draw the legend of colors, each with its fraction of the spans of all devices.
+
+    Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
+    """
     names = list(colours)
     totals_ns = np.zeros(len(names), np.int64)
     for rank in measurement.ranks:
@@ -210,7 +224,10 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, st
 def _draw_side_by_side(
     page: Page, measurement: IdleMeasurement, colours: dict[str, str], left: float, right: float
 ) -> None:
-    """Draw one bar per device, divided by kinds of time, if there are several devices."""
+    """Draw one bar per device, divided by kinds of time, if there are several devices.
+
+    At most ``_MAX_BARS`` devices are drawn.
+    """
     ranks, names, shares = measurement.device_shares(_N_COLOURS)
     idle = shares[:, len(BUSY) :].sum(axis=1)
     count = min(len(ranks), _MAX_BARS)

@@ -22,14 +22,15 @@ from bubbleviz.model.window import FOREVER_NS
 
 @dataclass(frozen=True)
 class MeasuredProfile:
-    """Measurements of a profile.
+    """Idle time of the devices of a profile, and the data with which profiles are compared.
 
     Attributes:
         ranks: Devices of the profile with their idle time.
         limitations: Limitations of the measurements.
-        recorded: Start of the recording, and communication, of each device.
-        unknown_kernels: Kernels with unknown names, on UTC if known.
-        has_utc: Whether UTC is known.
+        recorded: Start of the recording of each device, and its first and longest communication.
+        unknown_kernels: Kernels with unknown names. Times are in UTC if it is known, otherwise on
+            the clock of the profile.
+        has_utc: Whether the UTC of the profile is known.
     """
 
     ranks: tuple[RankIdle, ...]

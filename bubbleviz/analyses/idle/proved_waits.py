@@ -78,7 +78,7 @@ def find_proved_waits(
         waiting: The waits that the profile proves.
         host: Ranges and calls of the host's threads.
         idle: Attributed idle time of the device.
-        numbers: Numbers of the activities' names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
         kinds: Names of communication kernels.
 
     Returns:

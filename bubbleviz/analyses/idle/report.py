@@ -147,7 +147,7 @@ class RankIdle:
         copy_ns: Time for which a copy or memset ran.
         exposed_communication_ns: Time for which communication ran without compute.
         exposed_point_to_point_ns: Part of that time in which a send or receive kernel ran.
-        exposed_copy_ns: Time for which a copy or memset ran alone.
+        exposed_copy_ns: Time for which a copy or memset ran, but no kernel.
         activities: Idle time by activity, the longest first. The times add up to the idle time.
         steps: The steps in order, then the time outside of them, if there is any.
         steps_by: How steps were recognized.
@@ -244,10 +244,11 @@ class RankIdle:
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Sum the time of each slice by some names.
+        """Sum the time of each slice by name.
 
         Args:
-            names: Names of kinds of work and activities. The last one takes the time of all others.
+            names: Names of kinds of work and activities. The last name also gets the time of all
+                kinds and activities that are not listed.
 
         Returns:
             Nanoseconds, shape (names, slices). The values of a slice add up to its length.
@@ -261,14 +262,14 @@ class RankIdle:
 
 @dataclass(frozen=True)
 class IdleMeasurement:
-    """Idle time of the devices of some profiles.
+    """Idle time of the devices of one or more profiles.
 
     Attributes:
         ranks: The devices, in the order of profiles, then of processes and devices.
         activities: Idle time of all devices by activity, the longest first.
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
-        advice: Advice by activity.
-        meaning: Meaning of activities.
+        advice: Advice on what to do about an activity, keyed by its name.
+        meaning: Meaning of an activity, keyed by its name.
         limitations: What could not be measured, and why.
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
     """
@@ -288,7 +289,7 @@ class IdleMeasurement:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts of ranks, and of those in limitations."""
+        """Names of the hosts of all ranks, followed by the hosts that limitations name."""
         unreadable = (host for note in self.limitations for host in note.hosts)
         return (*(rank.host for rank in self.ranks), *unreadable)
 
@@ -339,7 +340,10 @@ class IdleMeasurement:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Reasons why busy and idle times are uncertain, the most severe first."""
+        """Reasons why busy and idle times are uncertain, the most severe first.
+
+        A few left-out kernels are no reason, unless at least 1 % of the span is unknown.
+        """
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
             kernels = sum(total.count for total in self.work() if total.work_class != COPIES)
@@ -368,7 +372,9 @@ class IdleMeasurement:
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
-        """Return how each device divides its span. Hosts and single kernels are left out.
+        """Return how each device divides its span.
+
+        Hosts, and devices that ran a single kernel or copy, are left out.
 
         Args:
             activities: Maximum number of host activities to name.

@@ -204,7 +204,11 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
-    """Return the tables of devices, kernels, copies, host activities and waits, by title."""
+    """Return the tables of devices, kernels, copies, host activities and waits, by title.
+
+    Copies and host activities are left out if there are none. Each table has at most
+    ``MAX_SHOWN_DEVICES`` rows.
+    """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES)
     # Long names go to the right of the numbers.
     columns = sorted(kernels.columns, key=lambda column: column in kernels.left)
@@ -294,7 +298,10 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 
 
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield a table that compares the idle time of several devices, and its range."""
+    """Yield a table of the devices with the most idle time, and the range of all idle times.
+
+    Nothing is yielded for fewer than two devices, not counting devices that ran a single kernel.
+    """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
         return
@@ -349,7 +356,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` proved waits of all devices."""
+    """Make a table of the ``top`` proved waits of all devices, most time without compute first."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())
@@ -427,7 +434,10 @@ def _has_named_steps(measurement: IdleMeasurement) -> bool:
 def _list_steps(
     measurement: IdleMeasurement, title: str, top: int, hint: str = ""
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the steps with the most idle time, if any step has a name."""
+    """Yield a table of the ``top`` steps with the most idle time, if any step has a name.
+
+    The rows are in the order of devices and steps. The time outside of all steps also has a row.
+    """
     if not _has_named_steps(measurement):
         return
     steps = [(rank, step) for rank in measurement.devices for step in rank.steps]

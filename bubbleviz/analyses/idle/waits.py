@@ -108,7 +108,9 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 def read_synchronisation(
     profile: Profile,
 ) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
-    """Read the synchronization events of a profile, or None if there are none, and what was lost.
+    """Read the synchronization events of a profile, and what was lost.
+
+    The events are None if there are none, or if the profile records no launches.
 
     Events without a process are assigned to the process that ran work, if there is exactly one.
     """
@@ -254,7 +256,8 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     """Return when the launch of each activity was complete, and the activity that ended last.
 
-    A CUDA graph is one launch of many kernels on several streams.
+    A CUDA graph is one launch of many kernels on several streams. At equal ends, the activity with
+    the smaller row wins.
 
     Args:
         call: Launching call of each activity, or -1 if unknown; the activity then counts alone.

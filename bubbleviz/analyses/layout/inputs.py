@@ -65,7 +65,20 @@ def _make_model(
     ran: str | None = None,
     ran_ns: float | None = None,
 ) -> layer_table.MeasuredModel:
-    """Build the model, with memory in bytes if that was measured."""
+    """Build the model of a run, with memory in bytes if it was measured.
+
+    Args:
+        source: Description of the source, for the caption of a table.
+        layers: Layers with their times.
+        layout: Layout of the run.
+        workload: Times of the run's stages.
+        assumptions: What was assumed about the times of layers. Assumptions about memory, and about
+            the halves of the backward if they were not measured, are added.
+        memory: Memory of the stages and devices of the run, or None if unknown.
+        allocated: Measured bytes of each layer, or None if unknown.
+        ran: Name of the schedule that ran, or None if unknown.
+        ran_ns: Measured length of an iteration, or None if unknown.
+    """
     if memory is not None:
         layers, unmeasured = add_layer_memory(layers, layout, memory, allocated)
         assumptions += unmeasured
@@ -148,6 +161,8 @@ def measure_model(
 
 def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
     """Divide each virtual stage into equal layers, and return the layers and their layout.
+
+    A single number applies to every virtual stage.
 
     Raises:
         UsageError: The numbers of layers do not match the virtual stages, or are too large.

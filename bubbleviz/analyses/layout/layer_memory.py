@@ -61,6 +61,9 @@ def measure_layer_bytes(
 ) -> Floats:
     """Return the bytes that each layer allocates in a forward and keeps after it.
 
+    The bytes of all ranks that run a layer are added, so only the ratios between the layers of a
+    stage are meaningful. They are 0 for layers without memory events.
+
     Args:
         recordings: Recordings with ranges of layers and memory events.
         run: The merged recordings.

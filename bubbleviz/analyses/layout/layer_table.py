@@ -74,6 +74,9 @@ class MeasuredModel:
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
         """Return the question that the search for layouts answers.
 
+        With another number of devices than in the run, there is no current layout, and each
+        transfer takes the median of the measured times.
+
         Args:
             stages: Number of devices, or None for the run's number.
             microbatches: Number of microbatches, or None for the run's number.
@@ -99,7 +102,9 @@ COLUMNS = (
     *("name", "kind", "forward_ms", "backward_ms", "weight_ms", "memory", "memory_weight"),
     *("resident", "transfer_ms"),
 )
+#: Columns that a table must have.
 _NEEDED = ("name", "forward_ms", "backward_ms")
+#: Maximum size of a table in bytes.
 _MOST_BYTES = 1 << 22
 #: Maximum time of a layer in ms: 115 days.
 _LONGEST_MS = 1e10
@@ -110,6 +115,8 @@ _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guid
 
 def read_layers(path: str) -> MeasuredModel:
     """Read the model in a table of layers.
+
+    If no cell of ``weight_ms`` has a value, W is assumed to take half of the backward.
 
     Raises:
         InputError: The table cannot be read, lacks a column, or contains an invalid number.
@@ -160,7 +167,13 @@ def read_layers(path: str) -> MeasuredModel:
 
 
 def _read_rows(path: str) -> list[dict[str, str | None]]:
-    """Read the rows of a table of layers as cells keyed by column name."""
+    """Read the rows of a table of layers as cells keyed by column name.
+
+    The delimiter is the comma, semicolon or tab, whichever is most frequent in the first line.
+
+    Raises:
+        InputError: The table cannot be read, lacks a column, or has no rows or too many.
+    """
     content = files.read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
     try:
         text = content.decode("utf-8-sig")
@@ -184,7 +197,13 @@ def _make_cell_error(path: str, row: int, column: str, problem: str) -> InputErr
 
 
 def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
-    """Parse a column of milliseconds, and return nanoseconds."""
+    """Parse a column of milliseconds, and return nanoseconds.
+
+    An empty cell is 0 if the column is optional.
+
+    Raises:
+        InputError: A cell is not a number, is negative or exceeds ``_LONGEST_MS``.
+    """
     times_ns = []
     for row, cell in enumerate(cells):
         try:
@@ -201,8 +220,10 @@ def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
 def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
     """Parse a column of memory, and add to ``units`` whether its amounts are in bytes.
 
+    An empty cell is 0. A zero may have any unit.
+
     Raises:
-        InputError: Earlier amounts have another unit.
+        InputError: A cell is not a size, or earlier amounts have another unit.
     """
     amounts = []
     for row, cell in enumerate(cells):
@@ -220,11 +241,18 @@ def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool
 
 
 def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:
-    """Return the kinds of layers; kinds that are not given are inferred from names."""
+    """Return the kinds of layers.
+
+    A kind that is not given is inferred from the name. Layers with other names are transformer
+    layers.
+
+    Raises:
+        InputError: A kind does not exist.
+    """
     layer_kinds = []
-    for row, (is_given, name) in enumerate(zip(kinds, names, strict=True)):
-        kinds_by_name = None if is_given else parse_layer_name(name)
-        kind = is_given.lower() or (LAYER if kinds_by_name is None else kinds_by_name.kind)
+    for row, (kind_text, name) in enumerate(zip(kinds, names, strict=True)):
+        kinds_by_name = None if kind_text else parse_layer_name(name)
+        kind = kind_text.lower() or (LAYER if kinds_by_name is None else kinds_by_name.kind)
         if kind not in (known_kinds := [each.value for each in LayerKind]):
             problem = f"{texts.to_one_line(kind, 40)!r} is not one of {known_kinds}"
             raise _make_cell_error(path, row, "kind", problem)
@@ -233,7 +261,13 @@ def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[
 
 
 def format_table(layers: Layers, further: Mapping[str, Sequence[object]], *, in_bytes: bool) -> str:
-    """Format layers as a table with further columns at the end; memory may be in bytes."""
+    """Format layers as CSV with the columns :data:`COLUMNS`, followed by further columns.
+
+    Args:
+        layers: The layers.
+        further: Cells of the further columns, one per layer, keyed by header.
+        in_bytes: Whether to write memory with the unit B.
+    """
     unit = "B" if in_bytes else ""
     cells = zip(
         map(texts.quote_formula, layers.names),

@@ -51,14 +51,18 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
     about = "Bars: F, B and W of one microbatch, layer by layer; the line is an equal share."
     page.paragraph(about if rows else reasons, 10.5)
     for row in rows:
-        _draw(page, question, row)
+        _draw_schedule(page, question, row)
     if rows:
         _draw_legend(page, question.layers)
     return page.svg()
 
 
-def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
-    """Draw the layouts of one schedule, before and after."""
+def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
+    """Draw the layouts of one schedule, before and after, with two bars per device.
+
+    There is one bar per device if both layouts are the same. At most ``_MAX_DEVICES`` devices are
+    drawn. A dashed line marks the mean time of all devices.
+    """
     assert row.best is not None
     assert row.baseline is not None
     assert row.baseline_ns is not None
@@ -116,7 +120,10 @@ def _draw_bar(
     *,
     pale: bool,
 ) -> None:
-    """Draw one box per layer of a device, with gaps between chunks."""
+    """Draw one box per layer of a device, with gaps between chunks.
+
+    Each chunk is labeled with its number of layers if the label fits.
+    """
     x, opacity = page.left + _LEFT, 0.45 if pale else 1.0
     work_ns = layers.forward_ns + layers.backward_ns + layers.weight_ns
     for stage in virtual_stages:

@@ -41,7 +41,10 @@ class LayoutReport:
 
     @property
     def same(self) -> ScheduleLayout | None:
-        """The schedule that ran, with its best layout, or None if that schedule is unknown."""
+        """The schedule that ran, with its best layout.
+
+        It is None if that schedule is unknown, was not searched, or has no layout that fits.
+        """
         ran = self.measured.ran
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
 

@@ -65,7 +65,11 @@ def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
 
 
 def _explain_no_layout(report: LayoutReport) -> str:
-    """Say that no layout fits, and by how much the run's nearest layout exceeds the memory."""
+    """Say that there is no layout.
+
+    If memory is limited, name the schedule whose layout before exceeds the limit least, and by how
+    much.
+    """
     question = report.question
     excesses = []
     for row in report.rows:
@@ -151,7 +155,11 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 
 
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
-    """Yield the setting that gives a layout, by framework."""
+    """Yield the framework and the setting that gives a layout, for each framework.
+
+    These are frameworks for inference if the model has only forwards, otherwise for training.
+    Megatron is left out if it cannot express the layout.
+    """
     if layers.forward_only:
         kinds = [[layers.kinds[layer] for layer in stage] for stage in layout.stages]
         counts = [str(stage.count(model.LayerKind.TRANSFORMER)) for stage in kinds]
@@ -169,7 +177,10 @@ def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple
 def _list_stage_rows(
     report: LayoutReport, row: ScheduleLayout, layout: model.Layout
 ) -> Iterator[dict[str, str]]:
-    """Yield a row for each stage of a layout."""
+    """Yield a table row for each virtual stage of a layout, with its device if devices have chunks.
+
+    Several devices run a stage if the schedule replicates stages.
+    """
     work = report.question.workload(layout)
     devices_of_stages = row.list_holders()
     has_chunks = len(devices_of_stages) > report.question.stages

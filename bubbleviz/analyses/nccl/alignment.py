@@ -68,7 +68,7 @@ class EventGpu:
         label: Display name.
         start_ns: Start times on the host's clock.
         end_ns: End times on the host's clock.
-        timing: Codes of :class:`.communications.Timing`.
+        timing: Source of the times, as codes of :class:`.communications.Timing`.
         gpu_ns: Start times on the GPU's clock.
         bridge_ns: Host's clock minus GPU's clock, or None if they cannot be related.
     """
@@ -293,6 +293,10 @@ class _AlignedGpu(NamedTuple):
 
 def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedGpu:
     """Align the clock of a GPU by the kernels of the profile that match it best.
+
+    Only clear matches count. The match with the most pairs wins, then the one with the smallest
+    median distance. If the GPU's clock was matched but cannot be related to the host's clock, only
+    start times from the GPU's clock remain.
 
     Args:
         gpu: The operations of the GPU.

@@ -221,7 +221,11 @@ def _split_waiting(
     pool: Kernels,
     recorded: Sequence[EventFile],
 ) -> Communications:
-    """Split durations into waiting and moving, see :func:`.members.split_waiting`."""
+    """Split durations into waiting and moving, see :func:`.members.split_waiting`.
+
+    Waiting and transfer times of proxy threads are only known for operations of event files. All
+    aligned clocks count as one clock, and every other clock is separate.
+    """
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
     gpu_index, family = (
         np.append(column, NONE)[table.kernel] for column in (pool.gpu_index, pool.family)
@@ -519,7 +523,10 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
 
 
 def _count_incomplete(communication: Communication, instance: Ints) -> int:
-    """Count the rows of collectives with fewer recorded members than ranks."""
+    """Count the rows of collectives with fewer recorded members than ranks.
+
+    Collectives of communicators with an unknown number of ranks do not count.
+    """
     table = communication.operations
     rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)

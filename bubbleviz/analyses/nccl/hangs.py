@@ -47,7 +47,7 @@ class Fault:
         name: Name of the operation.
         sequence: Sequence number of the operation, or -1 if unknown.
         entered: Ranks of the run that have entered the operation.
-        missing: Ranks of the run that have not entered it.
+        missing: Ranks of the run with a dump that have not entered it.
         undumped: Ranks without a dump, which may have entered it.
         calls: For a mismatch, each distinct call in words, and the ranks that made it.
     """
@@ -112,8 +112,8 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
     """Return the pipeline stage of each rank of the run, from the process groups of pipelines.
 
-    If a rank is in several pipeline groups, the longest counts: pairs of stages may have groups of
-    their own.
+    If a rank is in several pipeline groups, the largest group counts, because pairs of stages may
+    have separate groups.
     """
     groups = [communicator for communicator in communicators if isinstance(communicator, Group)]
     pipelines = [group.ranks for group in groups if _PIPELINE.fullmatch(group.description)]
@@ -194,6 +194,9 @@ def _find_direction(table: Communications) -> tuple[Ints, Ints]:
 
 def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | None) -> set[int]:
     """Return the ranks of the run that take part in an operation.
+
+    If the members of the group are unknown, these are the ranks with a recorded row, or the two
+    ranks of the pair.
 
     Args:
         table: Operations.

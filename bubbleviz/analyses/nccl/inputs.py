@@ -30,6 +30,10 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
     pointers: set[str] = set()
 
     def is_event_file(path: str) -> bool:
+        """Return whether a file contains events of NCCL, or is a pointer to such a file.
+
+        The format of the file is cached.
+        """
         if path not in formats:
             try:
                 head = read_head(path)

@@ -188,6 +188,10 @@ class StartPairs:
 def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
     """Find the clock line that matches the most operations with kernels.
 
+    The densest offset is searched in one block of operations after the other. The search ends at a
+    clear offset that at least half of a block agrees on; otherwise the block with the most agreeing
+    operations wins. The line is then extended to all operations.
+
     Args:
         operations: Starts of the recorded operations.
         kernels: Starts of the kernels of a profile.
@@ -353,6 +357,10 @@ def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[in
         since_ns: Time of each pair, relative to the middle of the line.
         distance_ns: Distance of each pair.
         drift: Drift of the line so far.
+
+    Returns:
+        shift_ns: Correction of the offset; the median distance if the drift is not changed.
+        drift: New drift of the line.
     """
     median_ns = float(np.median(distance_ns))
     span_ns = int(since_ns.max() - since_ns.min())

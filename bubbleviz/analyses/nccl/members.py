@@ -239,7 +239,7 @@ def align_clocks_by_ends(
         common = common[base[common] == next_base]
         distance_ns = reference_end_ns[number[common]] - end_ns[common]
         shift_ns = round(float(np.median(distance_ns)))
-        table = _shift(table, base_of_clock[table.clock] == next_base, shift_ns)
+        table = _shift_times(table, base_of_clock[table.clock] == next_base, shift_ns)
         for clock in np.flatnonzero(base_of_clock == next_base).tolist():
             if clocks[clock].aligned_by in {Alignment.UNALIGNED, Alignment.UTC}:
                 aligned_clocks[clock] = RecordingClock.measured(
@@ -252,7 +252,7 @@ def align_clocks_by_ends(
     return table, tuple(aligned_clocks)
 
 
-def _shift(table: Communications, mask: Bools, shift_ns: int) -> Communications:
+def _shift_times(table: Communications, mask: Bools, shift_ns: int) -> Communications:
     """Shift the known times of the masked rows."""
     start_ns, end_ns = (
         np.where(mask & (time_ns != UNKNOWN), time_ns + shift_ns, time_ns)

@@ -104,7 +104,10 @@ def _match_kernels(
 def _lookup_payloads(
     payloads: Payloads, ranges: Ranges, kernels: Kernels, rows: Ints, kernel: Ints
 ) -> dict[str, Ints]:
-    """Return the columns of operations that payloads contain: communicator, bytes, ranks.
+    """Return the columns of operations that payloads contain.
+
+    These are communicator, bytes, peer and root, and the rank according to :func:`_find_ranks`.
+    Values are -1 for operations without a payload.
 
     Args:
         payloads: Payloads of the ranges.

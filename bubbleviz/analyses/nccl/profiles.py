@@ -155,7 +155,8 @@ class _FoundOperations(NamedTuple):
     Attributes:
         operations: Operations, and kernels without an operation.
         sizes: Number of ranks of each communicator.
-        limitations: Kernels without an operation, and operations without a kernel.
+        limitations: Limitations that count the kernels without an operation, and the operations
+            without a kernel.
     """
 
     operations: Communications
