@@ -68,7 +68,7 @@ class FaultEntry(Struct, frozen=True):
         name: Name of the operation.
         sequence: Number of the operation in the communicator, or null if it is unknown.
         entered: Ranks of the run that entered it.
-        missing: Ranks that did not enter it.
+        missing: Ranks of the run with a dump that did not enter it.
         undumped: Ranks without a dump, which may have entered it.
         calls: Each distinct call with the ranks that made it; empty if all calls agree.
     """
@@ -116,9 +116,9 @@ class TotalEntry(Struct, frozen=True):
         waiting_operations: Number of operations with a known waiting time.
         moving_ns: The rest of the duration.
         moving_operations: Number of operations with a known moving time.
-        algorithm_gbps: Gigabytes per second over the duration.
-        bus_gbps: The same, times the factor of the bus bandwidth in nccl-tests.
-        moving_gbps: Bus bandwidth over the moving time.
+        algorithm_gbps: Algorithm bandwidth in GB/s: bytes over the duration.
+        bus_gbps: Bus bandwidth in GB/s: algorithm bandwidth times the factor of nccl-tests.
+        moving_gbps: Bus bandwidth in GB/s over the moving time.
     """
 
     communicator: str | None

@@ -16,14 +16,14 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
 
-#: Files and rows of one screen.
+#: Maximum numbers of files and of table rows on the first screen.
 _FILES, _FEW = 4, 10
 #: Columns to drop in a narrow terminal, in this order.
 _DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
 )
-#: Rows of a table, and characters of a name in it.
+#: Maximum numbers of rows of a table, and of characters of a name in it.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {

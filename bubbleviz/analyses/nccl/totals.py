@@ -30,7 +30,7 @@ class Total:
     Attributes:
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
-        sized_operations: Number of operations with known bytes.
+        sized_operations: Number of operations whose size in bytes is known.
         duration_ns: Sum of the times from start to end. Operations that share a kernel each count
             its full time.
         timed_operations: Number of operations with a known duration.

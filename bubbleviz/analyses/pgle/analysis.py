@@ -117,8 +117,8 @@ def read_jax_profile(file: OpenFile) -> Profile:
     """Read the profile of an open file, with the ranges of XLA.
 
     Raises:
-        NothingToAnalyseError: The file is not a profile of an XLA run. This hides what the profile
-            lacks for other analyses.
+        NothingToAnalyseError: The file contains nothing to measure. If it has no ranges of XLA,
+            only this is reported, not what else it lacks.
     """
     try:
         return file.read(GLOBS)
@@ -133,7 +133,11 @@ def read_jax_profile(file: OpenFile) -> Profile:
 
 
 def _list_modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
-    """Return the modules that ran, sorted by decreasing total time."""
+    """Return the modules with samples, sorted by decreasing total time.
+
+    Each entry contains the label, the number of distinct instructions, and the total time on all
+    devices in ns.
+    """
     totals = []
     for number, label in enumerate(samples.modules):
         rows_of_module = samples.take(samples.module == number)

@@ -38,7 +38,10 @@ def compare_costs(
 
 
 def format_comparison_csv(comparison: CostComparison) -> str:
-    """Return a comparison as CSV, one row per instruction; unknown values are empty."""
+    """Return a comparison as CSV, one row per instruction that was both estimated and measured.
+
+    The ratio is empty if the estimate is 0.
+    """
     rows = (
         (
             texts.quote_formula(cost.name),

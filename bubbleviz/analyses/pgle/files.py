@@ -52,7 +52,12 @@ FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
 
 
 def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
-    """Encode costs in microseconds, in the given order of instructions."""
+    """Encode costs in the given order of instructions.
+
+    Args:
+        costs: Costs in microseconds, keyed by instruction.
+        form: Key of :data:`FORMATS`.
+    """
     message = _make_message()()
     for name, cost_us in costs.items():
         message.costs.add(name=name.encode("utf-8", errors="replace"), cost_us=cost_us)

@@ -51,7 +51,7 @@ class XlaNames(Table):
     """The parsed names of XLA's ranges, one row per name.
 
     Attributes:
-        kind: Code of :class:`RangeKind`, or -1 for other names.
+        kind: Code of :class:`RangeKind`.
         instruction: Index in ``instructions``, or -1.
         module: Index in ``modules``, or -1.
         instructions: Distinct names of instructions.

@@ -1,4 +1,4 @@
-"""Choosing the best order with its sends and receives.
+"""Choice of the best order when sends and receives are taken into account.
 
 Orders are searched for without communication. On GPUs, the transfers between two ranks run one
 after the other on a stream, which delays some orders more than others. So the best order is chosen

@@ -97,6 +97,10 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
     """Collect what the summary of a run contains, and determine the order that it executed.
 
+    If the recorded order is the order of the recognized schedule, the plan of the schedule is used,
+    which also contains the operations that run together. The order is None if its number of
+    microbatches is not the run's.
+
     Args:
         source: Path of the report, or of the profiles.
         run: Summary of the run.
@@ -137,7 +141,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
 def find_executed_plan(
     columns: Mapping[str, Ints], iteration: int, placement: tuple[int, ...], name: str
 ) -> Plan | None:
-    """Read off the recorded operations of one iteration in which order each device ran them.
+    """Find the order in which each device ran the operations of one iteration.
 
     If several ranks run the stages of a device (data-parallel replicas), the rank with the lowest
     number is used. Microbatches are renumbered from 0, and a B without a W becomes a BW.
@@ -230,7 +234,8 @@ def resolve_memory(
     """Determine the activation memory and the memory limit from a run and the user's options.
 
     Without an option, the limit of every device is the highest peak memory of any device in the
-    order that ran, if that order is known: devices certainly have that much.
+    order that ran, because devices certainly have that much. If that order is unknown, there is no
+    limit.
 
     Args:
         run: The measured run.

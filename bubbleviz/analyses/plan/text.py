@@ -126,7 +126,11 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
 
 
 def _describe_communication(planned: PlannedRun) -> Iterator[str]:
-    """Yield notes on the makespan with queued transfers, if it differs noticeably."""
+    """Yield notes on how queued transfers change the choice and the makespan of the best order.
+
+    The first note is yielded if another order would be shorter without transfers, the second if
+    transfers cost more than ``_MIN_QUEUEING_COST`` of the makespan.
+    """
     makespan_ns = planned.best.best.makespan_ns
     shortest = planned.best.candidates[0]
     if shortest.makespan_ns < makespan_ns:

@@ -59,8 +59,8 @@ class Observation:
     Attributes:
         iterations: New iterations, in ascending order.
         trend: The newest iterations, including the new ones.
-        silent: Ranks that write nothing.
-        advice: What to do first, or "" if unknown.
+        silent: Ranks that have stopped writing or have not written anything yet.
+        advice: Advice on what to do first, or "" if there is none yet.
         events: Changes of ranks and files since the previous look, one sentence each.
         total: Number of iterations measured so far.
         hosts: Names of the ranks' hosts.
@@ -222,7 +222,14 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Report steps of UTC relative to the monotonic clock in the newest iterations."""
+        """Add an event for each step of UTC relative to the monotonic clock.
+
+        Steps of at most ``_CLOCK_STEP_NS`` are ignored.
+
+        Args:
+            rank: The rank whose clocks are compared.
+            n_new: Number of its newest iterations to check.
+        """
         clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-n_new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):
             if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
@@ -233,7 +240,11 @@ class Watcher:
                 )
 
     def _find_silent(self, now_s: float) -> None:
-        """Find the ranks that have stopped writing."""
+        """Find the ranks that have stopped writing, and add an event for each new one.
+
+        A rank is silent if it has written nothing for more than ``SILENT_S`` and lacks at least
+        ``SILENT_ITERATIONS`` of the iterations that other ranks have written.
+        """
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
         for number, rank in sorted(self.ranks.items()):
             n_missing = newest - (rank.numbers[-1] if rank.numbers else self._measured)
@@ -245,7 +256,12 @@ class Watcher:
                 )
 
     def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
-        """Measure the iterations that all live ranks have now written."""
+        """Measure the iterations that all ranks have now written, except silent ranks.
+
+        While ranks of the run have not written anything yet, nothing is measured for ``SILENT_S``
+        after the first look. Iterations that cannot be analyzed are left out, and the reason is
+        reported once. The advice is updated, and iterations that are no longer needed are dropped.
+        """
         live = [rank for n, rank in self.ranks.items() if n not in self._silent]
         waited_s = now_s - (now_s if self._began_s is None else self._began_s)
         if not live or (len(self.ranks) < self.world_size and waited_s < SILENT_S):
@@ -329,7 +345,11 @@ class Watcher:
         )
 
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
-        """Add an iteration to the trend, and return it with its slow ranks."""
+        """Add an iteration to the trend, and return it with its slow ranks and usual pause.
+
+        A rank is slow if its relative excess is above ``SLOW``. If the number of the iteration does
+        not increase, the run began again, so the trend starts again as well.
+        """
         self._total += 1
         if self._trend and iteration.number <= self._trend[-1].number:
             self._trend.clear()
@@ -354,11 +374,16 @@ class Watcher:
         return watched
 
     def _find_usual_pause(self, iteration: WatchedIteration) -> int:
-        """Return the usual length of a pause if the pause before an iteration is long, or -1."""
+        """Return the usual length of a pause if the pause before an iteration is long, or -1.
+
+        The usual length is the lower quartile of the pauses in the trend. A pause is long if it is
+        more than ``_PAUSE_TIMES`` as long, and if the excess is more than ``_PAUSE_SHARE`` of the
+        iteration.
+        """
         pauses_ns = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
         if iteration.pause_ns == NONE or not pauses_ns:
             return NONE
-        # The lower quartile, because the median is long if every second pause is.
+        # The median would be long if every second pause is long.
         usual_ns = quantiles(pauses_ns, n=4)[0] if len(pauses_ns) > 1 else pauses_ns[0]
         is_long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
         is_long = is_long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns

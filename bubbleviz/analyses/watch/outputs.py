@@ -146,7 +146,7 @@ class Metrics:
 
     Args:
         address: ``HOST:PORT``.
-        run: Label of all metrics, which distinguishes runs on a dashboard.
+        run: Value of the label ``run`` of every metric, which tells runs apart on a dashboard.
 
     Raises:
         UsageError: The address is invalid.
@@ -211,7 +211,12 @@ class Metrics:
 
 
 def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]:
-    """Yield the metrics of an iteration; ``n_silent`` is the number of silent ranks."""
+    """Yield the metrics of an iteration, without unknown values.
+
+    Args:
+        iteration: The iteration.
+        n_silent: Number of silent ranks.
+    """
     for name, text, value in (
         ("", "Number of the newest iteration.", iteration.number),
         ("_duration_seconds", "First start to last end on any rank.", iteration.length_ns / 1e9),

@@ -23,7 +23,7 @@ class RecordedRank:
     Attributes:
         header: Header of its recording.
         host: Hostname, or "" if unknown.
-        stretch: The iterations that are kept, with ascending numbers.
+        stretch: The iterations that are kept, with ascending numbers, or None if there are none.
         read_s: When new data was last read, in seconds of any clock.
     """
 
@@ -58,7 +58,7 @@ class RecordedRank:
         self.stretch = self._select(self.iterations.number >= number)
 
     def _select(self, is_selected: Bools) -> recorded.Stretch:
-        """Return the selected iterations with their operations, renumbered."""
+        """Return the selected iterations, and their operations with renumbered iteration rows."""
         assert self.stretch is not None
         row_of_iteration, operations = np.cumsum(is_selected) - 1, self.stretch.operations
         operations = operations.take(is_selected[operations.iteration])

@@ -120,6 +120,7 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
     above = [0] * len(limits)
 
     def check_limits(iteration: WatchedIteration) -> str:
+        """Return a sentence if this iteration makes a limit trigger, otherwise ""."""
         for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
             value = iteration.ratios.get(name)

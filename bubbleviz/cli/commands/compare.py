@@ -57,7 +57,7 @@ def compare(
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(is_saved)
-    comparison = compare_runs(_read(runs, measurement, outputs.names))
+    comparison = compare_runs(_read_runs(runs, measurement, outputs.names))
     view = paper.make_view()
     outputs.deliver(
         comparison,
@@ -70,7 +70,7 @@ def compare(
         raise typer.Exit(WORSE)
 
 
-def _read(
+def _read_runs(
     runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
 ) -> list[ComparedRun]:
     """Read or measure each run. A path that is given twice is read once.
