@@ -86,7 +86,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
     scenarios = [
         _Scenario(MEASURED, "as measured", graph.duration_ns, graph.delay_ns),
         *_remove_causes(graph),
-        *_set_even_times(graph, operations),
+        *_even_out_times(graph, operations),
         _remove_delays(graph),
     ]
     duration_ns = np.stack([scenario.duration_ns for scenario in scenarios], axis=1)
@@ -129,7 +129,7 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
 
     Causes without either are left out, except ``no-transfer``, which is always yielded.
     """
-    instant_ns = _make_instant(graph)
+    instant_ns = _make_instant_durations(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
     nothing = np.zeros(len(graph.work), bool)
     for name, change, cause in _WITHOUT:
@@ -139,7 +139,7 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
             yield _Scenario(name, change, duration_ns, graph.delay_ns - removed_ns)
 
 
-def _make_instant(graph: Graph) -> Ints:
+def _make_instant_durations(graph: Graph) -> Ints:
     """Return a duration of 0 for each row, or its measured duration if that is negative.
 
     So communication that takes no time never ends later than it was measured.
@@ -154,12 +154,12 @@ def _remove_delays(graph: Graph) -> _Scenario:
     """
     kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
-    instant_ns = _make_instant(graph)
+    instant_ns = _make_instant_durations(graph)
     compute_ns = np.where(graph.work.communicates, instant_ns, graph.duration_ns)
     return _Scenario(NO_DELAY, "the same order without any delay", compute_ns, early_ns)
 
 
-def _set_even_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
+def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
     """Yield the scenarios ``no-stragglers``, ``balanced`` and ``even-microbatches``.
 
     The last one is yielded only if the lengths of microbatches vary more than by chance. Operations

@@ -202,12 +202,12 @@ def _fit_cost(
     if n_lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
     no_prefix = np.zeros_like(tokens)
-    line, residual_ns, _ = _fit_plane(tokens, None, time_ns)
+    line, residual_ns, _ = _fit_least_squares(tokens, None, time_ns)
     solution, max_residual = (line, residual_ns, False), np.inf
     for read_prefix, min_lengths in ((no_prefix, _MIN_LENGTHS), (prefix, 2)):
         if n_lengths < min_lengths or len(tokens) <= _MIN_LENGTHS:
             continue
-        curve, curve_residual_ns, error = _fit_plane(tokens, read_prefix, time_ns)
+        curve, curve_residual_ns, error = _fit_least_squares(tokens, read_prefix, time_ns)
         square_ns = curve[2] * float((tokens * (tokens + 2.0 * read_prefix)).max())
         is_significant = curve[2] > _MIN_ERRORS * error
         is_large = square_ns > _MIN_SHARE * float(time_ns.max())
@@ -220,7 +220,7 @@ def _fit_cost(
     return solution
 
 
-def _fit_plane(
+def _fit_least_squares(
     tokens: Ints, prefix: Ints | None, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, float]:
     """Fit the cost by least squares.

@@ -89,7 +89,7 @@ def measure_collective_waits(
     # Meeting numbers may have gaps.
     meeting_index = np.searchsorted(meeting[shortest], meeting)
     shortest_ns = length_ns[shortest][meeting_index]
-    previous_operation = _find_last_started(operations, rank, start_ns)
+    previous_operation = _find_last_started_operations(operations, rank, start_ns)
     # Members that enter together were all blocked by another collective. They waited for the member
     # that computed until then.
     idle_ns = (
@@ -120,7 +120,7 @@ def measure_collective_waits(
     )
 
 
-def _find_last_started(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
+def _find_last_started_operations(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the last compute operation that each rank started before a time, or -1 if none."""
     if not len(rank):
         return rank

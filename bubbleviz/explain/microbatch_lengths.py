@@ -60,11 +60,11 @@ def measure_lengths(
     relative = _normalize_by_kind(operations, rows)
     length = np.bincount(cell, relative) / count
     residual = float(((relative - length[cell]) ** 2).sum()) / (len(rows) - len(count))
-    lengths = _remove_chance(length, residual * float((1 / count).mean()))
+    lengths = _shrink_lengths(length, residual * float((1 / count).mean()))
     return no_lengths if lengths is None else lengths.reshape(-1, microbatches)
 
 
-def _remove_chance(length: Floats, chance: float) -> Floats | None:
+def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
     """Shrink lengths towards their mean to remove the variance due to chance.
 
     The result is in multiples of the mean.

@@ -316,7 +316,7 @@ def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> Cri
         return CriticalPath(iteration, empty, 0, (), (), empty, empty)
     times_ns = graph.duration_ns, graph.delay_ns
     slack_ns = compute_slack(work, graph.dependencies, graph.replay, *times_ns)
-    entered, left = _walk_back(graph)
+    entered, left = _trace_path(graph)
     return CriticalPath(
         iteration,
         operations=rows[left[left < len(rows)]],
@@ -328,7 +328,7 @@ def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> Cri
     )
 
 
-def _walk_back(graph: Graph) -> tuple[Ints, Ints]:
+def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
     """Find the steps of the critical path backwards from the end of the iteration.
 
     Steps are returned in order of time. A step through a collective begins at its last member and

@@ -93,7 +93,9 @@ class _PhaseDifference:
 
     def median_of(self, ranks: Ints) -> tuple[float, float]:
         """Return the median multiple and the median difference of the given ranks."""
-        return _median(self.multiple[ranks]), _median(self.difference_ns[ranks])
+        return _compute_known_median(self.multiple[ranks]), _compute_known_median(
+            self.difference_ns[ranks]
+        )
 
 
 def find_standouts(
@@ -119,7 +121,7 @@ def find_standouts(
     if len(ranks) < 3:
         return ()
     stages = [rank.stage for rank in ranks]
-    above = bubble_ratio - _median(bubble_ratio)
+    above = bubble_ratio - _compute_known_median(bubble_ratio)
     phases = {}
     for phase, time_ns in busy_ns.items():
         median_ns = compute_median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
@@ -129,22 +131,22 @@ def find_standouts(
     for difference in phases.values():
         stands_out |= difference.exceeds(min_time_ns)
     standouts = []
-    for kind, name, members in _name_together(ranks, stands_out):
-        phase, times = _find_phase(phases, members, min_time_ns)
+    for kind, name, members in _group_standouts(ranks, stands_out):
+        phase, times = _find_most_different_phase(phases, members, min_time_ns)
         is_known = ~np.isnan(bubble_ratio[members])
         ratio = float(bubble_ratio[members][is_known].mean()) if is_known.any() else None
         mean_above = float(above[members][is_known].mean()) if is_known.any() else 0.0
         indices = tuple(members.tolist())
         standouts.append(Standout(kind, name, indices, ratio, mean_above, phase, times))
-    return tuple(sorted(standouts, key=_sort_key))
+    return tuple(sorted(standouts, key=_get_sort_key))
 
 
-def _sort_key(standout: Standout) -> tuple[float, tuple[int, ...]]:
+def _get_sort_key(standout: Standout) -> tuple[float, tuple[int, ...]]:
     """Return the key that sorts standouts by their difference, the largest first."""
     return -max(abs(standout.times - 1), abs(standout.above)), standout.ranks
 
 
-def _find_phase(
+def _find_most_different_phase(
     phases: Mapping[str, _PhaseDifference], ranks: Ints, min_time_ns: float
 ) -> tuple[str, float]:
     """Return the phase whose time differs most, and its multiple of the median.
@@ -166,7 +168,7 @@ def _find_phase(
     return name, times
 
 
-def _name_together(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
+def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
     """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
 
     A group is formed if it has at least two ranks and at least 75 % of them stand out, unless it
@@ -218,6 +220,6 @@ def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[s
     return {key: np.array(indices, np.int64) for key, indices in members.items()}
 
 
-def _median(values: Floats) -> float:
+def _compute_known_median(values: Floats) -> float:
     """Return the median of the values that are not NaN, or NaN if there are none."""
     return compute_median(values[~np.isnan(values)])

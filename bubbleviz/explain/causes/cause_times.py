@@ -123,7 +123,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
         idle: Idle time of all ranks.
         regions: Regions of the windows.
     """
-    region, row, cause = _intersect(idle, regions)
+    region, row, cause = _find_overlaps(idle, regions)
     pieces = idle.take(row)
     # Under the cause WARMUP or DRAIN, the transfer that an input is queued behind is not named.
     keeps_peer = (pieces.cause == cause) | (pieces.cause != Cause.QUEUED)
@@ -165,14 +165,14 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
         cell: Cell of each region, from 0.
         n_cells: Number of cells.
     """
-    region, row, cause = _intersect(idle, regions)
+    region, row, cause = _find_overlaps(idle, regions)
     start_ns = np.maximum(idle.start_ns[row], regions.start_ns[region])
     end_ns = np.minimum(idle.end_ns[row], regions.end_ns[region])
     group = cell[region] * len(Cause) + cause
     return group_sum(group, n_cells * len(Cause), end_ns - start_ns).reshape(n_cells, len(Cause))
 
 
-def _intersect(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
+def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
     """Find the idle intervals that overlap each region, and their cause there.
 
     Args:

@@ -68,7 +68,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     is_exposed = make_mask(len(stretch.ranks), stretch.exposed.rank)
     collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
     evidence = stretch.unattributed, stretch.exposed, stretch.overheads, stretch.unrecorded
-    line = _pack(len(stretch.ranks), (computing, windows, collectives, *evidence))
+    line = _pack_ranks(len(stretch.ranks), (computing, windows, collectives, *evidence))
     gaps = _find_gaps(line, computing, windows, stretch.unattributed)
     idle = split_at_waits(gaps, list(_list_waits(operations, inputs, arrivals, gaps, line)))
     idle = _mark_unknown_inputs(idle, inputs, arrivals)
@@ -86,7 +86,10 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
 
 
 def _find_window_spans(stretch: Stretch) -> RankIntervals:
-    """Return the time from the earliest start to the latest end of the windows of each rank."""
+    """Return the time from the earliest start to the latest end of the windows of each rank.
+
+    Ranks without a known window are left out.
+    """
     is_present = stretch.extents.present
     since_ns = np.full(is_present.shape[1], _LATEST)
     until_ns = np.full(is_present.shape[1], _EARLIEST)
@@ -100,8 +103,10 @@ def _find_window_spans(stretch: Stretch) -> RankIntervals:
     return RankIntervals(rank, since_ns[rank], until_ns[rank])
 
 
-def _pack(n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]) -> Packing:
-    """Return a line with space for all intervals of each rank."""
+def _pack_ranks(
+    n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]
+) -> Packing:
+    """Pack the time axes of all ranks into one line, with space for all intervals in the tables."""
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
         low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
@@ -246,7 +251,11 @@ def _split_in_collectives(
 
 
 def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
-    """Return the launch time of the last receive of each operation, or -1 if there is none."""
+    """Return the launch time of the last receive of each operation, or -1 if there is none.
+
+    A receive inside the operation is compared with the receive that names its microbatch; the one
+    that ends later counts.
+    """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE
     has_named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)

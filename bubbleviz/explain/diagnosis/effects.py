@@ -255,7 +255,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     iteration_effect = _compute_shared_factors(iterations, paces, ratio)
     ratio = ratio / iteration_effect[iterations.of_row]
     microbatches = group_rows(computes.iteration, computes.replica, computes.microbatch)
-    microbatch_effect = _measure_microbatches(computes, microbatches, ratio)
+    microbatch_effect = _measure_microbatch_factors(computes, microbatches, ratio)
     ratio = ratio / microbatch_effect[microbatches.of_row]
     pace = group_medians(paces.of_row, len(paces), ratio)
     residual = ratio / pace[paces.of_row]
@@ -284,7 +284,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         cell_ns=cell_ns,
         copies=copies,
         rank_effect=cell_ns / compute_median_of_others(copies.of_row, cell_ns),
-        stages=_measure_stages(computes, copies, cell_ns),
+        stages=_measure_stage_effects(computes, copies, cell_ns),
         iterations=iterations,
         iteration_effect=iteration_effect,
         trend=_fit_trend(np.log(iteration_effect)),
@@ -332,7 +332,7 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
     )
 
 
-def _measure_microbatches(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
+def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
     """Return the factor by which each microbatch takes longer on every stage.
 
     The factor is 1 for computes without a microbatch, and for a microbatch on a single stage.
@@ -411,7 +411,7 @@ def _estimate_replica_lengths(
     return length
 
 
-def _measure_stages(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
+def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
     """Compare the time of each kind of work on a stage with its time on the other stages.
 
     The time of a stage is the sum over its chunks of the lower median over their copies. With the

@@ -260,7 +260,10 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
-    """List (host, stages) of the hosts that run several slow stages alone, and no other stage."""
+    """List (host, stages) of the hosts with several stages, all of which are slow.
+
+    Hosts that share a stage with another host are left out.
+    """
     work = evidence.work
     host = evidence.host_of_rank[work.rank]
     hosts = []
@@ -812,6 +815,7 @@ def find_host_activity(
     overlaps = (hosts.rank == rank) & (overlap_ns > 0)
 
     def find_shortest(is_call: int) -> int:
+        """Return the name of the call (1) or range (0) that qualifies, or -1."""
         rows = np.flatnonzero(overlaps & (hosts.call == is_call))
         names = group_rows(hosts.name_id[rows])
         spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])

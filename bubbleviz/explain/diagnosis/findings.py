@@ -237,11 +237,13 @@ def build_diagnosis(
     for fault, eased in _list_eased_replays(run, scenarios):
         single.append(build_finding((fault,), faultless.measure_without([(fault,)], eased)[:, 0]))
     single.sort(key=lambda finding: -finding.saving_ns)
-    pairs = _list_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
+    pairs = _list_fault_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
     paired = list(map(build_finding, pairs, faultless.measure_without(pairs, replay).T))
 
     findings = [
-        f for f in (*_select_pairs(paired, single), *single) if f.saving_ratio >= _MIN_SAVING
+        f
+        for f in (*_select_pairs_with_gain(paired, single), *single)
+        if f.saving_ratio >= _MIN_SAVING
     ]
     findings.extend(_find_pause_between_iterations(run))
     findings.sort(key=lambda finding: -finding.saving_ns)
@@ -268,7 +270,7 @@ def _measure_warm_up(length_ns: Ints) -> float:
     return ratio if ratio > _MIN_WARM_UP else 0.0
 
 
-def _list_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
+def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     """List the pairs of faults that may save more together.
 
     Upper bounds and waits for tokens are not paired, and neither are two faults if one may
@@ -280,7 +282,7 @@ def _list_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     ]
 
 
-def _select_pairs(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
+def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
     """Return the pairs that save clearly more than the sum of their parts.
 
     A pair must save more than 1.2 times this sum, and at least 2 % of an iteration more than the
@@ -538,7 +540,10 @@ def _collect_evidence(
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
-    """Collect the evidence of a run from which faults are found."""
+    """Collect the evidence of a run from which faults are found.
+
+    The delays of collectives that hosts launched late are added to those of operations.
+    """
     work, operations = scenarios.work, run.operations
     rows = find_computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
@@ -655,7 +660,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
     late_ns = np.zeros(len(work), np.int64)
     late_ns[: len(rows)] = of_operation[rows]
     if cause == Cause.HOST:
-        at_begin_ns = _measure_late_begins(run, scenarios, rows)
+        at_begin_ns = _measure_late_first_launches(run, scenarios, rows)
         late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], at_begin_ns)
     optimizers = np.flatnonzero(work.role == Role.OPTIMIZER)
     start_ns = work.start_ns[optimizers]
@@ -688,7 +693,7 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
     return np.where(bubbles.start_ns >= ready_ns, bubbles.start_ns, bubbles.end_ns)
 
 
-def _measure_late_begins(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
+def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
     The wait for it is part of the warm-up of the pipeline, whatever it waits for. The launch is

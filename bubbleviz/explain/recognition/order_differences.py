@@ -69,7 +69,7 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     has_run[planned_row] = True
     # Position of each operation in the plan, not counting operations that did not run.
     position = (np.cumsum(has_run) - 1)[planned_row]
-    in_place = _find_in_place(position)
+    in_place = _mask_in_place(position)
     displaced_rows = np.flatnonzero(~in_place)
     n_before_measured = np.cumsum(in_place)[displaced_rows]
     n_before_planned = np.searchsorted(np.sort(position[in_place]), position[displaced_rows])
@@ -82,18 +82,18 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     )
 
 
-def _find_in_place(position: Ints) -> Bools:
-    """Return a mask of a longest increasing subsequence of a permutation."""
+def _mask_in_place(position: Ints) -> Bools:
+    """Return a mask of a longest increasing subsequence of a permutation of 0 to n - 1."""
     in_place = np.ones(len(position), bool)
     changed = np.flatnonzero(position != np.arange(len(position)))
     if len(changed):
         # Everything before the first and after the last change belongs to the subsequence.
         between = slice(int(changed[0]), int(changed[-1]) + 1)
-        in_place[between] = _find_longest_increasing(position[between].tolist())
+        in_place[between] = _mask_longest_increasing(position[between].tolist())
     return in_place
 
 
-def _find_longest_increasing(values: list[int]) -> Bools:
+def _mask_longest_increasing(values: list[int]) -> Bools:
     """Return a mask of a longest increasing subsequence of distinct values (patience sorting).
 
     ``tails[n]`` is the smallest last value of all increasing subsequences of length n + 1 that were

@@ -138,7 +138,10 @@ def read_orders(
 
 
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
-    """Set the patterns of iterations, and return the iterations and the list of distinct orders."""
+    """Set the patterns of iterations, and return the iterations and the list of distinct orders.
+
+    Ranks with equal codes share a pattern. A rank with an unknown microbatch gets pattern -1.
+    """
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []
     numbered_parts = []

@@ -137,7 +137,9 @@ def recognise_schedule(
         reason = reasons.FORWARD_ONLY if serves else reasons.ITERATIONS_UNMARKED
         return Recognition(None, reason=reason)
     plans = cache_plans()
-    result = _recognise(ranks, operations, iterations, lambda ran: classify_orders(ran, plans))
+    result = _recognise_iterations(
+        ranks, operations, iterations, lambda ran: classify_orders(ran, plans)
+    )
     if stages_missing and result.iterations:
         return Recognition(None, reason=reasons.STAGES_MISSING, inferred=inferred)
     may_lack_last = ends_early and "gpipe" in (result.name, *result.also)
@@ -178,7 +180,7 @@ def compare_with_plan(
             misfits.append(ran)
         return verdict or Verdict()
 
-    result = _recognise(ranks, operations, iterations, classify)
+    result = _recognise_iterations(ranks, operations, iterations, classify)
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
@@ -191,7 +193,7 @@ def compare_with_plan(
     return result
 
 
-def _recognise(
+def _recognise_iterations(
     ranks: Sequence[Rank],
     operations: Operations,
     iterations: Sequence[Iteration],

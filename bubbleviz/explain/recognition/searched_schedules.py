@@ -61,14 +61,14 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
     by_place = dict(zip(ran.places, map(codes.order_by_microbatch, ran.orders), strict=True))
     orders = [by_place[place] for place in sorted(by_place)]
     chunk_counts = {len(find_distinct(codes.get_chunk(order))) for order in orders}
-    if len(chunk_counts) != 1 or not all(map(_is_split, orders)):
+    if len(chunk_counts) != 1 or not all(map(_has_split_backwards, orders)):
         return ()
     if not eager and not any(map(_has_delayed_weights, orders)):
         return ()
     chunks = chunk_counts.pop()
     if not (_is_v_shaped(orders) if chunks > 1 else _has_stepwise_warm_up(orders)):
         return ()
-    peak = max(map(_count_held, orders)) / chunks
+    peak = max(map(_find_peak, orders)) / chunks
     rules = {rule.name: rule for rule in schedules() if rule.chunks == chunks}
     limits = []
     for name in sort_by_preference(rules):
@@ -80,7 +80,7 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
     return tuple(name for limit, name in limits if limit == lowest)
 
 
-def _is_split(order: Ints) -> bool:
+def _has_split_backwards(order: Ints) -> bool:
     """Return whether nearly every backward has a W and the microbatches of each chunk are in order.
 
     Only forwards and backwards have to be in order.
@@ -125,7 +125,7 @@ def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
     return warm_ups[-1] == 1 and all(first >= second for first, second in pairwise(warm_ups))
 
 
-def _count_held(order: Ints) -> int:
+def _find_peak(order: Ints) -> int:
     """Return the maximum number of (microbatch, chunk) pairs between their F and their backward."""
     kind = codes.get_kind(order)
     change = (kind == codes.FORWARD).astype(np.int64) - (kind == codes.BACKWARD)

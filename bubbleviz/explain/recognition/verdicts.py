@@ -75,6 +75,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     def plan_all_but_missing(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
+        """Plan all microbatches, and remove the operations of the missing ones."""
         n_missing = ran.chunks // chunks * len(missing)
         plan = plans(rule, devices, microbatches + n_missing, chunks)
         if plan is None:
@@ -86,6 +87,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     def plan_remaining(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
+        """Plan the remaining number of microbatches, with the numbers that ran."""
         plan = plans(rule, devices, microbatches, chunks)
         return plan and (_skip_missing(plan[0], missing), plan[1])
 
@@ -120,7 +122,11 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 
 
 def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
-    """Compare the orders of a pipeline with a plan, or return None if its sizes differ."""
+    """Compare the orders of a pipeline with a plan, or return None if its sizes differ.
+
+    The plan may contain the microbatches that are missing on all ranks or not. If devices are
+    unknown, the ranks may also be several replicas of the plan's devices.
+    """
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
     devices = {ran.devices, *(reading.devices for reading in _split_into_replicas(ran))}
     if plan.stages not in devices or plan.chunks * plan.replicas != ran.chunks:
@@ -147,7 +153,12 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
 
 
 def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
-    """Return the schedule with the nearest plan, or else a searched schedule of this structure."""
+    """Return the schedule with the nearest plan, or else a searched schedule of this structure.
+
+    The orders are compared as they are, then with W fused into the backward, then with plans of two
+    directions. The first of these comparisons that finds a schedule wins. With one chunk, schedules
+    of one chunk are tried in all three ways before the other schedules.
+    """
     if not ran.orders or not ran.microbatches:
         return Verdict()
     # The order of a searched schedule depends on times, so only its structure identifies it.

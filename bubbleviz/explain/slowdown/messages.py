@@ -254,9 +254,9 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     is_late = has_transfer & (messages.receive_start_ns > messages.send_start_ns)
     if not (~has_transfer | is_late).any():
         return messages
-    sent_ns, received_ns, shows_time = _bound_moves(operations, rows, messages, is_late)
+    sent_ns, received_ns, shows_time = _bound_transfer_times(operations, rows, messages, is_late)
     gap_ns = (received_ns - sent_ns).astype(np.float64)
-    link_ns = _measure_links(operations, messages, gap_ns, shows_time)
+    link_ns = _measure_link_times(operations, messages, gap_ns, shows_time)
     is_known = (gap_ns >= 0) & (link_ns > 0)
     # After a late receive was posted, all of the data moves, or only what had not moved ahead.
     posted_ns = messages.receive_start_ns
@@ -286,7 +286,7 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     )
 
 
-def _bound_moves(
+def _bound_transfer_times(
     operations: Operations, rows: Ints, messages: Messages, is_late: Bools
 ) -> tuple[Ints, Ints, Bools]:
     """Return when the data of each message was sent at the earliest, and received at the latest.
@@ -316,7 +316,7 @@ def _bound_moves(
     return sent_ns, received_ns, shows_time
 
 
-def _measure_links(
+def _measure_link_times(
     operations: Operations, messages: Messages, gap_ns: Floats, shows_time: Bools
 ) -> Floats:
     """Return the median transfer time of the link of each message, or 0 if too few show it.

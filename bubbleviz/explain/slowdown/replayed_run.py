@@ -86,7 +86,7 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
 
 
 def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
-    """Concatenate the rows of stretches, which already have the numbers of the run."""
+    """Concatenate the rows of stretches, after :meth:`ExplainedRows.renumber` for the run."""
     bubbles = join_tables([part.bubbles for part in parts]).compact()
     return ExplainedRows(
         join_tables([part.dependencies for part in parts]),
@@ -108,6 +108,7 @@ def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Int
     """
 
     def convert(row: Ints) -> Ints:
+        """Convert rows of the stretch; -1 stays -1."""
         if not len(elsewhere):
             return np.where(row == NONE, NONE, row + first) if first else row
         is_elsewhere = row >= count

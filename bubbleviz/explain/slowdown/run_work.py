@@ -91,6 +91,7 @@ def build_work_table(
     kinds = (*_OPERATION_KINDS, *_MESSAGE_KINDS, *collective_kinds)
 
     def build_part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
+        """Build work with the rank, microbatch and chunk of the operations ``row``."""
         rank = operations.rank[row]
         return Work(
             rank=rank,

@@ -133,7 +133,7 @@ class Scenarios:
             for column in (find_positions(values, label), self.own_ns, self.ideal_ns, self.early_ns)
         )
         means = [np.zeros(0)]
-        for times_ns in _list_times(group, len(values), own_ns, ideal_ns):
+        for times_ns in _list_scenario_times(group, len(values), own_ns, ideal_ns):
             lengths_ns = self.replay.lengths_ns(times_ns, early_ns, in_replay_order=True)
             means.append(lengths_ns.mean(axis=0))
         return np.concatenate(means)
@@ -208,13 +208,13 @@ class Scenarios:
         ideal_ns = np.where(has_known_end, ends_ns[rows, 1], self.ideal_ns[rows])
         early_ns = np.where(has_known_end, 0, self.early_ns[rows])
         means = [np.zeros(0)]
-        for times_ns in _list_times(group[rows], len(values), own_ns, ideal_ns):
+        for times_ns in _list_scenario_times(group[rows], len(values), own_ns, ideal_ns):
             closing_ns = replay.compute_ends(times_ns, early_ns)[end_positions]
             means.append(np.maximum.reduceat(closing_ns, first_of_iteration, axis=0).mean(axis=0))
         return np.concatenate(means)
 
 
-def _list_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
+def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
     """Yield times in batches of groups: measured times for the rows of the group, else ideal ones.
 
     Args:
@@ -346,7 +346,7 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     links = work.link
     pairs = group_rows(*links)
     link_stages = [column[pairs.first].tolist() for column in links]
-    slowdowns_by = _measure_groups(
+    slowdowns_by = _measure_group_slowdowns(
         scenarios,
         {
             "phase": np.array([phases.index(name) for name in names], np.int64)[work.kind],
@@ -360,7 +360,7 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     by_rank = compute_rank_slowdowns(
         workers.rank, workers.stage, workers.replica, slowdowns_by["stage"], slowdowns_by["replica"]
     )
-    is_slowest = np.isin(work.rank, _find_slowest(by_rank))
+    is_slowest = np.isin(work.rank, _find_slowest_ranks(by_rank))
     is_last_stage = work.stage == work.stage.max()
     worker_share, last_stage_share = scenarios.measure_removal((is_slowest, is_last_stage))
     own_ns, ideal_ns = scenarios.lengths_ns.T
@@ -380,11 +380,11 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
         last_stage_share=last_stage_share,
         original_ns=scenarios.original,
         ideal_ns=scenarios.ideal,
-        replay_error=_measure_error(scenarios),
+        replay_error=_measure_replay_error(scenarios),
     )
 
 
-def _measure_error(scenarios: Scenarios) -> ReplayError:
+def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
     """Return the differences between the replayed and the measured iterations."""
     replay = scenarios.replay
     without_delays_ns = scenarios.lengths_ns[:, 0]
@@ -400,14 +400,14 @@ def _measure_error(scenarios: Scenarios) -> ReplayError:
     )
 
 
-def _find_slowest(by_rank: Mapping[int, float]) -> Ints:
+def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
     """Return the 3 % of the ranks (at least one) with the largest S. The lower rank wins ties."""
     ranks = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
     n_slowest = -(-len(by_rank) * _SLOWEST_PERCENT // 100)
     return np.array(ranks[:n_slowest], np.int64)
 
 
-def _measure_groups(
+def _measure_group_slowdowns(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
     """Return S of each group, keyed by kind of group and label of the group.

@@ -142,7 +142,10 @@ class Work(Table):
 
     @cached_property
     def link(self) -> tuple[Ints, Ints]:
-        """Source and destination stage of each row, or -1 if it is not a transfer."""
+        """Source and destination stage of each row.
+
+        Both are -1 if the row is not a transfer, or if its send or receive is missing.
+        """
         paired = np.flatnonzero(has_role(self.role, POINT_TO_POINT) & (self.meeting != NONE))
         is_send = has_role(self.role[paired], (Role.SEND_F, Role.SEND_B))
         pairs = group_rows(self.meeting[paired])
