@@ -166,7 +166,7 @@ def draw_svg(comparison: Comparison, view: View) -> str:
     """Return the typical iterations of all runs as panels on one time axis.
 
     Raises:
-        UsageError: A run was read from a saved report, or is on idle time.
+        UsageError: A run was read from a saved report, or the comparison is about idle time.
     """
     if isinstance(comparison.runs[0].saved, IdleSummary):
         raise UsageError(
@@ -192,7 +192,9 @@ def format_markdown(comparison: Comparison) -> str:
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
-    """Return a line with the largest cause of a bubble and what to do first; none if unknown.
+    """Return a line with the largest cause of a bubble and what to do first.
+
+    There is no line if both are unknown.
 
     Args:
         saved: Report of the run.
@@ -257,6 +259,9 @@ def _make_time_table(
     comparison: Comparison, titles: Sequence[str], max_parts: int | None
 ) -> Iterator[doc.Block]:
     """Yield a table of how ranks spend their time, with work first and then the largest changes.
+
+    Idle parts below ``_MIN_PART_NS`` in all runs are left out. If there are more parts than
+    ``max_parts``, the last row is the sum of the remaining parts.
 
     Args:
         comparison: The comparison.

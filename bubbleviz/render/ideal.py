@@ -178,7 +178,7 @@ def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
 
 
 def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
-    """Return the choices of a schedule and its sizes as JSON.
+    """Return several choices of schedule and sizes as JSON.
 
     Args:
         choices: The choices, the cheapest first.
@@ -208,7 +208,7 @@ def _make_choice_values(choice: Choice) -> dict[str, Any]:
 def list_sizes(
     choices: Sequence[Choice], restrictions: tuple[Restriction, ...]
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the choices of a schedule and its sizes, followed by notes.
+    """Yield a table of several choices of schedule and sizes, followed by notes.
 
     The column of the error is left out if no choice is based on measured times.
 

@@ -143,7 +143,10 @@ def _convert_to_marks(
     kind: Ints,
     operation: Ints,
 ) -> Marks:
-    """Convert intervals of ranks, in ns, to marks on rows, in px; without ranks that have no row.
+    """Convert intervals of ranks, in ns, to marks on rows, in px.
+
+    Marks are clipped to the drawn time. Intervals outside it, and intervals of ranks without a row,
+    are left out.
 
     Args:
         selection: The rows and the time to draw.
@@ -272,7 +275,10 @@ class MergedMarks:
 
 
 def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
-    """Separate the marks that are drawn one by one from those that are merged.
+    """Separate the marks that are drawn one by one from narrow marks, which are merged.
+
+    Marks below ``MIN_MARK_WIDTH`` are narrow. If there are very many rows, the limit is higher, so
+    that no more than about ``MAX_MARKS`` marks are drawn one by one.
 
     Args:
         blocks: All marks. The marks of an operation follow each other.

@@ -35,7 +35,7 @@ class RankRow:
         rank: The rank that is drawn.
         replicas: Indices of all ranks that the row stands for, including the drawn one.
         spread: Whether the rank is the median of its replicas, whose spread is shown.
-        reason: Reason why the rank stands out, or "" for a row that is not added for that reason.
+        reason: Reason why the rank stands out, or "" for an ordinary row.
     """
 
     rank: Rank
@@ -65,7 +65,7 @@ def choose_row_kind(report: Report, view: View) -> str:
 
 
 def select_ranks(report: Report, view: View) -> list[Rank]:
-    """Return the ranks of a view in pipeline order. The view gives their numbers in the job."""
+    """Return the ranks that a view selects by number, or all ranks, in pipeline order."""
     numbers = set(view.ranks)
     return [rank for rank in report.ranks if not numbers or rank.number in numbers]
 

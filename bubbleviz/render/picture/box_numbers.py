@@ -46,13 +46,13 @@ class _TightestBox(NamedTuple):
 def number_boxes(
     operations: Operations, selection: Selection, marks: Marks, heights: Floats, letters: Lettering
 ) -> dict[int, tuple[str, float]]:
-    """Choose the boxes with a number.
+    """Choose the boxes with a microbatch number, and the text and font size of each number.
 
     Args:
         operations: The operations of the report.
         selection: Rows and iterations that are drawn.
-        marks: The boxes.
-        heights: Height of each box that is free for a number.
+        marks: Boxes of the operations.
+        heights: Height that is available for a number in each box.
         letters: Font sizes of the picture.
 
     Returns:

@@ -15,7 +15,7 @@ _SMALLEST_ERROR_BAR = 1.5
 
 
 def clock_notes(report: Report, selection: Selection) -> list[str]:
-    """Return the uncertainty of the clock of each row, or empty texts if all rows share a clock."""
+    """Return a note on the clock uncertainty of each row, or empty texts if all share a clock."""
     clocks = {report.clock(rank.profile) for rank in selection.ranks}
     if len(clocks) <= 1:
         return [""] * len(selection.ranks)

@@ -1,6 +1,6 @@
-"""The critical line: along the lower edges of the operations that bound an iteration.
+"""The critical path: a line along the lower edges of the operations that bound an iteration.
 
-From one rank to the next it is straight; it slopes while an input was on its way.
+Between two ranks, the line is straight and slopes over the time that an input took to arrive.
 """
 
 from __future__ import annotations

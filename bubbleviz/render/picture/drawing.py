@@ -1,7 +1,7 @@
 """SVG elements and documents.
 
-This is the only module that uses drawsvg, and it imports drawsvg when the first element is made:
-the import takes 0.1 s, which commands that draw nothing need not spend.
+This is the only module that uses drawsvg. It imports drawsvg when the first element is made, so
+commands that draw nothing avoid the import, which takes 0.1 s.
 
 drawsvg does not escape attributes. Text from profiles may only become the text of an element or of
 a title.

@@ -48,7 +48,8 @@ class _PhaseTimes(NamedTuple):
     Attributes:
         stages: Virtual stages, ascending.
         first_microbatch: Number of the first microbatch.
-        relative: Times relative to the median by (stage, microbatch), or NaN if there is none.
+        relative: Mean time of the replicas divided by the median, or NaN if there is no operation,
+            shape (stages, microbatches).
         median_ns: Median over all stages and microbatches.
     """
 

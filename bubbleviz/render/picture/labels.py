@@ -45,6 +45,8 @@ class RowLabels:
     def place_columns(self, page: Page, size: float) -> tuple[float, float, float]:
         """Place the columns of text at font size ``size``.
 
+        The column of names takes at most ``_MAX_NAME_WIDTH`` of the width of the page.
+
         Returns:
             name_x: Left edge of the column of names.
             left: Minimum left edge of the plot.

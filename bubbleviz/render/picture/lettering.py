@@ -44,7 +44,7 @@ def _get_advance(character: str) -> float:
 
 
 def truncate_text(text: str, size: float, width: float) -> str:
-    """Return ``text``, shortened if it is wider than ``width``.
+    """Return ``text``, with its end replaced by an ellipsis if it is wider than ``width``.
 
     Args:
         text: The text.

@@ -123,7 +123,14 @@ class Page:
         self.path(path, fill="none", stroke=LIGHT.quiet, stroke_width=0.8, class_="bv-rule")
 
     def line(self, path: str, ink: str, width: float = 1, **look: Any) -> None:
-        """Draw a line of a graph in the ink ``grid``, or ``mark`` in the colour of texts."""
+        """Draw a line of a graph.
+
+        Args:
+            path: Path of the line.
+            ink: ``grid``, or ``mark`` for the colour of text.
+            width: Width of the line.
+            look: Presentation attributes.
+        """
         colour = LIGHT.grid if ink == "grid" else LIGHT.text
         stroke = {"stroke": colour, "stroke_width": width, "fill": "none", "class_": f"bv-{ink}"}
         self.path(path, **stroke, **look)
@@ -153,7 +160,7 @@ class Page:
         return f"{units / self.style.width * self.style.millimetres:.2g} mm"
 
     def cause_boxes(self, path: str, label: str) -> None:
-        """Draw idle time: boxes in the colour of its cause, with the cause's hatch on them."""
+        """Draw boxes of idle time in the colour of its cause, with the cause's hatch on top."""
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             hatch = CAUSE_HATCHES[label]

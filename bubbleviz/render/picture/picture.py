@@ -25,7 +25,7 @@ _MAX_LIMITATIONS = 5
 
 
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
-    """Return the part of a report that a view selects as SVG, whose ids begin with ``ids``."""
+    """Draw the part of a report that a view selects as SVG. Element ids begin with ``ids``."""
     selection = select(report, view, with_standouts=True)
     page = draw_page(
         style_of(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
@@ -70,10 +70,10 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
 
 
 def pdf(report: Report, view: View) -> bytes:
-    """Return the same picture as a PDF."""
+    """Return the picture of :func:`picture` as a PDF."""
     return as_pdf(picture(report, view))
 
 
 def png(report: Report, view: View) -> bytes:
-    """Return the same picture as a PNG."""
+    """Return the picture of :func:`picture` as a PNG."""
     return as_png(picture(report, view))

@@ -1,8 +1,8 @@
 """The rows of a picture: the operations of each rank to scale, and their numbers.
 
-A row from back to front: merged marks (dotted below), operations, and in half of its height the
-operations that run while another operation does; then the numbers, a hollow mark for operations
-without device time, and below the row a thin lane of communication.
+A row is drawn from back to front: merged marks (dotted below), operations, operations that overlap
+another one (in half of the row), microbatch numbers, and a hollow mark for operations without
+device time. A thin lane of communication is below the row.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class RowPainter:
 
     @cached_property
     def _frame(self) -> float:
-        """Width of the frames of boxes, which depends on the width of a typical box."""
+        """Width of the frames of boxes, which depends on the 30th percentile of the box widths."""
         widths = self._marks.right - self._marks.left
         typical = float(np.percentile(widths, 30)) if len(widths) else 0.0
         frame = next((frame for min_width, frame in _FRAMES if typical >= min_width), 0.0)
@@ -219,7 +219,7 @@ class RowPainter:
         self._draw_dots(group, merged, row, height)
 
     def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
-        """Draw the dotted line below merged marks."""
+        """Draw a dotted line below the merged marks of a row, with narrow gaps closed."""
         starts = np.flatnonzero(merged.shares[row].sum(axis=0)) * merged.column
         edges = [(start, start + merged.column) for start in starts.tolist()]
         y = px(bottom + DOTS_BELOW)

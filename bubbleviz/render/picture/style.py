@@ -40,7 +40,7 @@ class Lettering:
 
     Attributes:
         heading: Bold letters of the title.
-        beside: Text next to the title.
+        beside: Text below the title.
         panel: Bold letters of the title of a panel.
         label: Maximum size of labels next to rows.
         least_label: Minimum size of labels next to rows.
@@ -77,7 +77,7 @@ class PictureStyle:
         margin: Margin on all sides in page units.
         letters: Font sizes.
         rows: (Maximum number of rows, height of a row, gap below it), with increasing numbers of
-            rows; the last one is infinite.
+            rows; the last number is infinite.
         line: Width of the frames of boxes relative to the width on a screen.
         titled: Whether there is a title, and a bracket over a single iteration.
         notes: Whether there are notes, limitations and marks of clock uncertainty.

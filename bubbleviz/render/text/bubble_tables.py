@@ -49,9 +49,10 @@ def _make_parts_table(
     """Return a table of parts of a window, and their sum.
 
     Args:
-        title: Title of the table, without the averages.
+        title: Start of the title, to which the table adds what the times are averaged over.
         parts: Parts in display order.
-        more_columns: Cells of more columns, keyed by header.
+        more_columns: Cells of additional columns, keyed by header: one per part, and one for the
+            sum.
     """
     shares = [part.share for part in parts]
     times_ns = [part.time_ns for part in parts]

@@ -66,10 +66,11 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 
 
 def _describe_kernel_share(report: Report) -> str:
-    """Return the share of kernels in operations, or "" unless the ratio excludes operations.
+    """Return the share of kernels in operations for a run without a pipeline, or else "".
 
-    A run without a pipeline only counts the idle time between operations. For other ratios the
-    share of kernels is one of the bounds; see :func:`_describe_bounds`.
+    The ratio of a run without a pipeline only counts the idle time between operations, so the share
+    of kernels qualifies it. For other runs, the share is one of the bounds; see
+    :func:`_describe_bounds`.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""
@@ -150,7 +151,7 @@ def _describe_run(report: Report) -> str:
 
 
 def _name_exact_schedule(report: Report) -> str:
-    """Return the schedule if the order of the operations matches it alone, or else ""."""
+    """Return the recognised schedule if the order matches it exactly and no other, or else ""."""
     ran = report.schedule
     if ran is None or not ran.exact or ran.name is None or ran.also:
         return ""
@@ -239,7 +240,7 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return the limits of the ratio, and options that show more."""
+    """Return the lines with the limits of the ratio, and with options that show more."""
     coverage = ""
     if report.limitations:
         coverage = f", -v coverage ({format_count(len(report.limitations), 'note')})"

@@ -80,7 +80,7 @@ def describe_recognition(recognition: Recognition) -> str:
 
 
 def _describe_deviation(report: Report, deviation: Deviation) -> str:
-    """Return an operation that is out of the schedule's order, on one line."""
+    """Describe an operation that is out of the schedule's order, on one line."""
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
     places = f" by {deviation.places}" if deviation.places else ""

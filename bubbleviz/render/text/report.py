@@ -1,4 +1,4 @@
-"""The report as text: all sections in order, selected sections, and the summary of a file."""
+"""The report as text: all sections in order, selected sections, or a summary."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from bubbleviz.report.view import View
 
 
 def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
-    """Yield the sections of a report."""
+    """Yield the blocks of all sections of a report."""
     for _, blocks in _list_named_sections(report, view):
         yield from blocks
 
 
 def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
-    """Yield selected sections of a report.
+    """Yield the blocks of selected sections of a report.
+
+    A section without blocks yields a sentence instead, which says that there is nothing to list.
 
     Args:
         report: The report.
@@ -86,7 +88,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
 
 
 def render_text(report: Report, view: View) -> str:
-    """Return the tables as plain text."""
+    """Return all sections of a report as plain text."""
     return render_plain_text(list_sections(report, view))
 
 

@@ -22,7 +22,11 @@ _SAME_BASE = 0.01
 
 
 def list_advice(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of all advice with its savings, which overlap and do not add up."""
+    """Yield a table of all advice with its savings, which overlap and do not add up.
+
+    If the replay misses the measured length of iterations, the title says so, and savings that are
+    based on the replay are unknown.
+    """
     diagnosis, entries = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not entries:
         return

@@ -58,7 +58,7 @@ def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
 
 
 def make_legible(colour: str) -> str:
-    """Return a colour that is visible on a light terminal and on a dark one."""
+    """Return a colour, darkened if it is nearly white, or lightened if it is nearly black."""
     if palette.measure_luminance(colour) > _PALE:
         return palette.mix(colour, palette.BLACK, 0.14)
     return (

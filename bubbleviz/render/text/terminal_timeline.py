@@ -410,7 +410,10 @@ def _choose_style(kind: int) -> str:
 
 
 def _draw_axis(span_ns: int, columns: int) -> str:
-    """Return the labels of an axis in ms, each after its tick; the last label is the end."""
+    """Return the labels of an axis in ms, each after its tick; the last label is the end.
+
+    Labels that would overlap the last label are left out.
+    """
     span_ms = span_ns / 1e6
     step_ms = round_step(max(span_ms * _BETWEEN_TICKS / columns, 1e-9))
     digits = max(0, -floor(log10(step_ms) + 1e-9))

@@ -83,7 +83,10 @@ _FALLBACK = (
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as an HTML document that opens at the first iteration of the view.
+    """Return the report as an HTML document.
+
+    The page opens at the first iteration of the view, or else at the iteration that best shows the
+    first advice; see :func:`_choose_initial_iteration`.
 
     Raises:
         OutputError: The charting library is not installed.

@@ -116,7 +116,7 @@ def make_shards(
 
 
 def _choose_unit_ns(tables: Tables) -> int:
-    """Return the unit of time with which the timeline probably fits in ``MAX_CHARACTERS``."""
+    """Return the unit of time: 1 ns if the timeline probably fits in the page, otherwise 1 us."""
     n_bytes = len(tables["operations"]["rank"]) * _BYTES_OF_OPERATION
     n_bytes += len(tables["bubbles"]["rank"]) * _BYTES_OF_BUBBLE
     # base64 needs four characters for three bytes.
