@@ -77,7 +77,11 @@ class Recorders:
             close_range()
 
     def _set_up(self) -> None:
-        """Find PyTorch and NVTX among the modules that the script has loaded."""
+        """Find PyTorch and NVTX among the modules that the script has loaded.
+
+        Nothing is final until PyTorch is loaded completely; until then, every range calls this
+        again.
+        """
         torch: Any = sys.modules.get("torch")
         # PyTorch may be loaded later, or may be loading right now.
         self._is_set_up = hasattr(torch, "profiler") and hasattr(getattr(torch, "cuda", 0), "nvtx")
@@ -92,7 +96,7 @@ class Recorders:
 
 @functools.cache
 def _load_nvtx_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
-    """Return push and pop of the package ``nvtx``, or a pair of None if it is not installed."""
+    """Return push and pop of the package ``nvtx``, or None twice if it is missing or lacks them."""
     try:
         nvtx = importlib.import_module("nvtx")
     except ImportError:

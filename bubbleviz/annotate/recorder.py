@@ -100,15 +100,17 @@ class Recorder:
     ) -> tuple[Any, ...] | Block | None:
         """Record the start of an operation or iteration, and return the handle for :meth:`close`.
 
+        If no iteration range is open and the current iteration is complete, a forward starts the
+        next iteration.
+
         Args:
             name: Name of the operation.
             launches: Whether the operation only starts transfers.
-            iteration: Number of the iteration, or None if it is an operation.
+            iteration: Number of the iteration, or None if the range is an operation.
 
         Returns:
             The block of an iteration; the block, name, flag, events and start of an operation; or
-                None
-            if nothing is recorded.
+            None if nothing is recorded.
         """
         if self._stopped:
             return None
@@ -143,7 +145,8 @@ class Recorder:
     def close(self, opened: tuple[Any, ...] | Block | None) -> None:
         """Record the end of an operation or an iteration.
 
-        An operation that ends after its iteration was closed is dropped and counted as lost.
+        An operation is dropped and counted as lost if it ends after its iteration was closed, or if
+        the iteration already has ``_MAX_OPERATIONS`` operations.
 
         Args:
             opened: Handle returned by :meth:`open`.
@@ -195,6 +198,9 @@ class Recorder:
     def _start_iteration(self, number: int | None) -> Block:
         """Close the current iteration and start the next one.
 
+        The next iteration is recorded if its number, or its ordinal without a number, is among the
+        first ``iterations`` of a cycle of ``every``.
+
         Args:
             number: Number of the iteration, or None if no range marks iterations.
         """
@@ -222,7 +228,10 @@ class Recorder:
         return block
 
     def _close_iteration(self) -> None:
-        """Close the current iteration, and queue it for writing if it has content."""
+        """Close the current iteration, and queue it for writing.
+
+        It is dropped if it is not recorded, or if it has neither operations nor a number.
+        """
         block, self._block = self._block, None
         if block is None:
             return

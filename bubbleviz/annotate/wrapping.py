@@ -78,6 +78,9 @@ class Annotations:
     ) -> tuple[Any, Any]:
         """Make a function or method run inside a range.
 
+        If ``range_of_call`` raises, all annotations of the framework stop with a warning, and calls
+        run as before.
+
         Args:
             owner: Module or class of the function.
             name: Name of the function.

@@ -176,6 +176,8 @@ def _check_examples(convention: Convention, source: str) -> None:
 def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Convention:
     """Parse the TOML text of a convention.
 
+    A convention without ``name`` is named after the file, without its suffix.
+
     Args:
         text: Content of the file.
         source: Path of the file, for messages.
@@ -211,6 +213,9 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
 
 def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     """Parse one ``[[pattern]]`` table.
+
+    A pattern without ``glob`` has no prefilter (``*``). A pattern needs a phase, a group for it, an
+    iteration or a rank.
 
     Args:
         data: The table.

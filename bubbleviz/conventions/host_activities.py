@@ -79,7 +79,8 @@ class ActivityList:
     def classify_range(self, name: str) -> tuple[str, int]:
         """Return name and strength of the activity of a range.
 
-        Ranges that match no activity become ``host: NAME``, with digits replaced by ``#``.
+        The first activity in the list with a matching regex wins; the result is cached. Ranges that
+        match no activity become ``host: NAME``, with digits replaced by ``#``.
         """
         text = bare_name(name)
         if text not in self.cache:
@@ -94,7 +95,10 @@ class ActivityList:
         return self.cache[text]
 
     def classify_call(self, name: str) -> tuple[str, int]:
-        """Return name and strength of the activity of an API call, "API calls" by default."""
+        """Return name and strength of the activity of an API call.
+
+        Calls that match no activity of strength ``KNOWN`` or more become "API calls".
+        """
         activity, strength = self.classify_range(name)
         return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
 
@@ -150,6 +154,11 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
 
 
 def _parse_activity(table: object, source: str) -> Activity:
+    """Parse one ``[[activity]]`` table.
+
+    Raises:
+        UsageError: The table is invalid; the message names the key.
+    """
     fields = toml_files.check_fields(table, _FIELD_TYPES, source)
     if not fields.get("name"):
         raise UsageError(f"{source}: needs name = a string")

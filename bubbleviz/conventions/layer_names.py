@@ -37,7 +37,10 @@ class LayerName:
 
 
 def parse_layer_name(name: str) -> LayerName | None:
-    """Return the layer that a name belongs to, or None if it is not the name of a layer."""
+    """Return the layer that a name belongs to, or None if it is not the name of a layer.
+
+    The first pattern that matches wins. Names longer than 200 characters are not matched.
+    """
     text = bare_name(name)
     if len(text) > _MAX_LENGTH:
         return None

@@ -155,7 +155,10 @@ class NameShape:
         return "x" * (index > 0) + self.pieces[index].lower()
 
     def _infer_group(self, index: int, batch: str) -> str:
-        """Return the group that the words before a number imply, or "" if unknown."""
+        """Return the group that the words before a number imply, or "" if unknown.
+
+        Measures, numbers of parts, and microbatches of 10,000 or more have no group.
+        """
         piece = self._get_prefix(index)
         if self.is_measure[index] or self.is_part_number(index):
             return ""
@@ -308,6 +311,10 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     """Return a guess for each shape whose words imply a phase or an iteration.
+
+    If a built-in convention matches a shape, it determines the meaning. If the shapes include
+    weight gradients, BW is taken as B. Shapes that only mark iterations are left out if a built-in
+    convention reads their numbers.
 
     Args:
         shapes: The shapes, the most frequent first.

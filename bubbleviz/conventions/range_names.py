@@ -74,6 +74,8 @@ def bare_name(text: str, domain: str = "") -> str:
 def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     """Parse range names; the first convention that matches a name wins.
 
+    If a fused range numbers only its second operation, that number becomes the number of the range.
+
     Raises:
         UsageError: A pattern captured a non-number in a number group.
     """
@@ -132,6 +134,9 @@ def match_name(text: str, convention: Convention) -> NameMatch | None:
     """Return the match of a name under a convention, or None if it matches no pattern.
 
     Results are cached in the convention.
+
+    The first pattern that matches the bare name wins. Names that are longer than ``MAX_RANGE_NAME``
+    match no pattern.
 
     Raises:
         UsageError: The pattern captured a non-number in a number group.

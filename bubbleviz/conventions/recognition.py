@@ -88,7 +88,8 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
 def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Return the conventions that a sample follows, from their scores, the best first.
 
-    See :func:`recognize_conventions` for the rules.
+    Explicit conventions that name enough work replace all others. Explicit ones that name less are
+    added to the others. The result is empty if no convention names work.
     """
     followed = _select_frequent([score for score in scores if score.work > 0])
     explicit = tuple(s.convention for s in scores if s.convention.explicit and s.work + s.other)
@@ -99,8 +100,9 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
     """Return the conventions that name enough work, the best first.
 
-    Conventions that name no complete operations lose their patterns for parts if another convention
-    names complete ones.
+    Enough is at least a tenth of the work of the best convention that names complete operations. If
+    such conventions name less than a hundredth of the most work, it is a tenth of the most work. In
+    the first case, conventions that name no complete operations lose their patterns for parts.
     """
     complete = [score for score in scores if score.complete > 0]
     max_work = max((score.work for score in scores), default=0)

@@ -40,7 +40,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     """Annotate the instructions of DeepSpeed's pipeline engine; a batch is an iteration.
 
     Args:
-        record: Folder in which their times are recorded, or None.
+        record: Folder to which the times of the ranges are recorded, or None to record nothing.
 
     Raises:
         AnnotationError: DeepSpeed cannot be imported, or differs from the expected version.
@@ -61,6 +61,8 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
+        """Return a function that numbers the calls of a phase, and returns the range of each."""
+
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not annotated_table:
                 # Engines with a different table of instructions have several stages per rank.

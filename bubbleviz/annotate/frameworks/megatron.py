@@ -44,7 +44,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     """Annotate the operations of Megatron-Core; one call of its schedule is an iteration.
 
     Args:
-        record: Folder in which their times are recorded, or None.
+        record: Folder to which the times of the ranges are recorded, or None to record nothing.
 
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or differs from the expected version.
@@ -62,8 +62,8 @@ class _Batch:
         self._stages: tuple[int, int] | None = None
         #: The running forward, until its output is known.
         self.forward: OperationId | None = None
-        #: By way (F, B): the place that went last, those that interleaved inputs still come for,
-        #: and the virtual stages at which the way begins and ends.
+        #: Keyed by direction (F, B): the latest operation, the operations whose inputs are still to
+        #: arrive (with several chunks), and the first and the last virtual stage.
         self._latest: dict[str, OperationId] = {}
         self._expected_inputs: dict[str, Iterator[OperationId]] = {}
         self._end_stages = {"F": (0, 0), "B": (0, 0)}
@@ -113,6 +113,9 @@ class _Batch:
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
         """Return the operation that the next received input is for, or None without an input.
 
+        With several chunks, the operations are those that need remote inputs, in the order of the
+        schedule. With one chunk, it is the next microbatch that has not started.
+
         Args:
             direction: "F" or "B".
             is_receiving: Whether the call receives, or None if it has no such argument. All stages
@@ -129,7 +132,14 @@ class _Batch:
         return None, self._n_started[direction, None]
 
     def get_sender(self, direction: str) -> OperationId | None:
-        """Return the operation whose result is sent, or None if the result stays on this stage."""
+        """Return the latest operation of a direction, whose result is sent next.
+
+        The result is None if no operation has started, or if the operation is on the last virtual
+        stage of the direction, which sends nothing.
+
+        Args:
+            direction: "F" or "B".
+        """
         operation = self._latest.get(direction)
         return (
             None
@@ -141,8 +151,9 @@ class _Batch:
         """Note the start of a forward, and return its chunk and microbatch.
 
         Args:
-            chunk: Chunk passed to the call, or None.
-            microbatch: Microbatch passed to the call, or None.
+            chunk: Chunk passed to the call, or None to read the current chunk from the parallel
+                state.
+            microbatch: Microbatch passed to the call, or None to count the forwards of the chunk.
         """
         chunk = self._get_current_chunk() if chunk is None else chunk
         counted = self._count("F", chunk)
@@ -159,6 +170,9 @@ class _Batch:
 
     def start_backward(self, output: object) -> OperationId:
         """Note the start of a backward, and return its chunk and microbatch.
+
+        The forward with the same output determines both. If that forward is unknown, the current
+        chunk is used, and its backwards are counted.
 
         Args:
             output: Output of its forward.
@@ -189,13 +203,17 @@ class _Batch:
 
 
 def _wrap(annotations: Annotations) -> None:
+    """Wrap the schedules, their forwards and backwards, the transfers, and the optimizers.
+
+    Every call of a schedule begins a new batch and is an iteration.
+    """
     schedules = annotations.import_module(f"{_CORE}.pipeline_parallel.schedules")
     batch = _Batch(annotations.import_module(f"{_CORE}.parallel_state"))
     _wrap_steps(annotations, schedules, batch)
     _wrap_overlapped(annotations, batch)
 
     def of_schedule(_args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        # They take nothing by place.
+        # Schedules accept keyword arguments only.
         batch.begin(kwargs.get("model"), kwargs.get("num_microbatches", 0))
         return iteration()
 
@@ -206,6 +224,11 @@ def _wrap(annotations: Annotations) -> None:
 
 
 def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None:
+    """Wrap ``forward_step`` and ``backward_step``.
+
+    The chunk of a forward is the argument ``vp_stage``, or else the attribute of the model. Before
+    the versions with these, it is read from the parallel state.
+    """
     forward = annotations.get_attribute(schedules, "forward_step")
     chunk = _get_optional_argument(annotations, forward, "vp_stage")
     microbatch = _get_optional_argument(annotations, forward, "current_microbatch")
@@ -243,12 +266,15 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
         first = None if forward is None else batch.start_forward(chunk, microbatch)
         second = None if backward is None else batch.start_backward(output)
         if first is None or second is None:
-            place = first or second
-            return _make_range("BW" if first is None else "F", batch, place or (None, 0))
+            operation = first or second
+            return _make_range("BW" if first is None else "F", batch, operation or (None, 0))
         # The step waits for its inputs by calling these functions.
-        for wait, way, place in (("pre_forward", "F", first), ("pre_backward", "B", second)):
-            if kwargs.get(wait) is not None and batch.has_remote_input(way, place):
-                kwargs[wait] = _make_range(f"RECV_{way}", batch, place)(kwargs[wait])
+        for wait, direction, operation in (
+            ("pre_forward", "F", first),
+            ("pre_backward", "B", second),
+        ):
+            if kwargs.get(wait) is not None and batch.has_remote_input(direction, operation):
+                kwargs[wait] = _make_range(f"RECV_{direction}", batch, operation)(kwargs[wait])
         return _make_range("FB", batch, first, second)
 
     name = "combined_forward_backward_step"
@@ -263,7 +289,7 @@ def _make_range(
     *,
     launches: bool = False,
 ) -> Range:
-    """Return the range of an operation, or of two fused operations."""
+    """Return the range of an operation, or of two operations that are fused."""
     (chunk, number), (chunk2, number2) = operation, second or (None, None)
     stage, stage2 = batch.get_stage(chunk), batch.get_stage(chunk2) if second else None
     numbers = number, chunk, stage, None, number2, chunk2, stage2
@@ -317,13 +343,17 @@ def _make_transfer_ranges(
     def of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         """Return the range of a call, or no range if it neither sends nor receives."""
         sent = [(f"SEND_{w}", batch.get_sender(w)) for w, t in sends if t(args, kwargs) is not None]
-        come = [(f"RECV_{w}", batch.get_receiver(w, told(args, kwargs))) for w, told in receives]
-        moved = [(name, place) for name, place in (*sent, *come) if place is not None][-2:]
-        if not moved:
+        received = [
+            (f"RECV_{w}", batch.get_receiver(w, told(args, kwargs))) for w, told in receives
+        ]
+        transfers = [(name, place) for name, place in (*sent, *received) if place is not None][-2:]
+        if not transfers:
             return NO_RANGE
-        both = moved[0][0] if len(moved) == 1 else "SEND_RECV"
-        places = [place for _, place in moved]
-        return _make_range(both, batch, *places, launches=bool(is_overlapped(args, kwargs)))
+        range_name = transfers[0][0] if len(transfers) == 1 else "SEND_RECV"
+        operations = [place for _, place in transfers]
+        return _make_range(
+            range_name, batch, *operations, launches=bool(is_overlapped(args, kwargs))
+        )
 
     return of_call
 

@@ -35,7 +35,7 @@ def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
 
     Args:
         model: Module that the loop calls, after DDP, ``fully_shard`` or ``torch.compile``.
-        record: Folder in which their times are recorded, or None.
+        record: Folder to which the times of the ranges are recorded, or None to record nothing.
 
     Raises:
         AnnotationError: PyTorch differs from the expected version.
@@ -85,12 +85,14 @@ class _Steps:
             annotations.append_undo(self._add_gradient_hook(torch))
 
     def _make_range(self, name: str) -> Range:
+        """Return the range of the next operation of a phase, with its number as the microbatch."""
         number = self._counts[name]
         self._counts[name] += 1
         return phase(name, microbatch=number, stage=0)
 
     @contextmanager
     def _run_backward(self) -> Iterator[None]:
+        """Run a backward inside its range, and end the wait for gradients that began inside it."""
         with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:
@@ -98,7 +100,14 @@ class _Steps:
                 self._end_of_wait = None
 
     def _add_gradient_hook(self, torch: Any) -> Callable[[], None]:
-        """Open a collective when a backward has its last gradient; return a function to undo it."""
+        """Add a hook that opens a collective at the last gradient of a backward.
+
+        The collective is only opened in recordings, not in profiles. The end of the backward closes
+        it.
+
+        Returns:
+            A function that removes the hook.
+        """
 
         def begin(_gradients: object) -> None:
             self._end_of_wait = open_in_recorder(phase("COLLECTIVE").name)

@@ -39,7 +39,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
     if several of them form one optimizer step.
 
     Args:
-        record: Folder in which their times are recorded, or None.
+        record: Folder to which the times of the ranges are recorded, or None to record nothing.
 
     Raises:
         AnnotationError: PyTorch lacks the module, or differs from the expected version.
@@ -48,6 +48,10 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 def _wrap(annotations: Annotations) -> None:
+    """Wrap the stages, transfers, losses, steps of schedules, and optimizers.
+
+    The loss is part of the forward of the last stage.
+    """
     stages = annotations.import_module("torch.distributed.pipelining.stage")
     schedules = annotations.import_module("torch.distributed.pipelining.schedules")
     _wrap_stage(annotations, stages, annotations.get_attribute(stages, "_PipelineStageBase"))
@@ -160,7 +164,11 @@ def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) 
 
 
 def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
-    """Return the range of transfers that start together; two of different kinds share one range."""
+    """Return the range of transfers that start together.
+
+    Transfers with different tags share one range, ``SEND_RECV``, which names the first two. There
+    is no range if a transfer has no tag, or if there are no transfers.
+    """
     distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops)
     tags = [tag for tag in distinct if tag is not None]
     if not tags or len(tags) < len(distinct):
@@ -178,7 +186,9 @@ def wrap_optimizers(
 ) -> None:
     """Wrap the steps of all optimizers of PyTorch.
 
-    Step hooks are not used: if a step raises, the hook after it is never called.
+    Step hooks are not used, because the hook after a step is never called if the step raises.
+
+    An optimizer class that is defined later is wrapped when its first instance is created.
 
     Args:
         annotations: Annotations that wrap them.

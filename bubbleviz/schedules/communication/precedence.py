@@ -67,10 +67,10 @@ class Precedence:
             if (message := get_output(operation, lowered.plan)) is not None
         }
         if not self._started:
-            self._join_pairs()
+            self._delay_overlapped_results()
         for device, line in enumerate(lowered.lines):
             self._add_waits(device, line)
-        self._match_ends()
+        self._add_message_waits()
         for line in lowered.lines:
             self._add_queue_waits(line)
 
@@ -127,7 +127,7 @@ class Precedence:
         edges = self._workload.down_ns if is_activation else self._workload.up_ns
         return edges[message.virtual_stage]
 
-    def _join_pairs(self) -> None:
+    def _delay_overlapped_results(self) -> None:
         """Make the results of two overlapped operations available only when both have ended."""
         plan = self.lowered.plan
         for device, order in enumerate(plan.orders):
@@ -187,7 +187,7 @@ class Precedence:
         inputs = (local, remote) if self._started else (remote, local)
         return [event for event in inputs if event is not None]
 
-    def _match_ends(self) -> None:
+    def _add_message_waits(self) -> None:
         """Add the durations of transfers, and the edges between the two ends of each message.
 
         A receive always waits for its send. A send waits for its receive on transports with
