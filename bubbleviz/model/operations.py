@@ -247,7 +247,13 @@ class BusyIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankIntervals(Table):
-    """Disjoint, sorted intervals of ranks, such as unattributed compute."""
+    """Intervals of ranks, such as unattributed compute, disjoint and sorted by (rank, start).
+
+    Attributes:
+        rank: Index of the rank.
+        start_ns: Start on the report's clock.
+        end_ns: End, exclusive.
+    """
 
     rank: Ints
     start_ns: Ints
@@ -346,10 +352,28 @@ class RankCoverage:
 class ProfileSummary:
     """One input file: its format, its kernels and links, and the correction of its clock.
 
-    The counts and sums are those of the JSON report. ``attributed_kernels`` counts the kernels of
-    all operations, including communication; ``gpu_ns`` sums the durations of compute kernels.
-    ``clock_uncertainty_ns`` is None if nothing bounds it. ``session_utc_ns`` is the UTC time of the
-    host at the start of the recording, or None if the file does not contain it.
+    Attributes:
+        path: Path as the user gave it.
+        host: Name of the host.
+        format: Name of the input format.
+        nsys_version: Version of the exporter, or None if it is unknown.
+        schema_version: Version of the schema of the file, or None if it has none.
+        kernels: Number of kernels.
+        linked_kernels: Number of kernels whose launching call is known.
+        attributed_kernels: Number of kernels of operations, including communication.
+        cross_thread_kernels: Number of kernels that were attributed to a backward of another
+            thread.
+        ambiguous_kernels: Number of kernels that were launched while several threads ran backward,
+            so they are attributed to none.
+        gpu_ns: Sum of the durations of compute kernels.
+        attributed_gpu_ns: Part of ``gpu_ns`` in compute operations.
+        comm_ns: Sum of the durations of communication kernels.
+        copy_ns: Sum of the durations of copies.
+        clock_offset_ns: Correction of the profile's clock at ``clock_t0_ns``.
+        clock_drift_ppm: Drift of the correction, in parts per million.
+        clock_t0_ns: Time to which the drift refers.
+        clock_uncertainty_ns: Maximum error of the corrected clock, or None if it is unbounded.
+        session_utc_ns: UTC time of the host at time 0 of the profile, or None if it is unknown.
     """
 
     path: str

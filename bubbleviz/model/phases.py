@@ -66,7 +66,7 @@ _PHASES_OF_PASS = {
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
-    """Return the passes (``"forward"``, ``"backward"``) without any occurring phase.
+    """Return the passes (``"forward"``, ``"backward"``) that none of the phases contains.
 
     Args:
         phases: Phases that occur.

@@ -1,5 +1,5 @@
-"""Report: all that an output may show, as one value, and reports read back and compared.
+"""The report, which contains all results of an analysis, saved reports, and their comparison.
 
-It hands on a ``Report`` or a saved one, and a ``View`` of the part to show. It may import explain
-and the packages below.
+Renderers receive a ``Report`` or a saved report, and a ``View`` of the part to show. This package
+may import ``explain`` and the packages below it.
 """

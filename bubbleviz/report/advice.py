@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Minimum saving of advice that is done first or next, as a share of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of that advice, relative to the saving of twice as many microbatches.
+#: Minimum saving of the same advice, relative to the saving of twice as many microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
 #: Minimum idle share of the period to report idle time between iterations instead of no bubble.
 _MIN_IDLE_PERIOD = 0.01
@@ -48,8 +48,8 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding without anything unusually slow.
 _MIN_BOUND_SAVING = 0.05
-#: Kinds of faults that no change removes completely, and how many times the saving of a slow part
-#: they must promise to be listed before it.
+#: Kinds of faults that no change removes completely. A finding of these kinds that saves more than
+#: the largest slow finding is listed only if it saves at least this many times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 1.5
 #: Minimum saving of another schedule.
 _MIN_SCHEDULE_SAVING = 0.02

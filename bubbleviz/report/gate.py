@@ -305,7 +305,7 @@ def _parse_limit(text: str, option: str) -> Limit:
 
 
 def _make_limit_error(text: str, option: str) -> UsageError:
-    """Return the error for a malformed limit, with a suggestion if only its unit seems to lack."""
+    """Return the error for a malformed limit, with a suggestion if only its unit is missing."""
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
     if option == "--max-time":

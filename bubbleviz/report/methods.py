@@ -1,4 +1,4 @@
-"""Write the methods sentence of a paper, which says what was measured and how."""
+"""Write the sentence for the methods section of a paper, with the measurement and its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def write_methods(report: Report) -> str:
     """Write a sentence for the methods section of a paper.
 
     It contains the version of bubbleviz, the definition of the ratio, the numbers of iterations and
-    ranks, the result and its caveats. Without a pipeline or a ratio, it says why.
+    ranks, the result and its caveats. If no ratio or no pipeline was measured, the sentence gives
+    the reason instead.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}

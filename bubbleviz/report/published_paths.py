@@ -1,4 +1,4 @@
-"""Paths as outputs publish them, relative to the current directory, and limitations with them."""
+"""Make the paths of a report relative to the current directory before outputs publish them."""
 
 from __future__ import annotations
 

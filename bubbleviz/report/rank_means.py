@@ -184,7 +184,10 @@ def summarize_distribution(values: Floats) -> tuple[float, float, float, float] 
 
 
 def list_standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
-    """Return the ranks, stages, pipelines and hosts that stand out, the most different first."""
+    """Return the ranks, stages, pipelines and hosts that stand out, the most different first.
+
+    A time must differ by at least ``NOTICEABLE`` of the mean window; see :func:`find_standouts`.
+    """
     window_ns = report.summary.window_ns[means.ratio].mean or 0.0
     return find_standouts(
         tuple(report.ranks),

@@ -1,4 +1,4 @@
-"""The times and memory of a saved run, as schedules are simulated and planned with them."""
+"""Times and memory of a saved run, in the form that simulating and planning schedules needs."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
 
 
 def _check_ratios(path: str, summary: _Summary) -> _Summary:
-    """Return a summary if it has its primary ratio, and a window of each ratio.
+    """Check that a summary contains its primary ratio and the window of each ratio, and return it.
 
     Raises:
         InputError: A ratio or a window is missing.
@@ -189,10 +189,10 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Return a summary if it lists all advice that it refers to, and only known phases.
+    """Check the references to advice and the names of phases in a summary, and return it.
 
     Raises:
-        InputError: Advice is missing, or a phase is unknown.
+        InputError: The summary refers to advice that it does not contain, or a phase is unknown.
     """
     steps = [step.advice for step in summary.first if step.advice is not None]
     if any(index >= len(summary.advice) for index in (*steps, *summary.then)):

@@ -474,20 +474,21 @@ class PhaseTimeEntry(Struct, frozen=True):
 
     Attributes:
         phase: Phase of the operations.
-        median_ns: Median busy time.
+        median_ns: Median busy time; for transfers the lower median of the transfer time.
         stage: Stage of the ranks, or None if it is unknown.
         chunk: Chunk of the model, or None if there is none.
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
-        gap_ns: Median time since the previous operation of the rank, or None if it is unknown.
-        pipeline_ns: Mean busy time in the slowest pipeline of the typical iteration, or None if it
-            is unknown.
-        mean_ns: Mean busy time.
-        std_ns: Standard deviation (n - 1) of the busy time, or None if it is unknown.
-        n: Number of operations.
-        min_ns: Minimum busy time.
-        max_ns: Maximum busy time.
-        first_ns: Median busy time of the first microbatch, or None if it is unknown.
-        last_ns: Median busy time of the last microbatch, or None if it is unknown.
+        gap_ns: Median time between the previous operation and an operation that waited for nothing,
+            or None if it is unknown.
+        pipeline_ns: Mean time in the slowest pipeline of the typical iteration, or None if it is
+            unknown.
+        mean_ns: Mean time.
+        std_ns: Standard deviation (n - 1) of the time, or None if it is unknown.
+        n: Number of operations in all replicas and averaged iterations.
+        min_ns: Minimum time.
+        max_ns: Maximum time.
+        first_ns: Median time of the first microbatch, or None if it is unknown.
+        last_ns: Median time of the last microbatch, or None if it is unknown.
     """
 
     phase: str
@@ -872,10 +873,11 @@ class RunSummary(Struct, frozen=True):
         phase_times: Times of operations by kind.
         chunk_costs: Costs of chunks of prompts by virtual stage.
         even_chunks: Chunks that take equally long, or None if they save nothing.
-        transfer_ns: Median time of a transfer, or None if there is none.
+        transfer_ns: Median transfer time of an input that was waited for, or None if none was.
         microbatch_lengths: Lengths of microbatches relative to their mean, by iteration; empty if
             all are equal.
-        imbalance: How much longer the slowest stage takes than the mean, by phase.
+        imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
+            minus 1.
         stragglers: The slowest operations.
         critical_path: Critical path of the typical iteration, or None.
         changes: The typical iteration with single changes, or None if it was not replayed.

@@ -1,6 +1,6 @@
 """Compared: what changed between reports, and whether advice kept its promise.
 
-``pair`` says whether two reports are of the same job, and by which ratio they compare. The other
-modules describe a pair: its ratios (``comparison``), its times (``differences``, ``spent_time``),
-and the advice of the earlier report (``followed``, ``remedies``).
+``pair`` decides whether two reports are of the same job, and by which ratio they are compared. The
+other modules describe a pair: its ratios (``comparison``), its times (``differences``,
+``spent_time``), and the advice of the earlier report (``followed``, ``remedies``).
 """

@@ -187,9 +187,9 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 
 
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a distinct title for each path: its last parts, as few as tell all paths apart.
+    """Return a distinct title for each path: the fewest last parts that distinguish all paths.
 
-    Identical paths get a running number.
+    Suffixes are left out if the paths remain distinct. Identical paths get a running number.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]

@@ -27,7 +27,7 @@ LONGEST_FIRST = ("period", "step")
 
 @dataclass(frozen=True)
 class ReportPair:
-    """Two reports, on the bubbles of two runs or on their idle time.
+    """Two reports of the same kind, on the bubbles of two runs or on their idle time.
 
     Attributes:
         earlier: Report of the earlier run.
@@ -45,7 +45,7 @@ class ReportPair:
 
     @property
     def equal_work(self) -> float:
-        """Number of later iterations that do the work of one earlier iteration."""
+        """Number of later iterations that do the work of one earlier iteration; 1 if unknown."""
         return 1.0
 
     @property
@@ -159,7 +159,7 @@ def count_stages(run: RunSummary) -> int | None:
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio that runs are compared by, whatever their order.
+    """Return the name of the ratio that runs are compared by, independent of their order.
 
     This is the primary ratio if all runs have the same one. Otherwise it is the ratio with the
     longest window among the ratios that all runs have, because a longer window shows more of the
