@@ -67,7 +67,7 @@ def find_profiles(
     """Expand paths to files, in the order given.
 
     A directory is replaced by the profiles in it, and a pattern by the files that match, both in
-    natural order.
+    natural order. Files that are read together with the first file of their recording are left out.
 
     Args:
         paths: Files, directories and patterns.
@@ -182,7 +182,10 @@ def find_similar_file(path: str) -> str | None:
 
 
 def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of files of the same run: the file with less data, and the file with more."""
+    """Yield pairs of files of the same run: the file with less data, and the file with more.
+
+    The names of both differ only in their suffix, see ``superseded_by`` of :class:`Reader`.
+    """
     replacements = [
         (suffix, better_suffix)
         for reader in READERS
@@ -202,8 +205,9 @@ def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Select the profiles among the files of a directory, without duplicates of a run.
 
-    A run may be there as a report, as its exports, in two formats, or with a gzipped copy. Of these
-    only one is selected.
+    If a run is there several times, only one file is selected. The format with more data wins over
+    the other, a file over its gzipped copy, and an SQLite export over a directory of tables, which
+    wins over a report. Of recordings, only the newest run is selected.
 
     Args:
         files: Files of one directory.

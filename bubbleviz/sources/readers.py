@@ -231,7 +231,7 @@ def _parse_columns(head: bytes) -> list[str]:
 
 
 def _has_operation_columns(head: bytes) -> bool:
-    """Return whether the first line has the names of all columns that operations need."""
+    """Return whether the first line names all columns that a table of operations requires."""
     if not (columns := _parse_columns(head)):
         return False
 

@@ -29,7 +29,8 @@ from bubbleviz.sources.in_memory import Decoded
 def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
-    Recordings without work on a device keep their host threads and their limitations.
+    Recordings without work on a device keep their host threads and their limitations. The result
+    has nothing to analyze only if no recording has work, and no links only if no recording has.
 
     Args:
         parts: At least two recordings, decoded from one file. They have no process in common, and
@@ -169,6 +170,7 @@ def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationR
         return None
 
     def read() -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+        """Return the joined events, or None if no recording has any, and all limitations."""
         records, waits = [], []
         notes: list[Limitation] = []
         for profile in profiles:

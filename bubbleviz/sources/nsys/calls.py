@@ -32,7 +32,9 @@ def find_calls(
     beginnings: tuple[str, ...],
     max_calls: int = _MAX_CALLS,
 ) -> Ints:
-    """Find the calls whose names have one of some prefixes, in the order of rows.
+    """Find the calls whose names have one of the given prefixes, in the order of rows.
+
+    Calls without a correlation id are included, with the id ``NOTHING``.
 
     Args:
         export: The open export.
@@ -78,6 +80,8 @@ class ExportedCalls:
 
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
         """Convert a part of calls/all.sql to calls.
+
+        If the part has fewer rows than row numbers, the row numbers are read from the export.
 
         Args:
             numbers: Range of row numbers of the part.
@@ -142,7 +146,10 @@ class ExportedCalls:
         return rows[np.isin(self._read_columns(rows)[NAME_OF_CALL], ids)]
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose name has one of the prefixes, ascending."""
+        """Return the rows of the calls whose name has one of the prefixes, ascending.
+
+        Calls without a correlation id, which launch no work, are left out.
+        """
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         # Exports contain names that no call has. Searching for them would read all calls.
         called = {*self.export.filter_called_names(ids)} if ids else set()
@@ -152,7 +159,10 @@ class ExportedCalls:
         return launching
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains a text, ascending."""
+        """Return the rows of the calls whose name contains a text, ascending.
+
+        Calls without a correlation id, which launch no work, are left out.
+        """
         names = self.export.find_strings((f"*{letters}*",))
         row, _, correlation_id = find_calls(self.export, names, ("",))
         launching: Ints = row[correlation_id != NOTHING]
@@ -164,7 +174,10 @@ class ExportedCalls:
 
 
 def _make_calls(row: Ints, columns: Ints) -> Calls:
-    """Return the calls that may have launched work, without those with impossible or no times.
+    """Return the calls that have a correlation id and possible times, in the given order.
+
+    A call has no times if it starts at 0 and either ends at 0 or lasts more than a second. Calls
+    with a correlation id that are left out are counted in ``impossible``.
 
     Args:
         row: Row number of each call.

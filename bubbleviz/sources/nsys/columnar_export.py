@@ -131,7 +131,10 @@ class TableFile:
         return f"SELECT {', '.join(selected)} FROM {self.source}"
 
     def _value(self, column: str) -> str:
-        """Return the expression for the value of a column."""
+        """Return the SQL expression for a column's values as SQLite would store them.
+
+        Names in place of ids become ids, whole numbers get 64 bits, and bytes become texts.
+        """
         name, kind = _quote_identifier(column), self.types[column]
         if self.has_names(column):
             return f"{_FIRST_NAME_ID} + ENUM_CODE(CAST({name} AS {_NAMES_TYPE}))"
@@ -147,14 +150,14 @@ class TableFile:
 
 
 class ColumnarExport(export.Export):
-    """A directory that contains a file for each table; each thread has its own connection.
+    """A directory that contains a file for each table. Each thread has a separate cursor.
 
     Args:
         path: Path of the directory.
         connection: Connection to a DuckDB database with a view for each table.
-        files: Files by table.
-        schema: Names of columns by table.
-        arrow: Arrow tables by the name under which views read them.
+        files: File of each table.
+        schema: Names of the columns of each table.
+        arrow: Arrow tables, keyed by the name under which views read them.
         jobs: Number of threads that read.
         watch: Called with the fraction that has been read.
     """
@@ -179,7 +182,7 @@ class ColumnarExport(export.Export):
 
     @property
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """The connection of this thread."""
+        """The cursor of this thread, opened on first use."""
         if not hasattr(self._of_thread, "cursor"):
             cursor = self._connection.cursor()
             self.opened_cursors.callback(cursor.close)
@@ -229,7 +232,10 @@ class ColumnarExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield a callable for each part of a table. It returns the part and its rows."""
+        """Yield a function for each part of a table. It reads the part and returns its rows.
+
+        Parts have equal ranges of row numbers: at least 65,536, and at most 16 parts per table.
+        """
         first, last = self.find_bounds(export.BOUNDS[name])
         n_rows = last - first + 1
         length = max(_PART_ROWS, math.ceil(n_rows / _MAX_PARTS))
@@ -258,6 +264,11 @@ class ColumnarExport(export.Export):
     def _read_named(
         self, name: str, selection: export.Selection, first: int, last: int
     ) -> export.Named:
+        """Return the selected rows among rows ``first`` to ``last`` of a query, with their texts.
+
+        A NULL in an integer column of ranges/named raises an error. In other queries of ranges, it
+        makes the result empty.
+        """
         binds = _loosen_patterns(export.make_binds(selection, first, last))
         *columns, text = query(name).columns
         with self._report_errors(name):
@@ -340,7 +351,11 @@ def _stack_integers(columns: Sequence[Any]) -> Ints:
 
 
 def _loosen_patterns(binds: Binds) -> Binds:
-    """Return parameters of a query with patterns that DuckDB's GLOB understands."""
+    """Return the parameters of a query with GLOB patterns as DuckDB understands them.
+
+    The converted patterns may match more texts, so the rows must be filtered afterwards. Patterns
+    without an equivalent in DuckDB are left out.
+    """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
         pattern = binds.get(name)
@@ -375,7 +390,11 @@ def _quote_literal(text: str) -> str:
 def _open_files(
     connection: duckdb.DuckDBPyConnection, path: str
 ) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:
-    """Return the files of the tables that queries read, and the tables of Arrow files.
+    """Open the files of the tables that queries read; other files are ignored.
+
+    Returns:
+        files: File of each table.
+        arrow: Arrow tables in memory, keyed by the name under which DuckDB reads them.
 
     Raises:
         ProfileError: The directory or a file cannot be read.
@@ -406,7 +425,7 @@ def _open_files(
 
 
 def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Path) -> TableFile:
-    """Return what DuckDB needs to read a Parquet file.
+    """Return the FROM clause, row numbers and column types for a Parquet file.
 
     Args:
         connection: Connection to DuckDB.
@@ -488,7 +507,9 @@ def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
 def _create_views(
     connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
 ) -> Mapping[str, frozenset[str]]:
-    """Create a view for each table, and return the names of its columns.
+    """Create a view for each table, and return the names of the columns of each table.
+
+    The view of ``StringIds`` also contains the names that stand in place of ids, if there are any.
 
     Raises:
         ProfileError: Names in place of ids cannot be read.
@@ -513,7 +534,7 @@ def _create_views(
 def _create_names(
     connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
 ) -> bool:
-    """Create the type that numbers names in place of ids, and return whether there are any.
+    """Create the ENUM type that numbers names in place of ids, and return whether there are any.
 
     Names are numbered in the order in which they occur first.
 

@@ -38,7 +38,10 @@ _MAX_ID = 15
 
 
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Read the sizes, directions and kinds of memory of the copies of an export.
+    """Read the sizes, directions and kinds of memory of the copies of an export, without memsets.
+
+    Details that the export lacks are unknown. Migrated pages are managed memory, unless the export
+    gives another kind.
 
     Args:
         export: The open export.

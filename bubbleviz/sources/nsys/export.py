@@ -255,7 +255,10 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids, or () if no call has any of them."""
+        """Return all of the given name ids, or () if no call has any of them.
+
+        Readers that can do so return only the ids that a call has.
+        """
         binds: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
         return numbers if self.query_columns("calls/named", binds).size else ()
 
@@ -266,7 +269,7 @@ class Export(ABC):
     def find_missing(self, name: str) -> tuple[str, ...]:
         """Return the missing tables and columns among those that a query reads in today's exports.
 
-        The query may run nevertheless, through another variant of a view.
+        The query may be able to run nevertheless, through another variant of a view.
         """
         return find_missing(QUERIES.find_tables_read(name), self.schema)
 
@@ -341,7 +344,10 @@ class Export(ABC):
         return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
-        """Open the thread pool and start to read kernels, which needs no names of ranges."""
+        """Open the thread pool, and start to read kernels, which does not depend on range names.
+
+        The row numbers of all large tables are read first, to report progress.
+        """
         # The order is fixed, so that of several damaged tables the same one is always reported.
         bounds = map(self.find_bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
@@ -393,6 +399,14 @@ class Export(ABC):
     def _read_in_order(
         self, name: str, ahead: _Ahead, parts: Iterator[Part[Any]], window: int
     ) -> Iterator[tuple[range, Any]]:
+        """Yield the parts of a table in order, and report the progress.
+
+        Args:
+            name: Name of the query.
+            ahead: Parts that are being read already.
+            parts: The parts after them.
+            window: Maximum number of parts that are read at a time.
+        """
         try:
             while True:
                 next_parts = islice(parts, window - len(ahead))
@@ -409,7 +423,10 @@ class Export(ABC):
                 future.cancel()
 
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
-        """Read parts that no thread has started, until the first part is available."""
+        """Read parts in this thread that no pool thread has started, until the first is available.
+
+        Nothing is read unless parts may be read in any order.
+        """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())
             index = next(unstarted, None)
@@ -418,7 +435,11 @@ class Export(ABC):
             ahead[index] = _read_now(ahead[index][1]), ahead[index][1]
 
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
-        """Submit a part to the pool, or read it now if the table is short or no thread starts."""
+        """Submit a part to the pool, and return its future result.
+
+        The part is read now, in this thread, if the table is short, there is no pool, or no thread
+        can be started. In the last case, all later parts are read this way too.
+        """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:
             try:

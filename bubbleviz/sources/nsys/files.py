@@ -32,7 +32,10 @@ _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_T
 
 
 def is_columnar(path: str) -> bool:
-    """Return whether a path is a directory of tables of an export, complete or not."""
+    """Return whether a path is a directory of tables of an export, complete or not.
+
+    The directory has the suffix that nsys gives to its name, or contains a table of an export.
+    """
     directory = Path(path)
     if not directory.is_dir():
         return False
@@ -41,7 +44,7 @@ def is_columnar(path: str) -> bool:
 
 
 def has_tables(path: str) -> bool:
-    """Return whether a directory contains tables of an export."""
+    """Return whether a directory contains a file of a table that distinguishes an export."""
     names = (f"{table}{suffix}" for table in _DISTINCTIVE_TABLES for suffix in TABLE_SUFFIXES)
     return any((Path(path) / name).is_file() for name in names)
 
@@ -104,7 +107,8 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 def is_report(path: str) -> bool:
     """Return whether a file is a report of Nsight Systems.
 
-    An SQLite export with the name of a report is not a report.
+    A report has the suffix of one. An SQLite export with such a name is not a report; a file that
+    cannot be opened counts as one.
     """
     if not path.endswith(REPORT_SUFFIXES):
         return False

@@ -156,7 +156,9 @@ def _read_memsets(export: Export) -> Ints:
 def _add_all_kernels(
     export: Export, builder: ActivitiesBuilder, max_kernels: int, *, has_streams: bool
 ) -> None:
-    """Add the kernels of an export.
+    """Add the kernels of an export, and check that none was lost.
+
+    Fewer kernels than row numbers are accepted only if SQLite counts no more rows either.
 
     Args:
         export: The open export.
@@ -246,6 +248,9 @@ def _iter_lost_work(
     kinds: Sequence[str],
 ) -> Iterator[Limitation]:
     """Yield limitations for work that cannot be read, and for calls whose work was not recorded.
+
+    Work cannot be read if its table lacks columns. Otherwise work is missing if none of its kind
+    was recorded although some call launched it; this is not checked for graphs.
 
     Args:
         export: The open export.

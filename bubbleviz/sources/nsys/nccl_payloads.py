@@ -84,6 +84,10 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
 
 
 def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
+    """Yield the start, thread and payload of ranges in blocks; nothing if the export has none.
+
+    A block covers at least 262,144 row numbers, and there are about 1,024 blocks at most.
+    """
     if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
     first, last = export.find_bounds("ranges/bounds")
@@ -95,7 +99,7 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the layouts of NCCL's functions, keyed by domain and layout id.
 
-    Ids with two different layouts are left out.
+    A layout is NCCL's if it contains a communicator. Ids with two different layouts are left out.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -213,7 +217,9 @@ def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[
 
 
 def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
-    """Decode the fields of payloads with one layout and length.
+    """Decode the fields of payloads that have the same layout and length.
+
+    Unknown fields, and fields beyond the end of the payload, are skipped.
 
     Args:
         table: Table of payloads, changed in place.

@@ -124,7 +124,9 @@ def _check_recorded(export: Export) -> None:
 
 
 def _check_ranges(export: Export) -> None:
-    """Check that there are ranges and that their names can be read.
+    """Check that ranges were recorded and that their names can be read.
+
+    The check passes if the export has ranges but no name matches.
 
     Raises:
         NothingToAnalyseError: There are no ranges.
@@ -221,12 +223,14 @@ class NsysFile:
         return nvtx.sample_names(self.export, globs, rows)
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
-        """Return the profile.
+        """Return the profile. Its calls can be read as long as the export is open.
+
+        Ranges that an inspection has read are reused.
 
         Args:
-            globs: GLOB patterns of range names.
-            partial: Whether to read the export even if it has no calls, no ranges, or no kernels
-                but copies.
+            globs: GLOB patterns. Ranges whose name matches none of them are left out.
+            partial: Whether to read the export even if it has no calls, no ranges, or copies but no
+                kernels.
 
         Raises:
             ProfileError: The export cannot be read.
@@ -318,7 +322,10 @@ class NsysFile:
         return ranges, impossible
 
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
-        """Return a summary of the contents of the export. ``globs`` select the ranges it counts.
+        """Return a summary of the contents of the export.
+
+        ``candidates`` counts the ranges that match one of ``globs``; ``ranges`` counts all rows of
+        the table of ranges. The ranges are kept for a later :meth:`read`.
 
         Raises:
             ProfileError: The file is damaged.

@@ -44,7 +44,10 @@ def read_event_types(export: Export) -> tuple[int, ...]:
 def sample_names(
     export: Export, globs: Sequence[str], max_rows: int = SAMPLE_ROWS
 ) -> Mapping[str, int]:
-    """Count the names in a sample of the ranges, in pieces that are spread over the capture.
+    """Count the names in a sample of the ranges.
+
+    The sample consists of 64 pieces that are spread evenly over the row numbers. A table with fewer
+    than ``max_rows`` row numbers is read completely.
 
     Args:
         export: The open export.
@@ -114,7 +117,9 @@ class NameFilter:
 
 
 def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
-    """Look up the registered strings of names in one pass over ``StringIds``, which may be long.
+    """Look up the registered strings of ranges and of launching calls in one pass.
+
+    ``StringIds`` may be long, so it is searched only once.
 
     Args:
         export: The open export.
@@ -131,13 +136,16 @@ def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
 def read_ranges(
     export: Export, names: NameFilter, last_ns: Callable[[], int]
 ) -> tuple[Ranges, int]:
-    """Read the ranges of some names.
+    """Read the ranges whose names match.
+
+    Ranges that were open at the end of the capture are marked as ``cut``. They end at the latest
+    time of the ranges that were read and of the other tables.
 
     Args:
         export: The open export.
         names: Names of the ranges to read.
-        last_ns: Function that returns the latest time in other tables. It is called only if ranges
-            were open at the end of the capture; they end at that time.
+        last_ns: Function that returns the latest time in other tables. It is called only if there
+            are open ranges.
 
     Returns:
         ranges: The ranges with possible times.

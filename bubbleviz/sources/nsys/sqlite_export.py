@@ -135,10 +135,10 @@ class DirectReader:
         self._unusual_table = self._unusual_table or table_of(name)
 
     def read_columns(self, name: str, first: int, last: int) -> Ints | None:
-        """Return the int64 columns of a query from one row number to another.
+        """Return the int64 columns of rows ``first`` to ``last`` of a query.
 
         Returns:
-            The columns, shape (columns, rows).
+            The columns, shape (columns, rows), or None if SQLite must read them.
         """
         return self._read(name, lambda table: table.read_rows(first, last))
 
@@ -152,7 +152,7 @@ class DirectReader:
         return self._read(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
-        """Return the given name ids that any call has, ascending."""
+        """Return the given name ids that any call has, ascending, or None if SQLite must look."""
         if self._unusual_table or "calls/at" not in self._tables:
             return None
         table, used = self._tables["calls/at"], set[int]()
@@ -179,7 +179,11 @@ class DirectReader:
     def read_named(
         self, name: str, selection: export.Selection, stretches: Iterable[tuple[int, int]]
     ) -> export.Named | None:
-        """Return the selected rows of a query; see :meth:`Export.read_named`."""
+        """Return the selected rows of a query, or None if SQLite must read them.
+
+        See :meth:`Export.read_named`. Queries of ranges select by different criteria: ranges/named
+        by name, ranges/lasting by thread and time, ranges/sample by kind and text only.
+        """
         by_time, sampled = name == "ranges/lasting", name == "ranges/sample"
         name = "ranges/named" if by_time or sampled else name
         if self._unusual_table or name not in self._tables:
@@ -275,7 +279,10 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids that any call may have."""
+        """Return the given name ids that any call has.
+
+        If SQLite must look, either all ids or none are returned.
+        """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
         return super().filter_called_names(numbers) if called is None else called
@@ -283,9 +290,10 @@ class SqliteExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield a function for each part of a table, which reads its rows.
+        """Yield a function for each part of a table. It reads the part and returns its rows.
 
-        A table whose row numbers are sparse is a single part, because most parts would be empty.
+        Parts have equal ranges of row numbers. A table whose row numbers are sparse is a single
+        part, because most parts would be empty.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
         is_sparse = last - first >= self.count_max_rows()
@@ -363,7 +371,9 @@ class SqliteExport(export.Export):
 
 @contextmanager
 def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
-    """Open an export read-only.
+    """Open an export read-only; it is closed on exit.
+
+    Large tables are read directly from its pages if that is possible, see :class:`DirectReader`.
 
     Raises:
         ProfileError: The file is being written, is damaged, or is not an SQLite database. Or a

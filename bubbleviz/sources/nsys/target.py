@@ -49,7 +49,7 @@ def _to_int(value: object) -> int | None:
 
 
 def read_threads(export: Export) -> tuple[profile.Thread, ...]:
-    """Return the threads that have a name, sorted by number."""
+    """Return the threads that have a name, sorted by number. A thread may have several names."""
     rows = export.query_rows_if_possible("target/threads")
     thread_names = [
         (export.to_integer(thread), number) for thread, number in rows if isinstance(number, int)
@@ -101,6 +101,8 @@ def _parse_uuid(text: str) -> str | None:
 def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
     """Return the times at which the profiler paused processes.
 
+    Pauses that start at 0, which means that their time is missing, are left out as well.
+
     Returns:
         overheads: The pauses with possible times.
         limitations: A limitation that counts the pauses that were left out.
@@ -116,7 +118,10 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 
 
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
-    """Return limitations for optional tables, columns and rows that are missing."""
+    """Return limitations for missing hostnames, session starts, thread names, and GPU details.
+
+    Each limitation says which table or column the export lacks, or which table has no rows.
+    """
     losses = []
 
     def add_limitation(what: str, name: str, *, empty: bool, column: str = "") -> None:

@@ -147,7 +147,9 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
 
 
 def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
-    """Return a column of numbers. Timestamps and durations become nanoseconds.
+    """Return a column of numbers.
+
+    Timestamps and durations become whole nanoseconds, decimals become floats, and texts are parsed.
 
     Raises:
         ProfileError: The column has another type, or a number is infinite.
@@ -182,7 +184,9 @@ def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
 
 
 def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
-    """Return a column of texts. Numbers become texts.
+    """Return a column of texts without surrounding whitespace; nulls and blanks are missing.
+
+    Numbers become texts. A column of floats that are all whole is written without decimals.
 
     Raises:
         ProfileError: The column has another type.

@@ -172,7 +172,10 @@ class Cells:
         return np.where(filled, values.astype(np.int64), schema.empty), filled
 
     def times(self, name: str) -> Ints:
-        """Return a column of times in ns, or -1 for empty cells and if the table lacks it.
+        """Return a column of times in ns.
+
+        The time is -1 in empty cells and in cells that are NaN, and in all rows if the table lacks
+        the column.
 
         Raises:
             ProfileError: A time does not fit into 64 bits.
@@ -226,7 +229,9 @@ class Cells:
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
 
     def _sum_times(self, *names: str) -> Ints:
-        """Return the sum of columns of times, in ns.
+        """Return the row-wise sum of columns of times, in ns, rounded to whole nanoseconds.
+
+        Floats are added before they are rounded. Rows with an empty cell have any value.
 
         Raises:
             ProfileError: A sum does not fit into 64 bits.
@@ -291,7 +296,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result is empty if the table lacks the column.
+        The result has one row per collective, with the index of its table row. It is empty if the
+        table lacks the column.
 
         Raises:
             ProfileError: A cell is not a list of collectives.

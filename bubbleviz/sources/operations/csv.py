@@ -64,7 +64,10 @@ def detect_encoding(head: bytes) -> str:
 
 
 def read_header(head: bytes) -> list[str]:
-    """Return the column names in the first bytes of a file, or [] if the bytes are not text."""
+    """Return the column names in the first bytes of a file, or [] if they are not a table.
+
+    The first line is not a header if it begins like JSON or XML, or if it is not printable text.
+    """
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
@@ -80,7 +83,10 @@ def read_header(head: bytes) -> list[str]:
 
 
 def read_delimited(path: str, watch: Watch) -> model.Cells:
-    """Return the columns of delimited text.
+    """Return the columns of delimited text that belong to the schema.
+
+    The delimiter is the one of comma, semicolon and tab that the header contains most often. Empty
+    lines are skipped.
 
     Raises:
         ProfileError: The file is not text in UTF-8 or UTF-16, its columns do not describe
@@ -251,7 +257,7 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
 def parse_numbers(
     path: str, first: int, name: str, cells: Sequence[str]
 ) -> tuple[model.Numbers, Bools]:
-    """Parse cells as numbers.
+    """Parse cells as numbers: as integers if all are, otherwise as floats. NaN is accepted.
 
     Args:
         path: Path of the table, for messages.

@@ -81,7 +81,7 @@ class OpenTable:
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return the number of operations of each phase, and what the table lacks."""
+        """Return a summary of the table: operations per phase, ranks, and missing columns."""
         del globs
         table = self._table
         operations = table.operations

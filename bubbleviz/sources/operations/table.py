@@ -51,7 +51,9 @@ def parse_iteration_number(name: str) -> int:
 
 
 def make_operation_table(cells: Cells, source: Source) -> OperationTable:
-    """Return the operations in the cells of a table.
+    """Return the operations in the cells of a table, one per row, in the order of the table.
+
+    Compute time that the table does not give is the whole length of the operation.
 
     Raises:
         NothingToAnalyseError: The table has no rows.
@@ -186,7 +188,10 @@ def _select_value_per_rank(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> list[int]:
-    """Return the value of each rank, or -1 if none of its rows has one."""
+    """Return the value of each rank, or -1 if none of its rows has one.
+
+    See :func:`_read_rank_numbers` for the other arguments and the error.
+    """
     rows = np.flatnonzero(values != NONE)
     if len(rows) == 0:
         return [NONE] * count
@@ -203,7 +208,7 @@ def _refuse_two(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> None:
-    """Refuse a table with two values in the rows of one group.
+    """Refuse a table with different values in the rows of one group.
 
     Args:
         cells: Cells of the table.
@@ -266,7 +271,9 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
-    """Return what the rows say about operations on the host, without times on devices.
+    """Return the operations of the rows with all columns except times and work on devices.
+
+    Host times that a row lacks are the times on the device.
 
     Args:
         cells: Cells of the table.
@@ -393,8 +400,9 @@ def _parse_texts(
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
     """Refuse a table that contains the same forward or backward twice.
 
-    Two rows are the same operation if they agree in everything, times included. If the table
-    numbers repetitions, times are not compared: two operations may not have the same number.
+    Two rows are the same operation if they agree in rank, iteration, phase, microbatches, chunks,
+    split and repetition, and in their times. The times of rows with an iteration and a numbered
+    repetition are not compared. Rows without device times or without a microbatch are not checked.
 
     Raises:
         ProfileError: There are two such rows.

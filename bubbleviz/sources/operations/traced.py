@@ -63,7 +63,8 @@ def _pair_events(
 ) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the begin event and the end event of each operation.
 
-    An event with a duration is both.
+    An event with a duration is both. An end event closes the last open event of its thread,
+    whatever their names. Events without a partner are dropped.
 
     Args:
         events: Events sorted by thread and time. At equal times, end events come first.
@@ -92,7 +93,8 @@ def _pair_events(
 def read_traced(path: str, watch: Watch) -> Cells:
     """Read the operations of a trace as the columns of a table.
 
-    Optimizer steps and events with a microbatch are operations. Other events are left out.
+    Events whose name is a word for a pass are operations if they have a microbatch or are optimizer
+    steps. Other events are left out. The rank is ``g_rk``, or else the process id.
 
     Raises:
         ProfileError: The trace cannot be read, or contains several runs.
@@ -182,7 +184,7 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
         key: Columns that identify an operation.
 
     Raises:
-        ProfileError: Many operations occur on several threads of a rank.
+        ProfileError: More than 5 % of the operations occur on several threads of a rank.
     """
     if len(thread) == 0:
         return

@@ -103,6 +103,11 @@ class OperationColumns(msgspec.Struct):
     device_end: list[_Number | None] = []
 
     def __post_init__(self) -> None:
+        """Check that all columns have one value per operation, unless they are absent.
+
+        Raises:
+            ValueError: Columns differ in length.
+        """
         count = len(self.name)
         if not len(self.start) == len(self.end) == count:
             raise ValueError("columns of operations differ in length")
@@ -140,6 +145,8 @@ class Iteration(msgspec.Struct):
 
 
 class _Schema(msgspec.Struct):
+    """The field of a header that names its format and version."""
+
     schema: str
 
 

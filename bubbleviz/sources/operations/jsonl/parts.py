@@ -395,7 +395,7 @@ def parse_file_name(path: str) -> tuple[str, int] | None:
 
 
 def sort_files(files: Iterable[str]) -> list[str]:
-    """Sort files by rank and number."""
+    """Sort files by the name of their rank, in natural order, and then by their number."""
 
     def make_sort_key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = parse_file_name(file) or (file, 0)
@@ -432,6 +432,8 @@ class FollowedFolder:
 
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
         """Yield the complete iterations that were added to each file, with the reader of the file.
+
+        Files that disappeared are forgotten, and their errors are not reported.
 
         Raises:
             InputError: The folder cannot be read.

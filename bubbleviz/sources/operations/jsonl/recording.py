@@ -106,6 +106,9 @@ def _make_cells(
 ) -> Cells:
     """Return the columns of a recording in the schema of tables.
 
+    Operations run at their times on the device, or at their host times if they ran on the host. An
+    operation that waits for receives or collectives is active for the rest of its time.
+
     Args:
         session: The recording.
         operations: Its operations, in the order of their starts on the host.
@@ -234,7 +237,8 @@ def _make_iterations(
 ) -> tuple[Ints, tuple[str, ...], bool]:
     """Return the iterations of operations.
 
-    Numbers that do not strictly increase are ignored, and iterations are counted instead.
+    If the numbers of the iterations do not strictly increase, they are ignored, and all iterations
+    are counted from 0 instead.
 
     Returns:
         iteration: Index of the name of each operation's iteration, or -1 if it has no number.
@@ -252,7 +256,11 @@ def _make_iterations(
 
 
 def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
-    """Return the times when nothing was recorded, each in the row of the operation before it."""
+    """Return the times when nothing was recorded, each in the row of the operation before it.
+
+    A pause lasts from the latest host end of all earlier operations to the start of the iteration
+    after the gap. A gap before the first operation is left out.
+    """
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
     row_before = np.searchsorted(operations.iteration, resumed) - 1

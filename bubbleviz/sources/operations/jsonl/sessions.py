@@ -25,7 +25,8 @@ _WRONG_CLOCKS_NS = 3_600_000_000_000
 def find_parts(path: str) -> list[str]:
     """Return the files of the recording that a file belongs to, in the order of their parts.
 
-    The header of a part identifies its recording; the other parts have adjacent numbers.
+    The header of a part identifies its recording. The other parts have adjacent numbers in their
+    file names.
 
     Raises:
         ProfileError: The file cannot be read, or is not a recording.
@@ -75,9 +76,10 @@ def select_first_parts(files: Sequence[str]) -> list[str]:
 def select_newest_run(files: Sequence[str]) -> list[str]:
     """Return the files of the newest run in a directory, plus every file without a header.
 
-    The run consists of the recording of each rank that began last. Recordings of another number of
-    ranks, or that ended before the newest one began, are left out. If each rank was recorded only
-    once, there is no earlier run, and recordings that began minutes apart have wrong clocks.
+    The run consists of the last recording of each rank, by UTC of its start. Recordings of another
+    number of ranks, or that ended before the newest recording began, are left out. Clocks may
+    differ by a second, or by an hour if each rank was recorded only once, because there is no
+    earlier run then.
 
     Files with a damaged header are kept, since they may belong to the run; reading them reports
     the damage.
