@@ -113,6 +113,7 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
         """The server of the SDK, with readable messages about invalid arguments."""
 
         async def call_tool(self, name: str, *args: Any, **kwargs: Any) -> Any:
+            """Call a tool, and describe invalid arguments by their meaning."""
             try:
                 return await super().call_tool(name, *args, **kwargs)
             except ToolError as error:
@@ -158,6 +159,7 @@ def _restrict_to_folders(
 
     @wraps(tool)
     def answer(**arguments: Any) -> Answer:
+        """Resolve the paths, call the tool, and return its marked and shortened answer."""
         try:
             for name in ("path", "before", "after"):
                 if arguments.get(name):
@@ -476,7 +478,7 @@ def why(
     Args:
         path: a profile, or a folder with the profiles of one run.
         rank: number of the rank in the job; by default all ranks.
-        iteration: index of the iteration; by default all averaged iterations.
+        iteration: index of the iteration; by default all averaged ones, with at_ms the typical.
         at_ms: time in the iteration, in milliseconds from its start; selects bubbles at this time.
     """
     report = _get_report(path)

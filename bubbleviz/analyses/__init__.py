@@ -1,1 +1,1 @@
-"""Analyses other than pipeline bubbles, from profile to output."""
+"""Analyses of profiles other than the measurement of bubbles, from reading to output."""

@@ -11,6 +11,9 @@ from bubbleviz.cli.terminal import print_message, show_reading_progress
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     """Insert the command that fits the files, and print the command and the reason.
 
+    With ``--convention``, the command is ``analyze`` without a look at the files. With ``--quiet``,
+    nothing is printed.
+
     Args:
         arguments: Command-line arguments that start with paths.
         names: Private names to replace in the message.

@@ -301,6 +301,7 @@ def command(
     formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        """Return the function with one parameter per option, as the signature for typer."""
         described = signature(function, eval_str=True).parameters
         groups: dict[str, Any] = {
             name: parameter.annotation
@@ -310,6 +311,7 @@ def command(
 
         @wraps(function)
         def with_options(**options: Any) -> None:
+            """Call the function with its dataclasses of options, outputs and invocation."""
             options.pop("anonymous")
             invocation: Invocation = options.pop("context").obj or Invocation()
             with _note_names(invocation.names, signed, options):

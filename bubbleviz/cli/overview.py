@@ -43,7 +43,7 @@ def describe_inspection(
         inspection: Inspection of the profile.
         paths: Paths of all profiles, quoted for a shell.
         conventions_of_run: Conventions that other profiles of the run follow.
-        everything: Whether to print complete lists, or only what fits one screen.
+        everything: Whether to print complete lists, or only what fits on one screen.
     """
     if inspection.is_table:
         yield from _describe_table(inspection)
@@ -101,7 +101,10 @@ def describe_inspection(
 
 
 def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
-    """Return a key that is equal for similar files, of which one screen only shows the first."""
+    """Return a key that is equal for similar files, of which only the first is shown in full.
+
+    Similar files have the same format, versions, matching conventions and problems.
+    """
     source = inspection.contents.source
     conventions = tuple(evidence.convention for evidence in inspection.evidence)
     problems = (*inspection.missing, *inspection.candidates)

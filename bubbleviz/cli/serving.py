@@ -35,6 +35,8 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
     path = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/"
 
     class Handler(BaseHTTPRequestHandler):
+        """Answers GET and HEAD requests for the page; other paths and hosts get status 404."""
+
         server_version, sys_version = "bubbleviz", ""
 
         def do_GET(self) -> None:

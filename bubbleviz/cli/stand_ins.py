@@ -63,7 +63,7 @@ def list_public_words() -> frozenset[str]:
 
 
 class StandIns:
-    """A two-way record of private names and their stand-ins, such as ``host1``.
+    """A record of private names and their stand-ins, such as ``host1``.
 
     The same name always gets the same stand-in.
 

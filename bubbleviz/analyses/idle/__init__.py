@@ -1,4 +1,4 @@
-"""Idle: how long devices of any profile were idle, and what their hosts did meanwhile."""
+"""Idle time of the devices of any profile, and what their hosts did meanwhile."""
 
 from bubbleviz.analyses.idle.analysis import idle
 

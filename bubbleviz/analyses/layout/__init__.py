@@ -1,1 +1,1 @@
-"""Finds out which layers of a measured model each stage should have."""
+"""Assigns the layers of a measured model to stages so that an iteration is shortest."""

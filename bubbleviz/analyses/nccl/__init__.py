@@ -1,4 +1,4 @@
-"""NCCL: what each rank did in each communication operation, and who waited for whom."""
+"""Communication operations of NCCL: data and time of each rank, and who waited for whom."""
 
 from bubbleviz.analyses.nccl.analysis import measure_communication
 

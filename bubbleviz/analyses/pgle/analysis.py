@@ -71,6 +71,7 @@ def measure_costs(
     def read(
         path: str, watch: Watch
     ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
+        """Return the samples, left-out executions, limitations and kind of device of a profile."""
         with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = read_jax_profile(file)
             measured, left_out, limitations = instructions.measure(profile, kinds, skip)

@@ -1,1 +1,1 @@
-"""Commands that stand in modules of their own; :mod:`bubbleviz.cli.app` registers them."""
+"""The commands, each in the module of its name; :mod:`bubbleviz.cli.app` registers them."""

@@ -61,6 +61,7 @@ def inspect(
     conventions = {e.convention: "" for e in matching if "F" in dict(e.phases)}
 
     def print_inspections(public: Sequence[Inspection]) -> None:
+        """Print all inspections, or the first of each kind and the names of similar files."""
         by_kind: dict[tuple[object, ...], list[Inspection]] = {}
         for number, inspection in enumerate(public):
             kind = (number,) if everything else make_kind_key(inspection)

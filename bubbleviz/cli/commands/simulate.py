@@ -205,10 +205,10 @@ def _compare(
 
     Args:
         saved: Report with the default times, or None.
-        given_times: Times that were given as options; see :meth:`TimeOptions.parse_times_times`.
+        given_times: Times that were given as options; see :meth:`TimeOptions.parse_times`.
         sizes: Schedule, stages and microbatches that are used for options without values.
         times: Times of the stages.
-        option_values: Values of the options; see :meth:`ScheduleOptions.option_values`.
+        option_values: Values of the options; see :meth:`ScheduleOptions.parse_sizes`.
         outputs: Outputs of the command.
 
     Raises:
@@ -229,6 +229,7 @@ def _compare(
     restrictions = () if saved is None else read_restrictions(saved.restrictions)
 
     def content(public: _Comparison, name: str, _: str) -> str:
+        """Return the comparison as JSON, the only format that can contain it."""
         if name != "json":
             raise UsageError(
                 "pictures and CSV need exactly one schedule and size; give one of each, or write "

@@ -169,6 +169,7 @@ def _make_printer(
     has_printed_waiting = False
 
     def print_lines(sight: Observation) -> None:
+        """Print one line per event and iteration, preceded once by what is waited for."""
         nonlocal has_printed_waiting
         if not sight.trend and not sight.unreadable and not has_printed_waiting:
             has_printed_waiting = True
@@ -221,6 +222,7 @@ def _prepare_command(
     running: list[subprocess.Popen[bytes]] = []
 
     def start(reason: str) -> None:
+        """Print the reason and start the command, unless it has been started before."""
         command, words[:] = list(words), []
         if not command:
             return
