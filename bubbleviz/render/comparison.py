@@ -499,7 +499,10 @@ def _describe_difference(difference: MeanDifference) -> str:
 
 
 def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
-    """Return a ratio of a run, and its differences from the first run, as texts keyed by column."""
+    """Return a ratio of a run, and its differences from the first run, as texts keyed by column.
+
+    Ratios are in percent, their differences in percentage points, and windows in ms.
+    """
     ratio, difference, longer_ns = cell.ratio, cell.bubble, cell.window_ns
     relative = ""
     if first.ratio is not None and longer_ns is not None and first.ratio.window_ns.mean:

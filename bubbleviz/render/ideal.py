@@ -140,7 +140,11 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
-    """Yield lines with the length, the ratios and the memory of a simulated schedule."""
+    """Yield lines with the length, the ratios and the memory of a simulated schedule.
+
+    The length with transfers is included if it was simulated in the order of a file, and the peak
+    memory if a memory limit or the memory of a microbatch is given.
+    """
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"
     yield _make_line("makespan", makespan, "from the first F to the last end")

@@ -23,7 +23,10 @@ Write: TypeAlias = Callable[[Mapping[str, float], int, float], None]
 
 
 def compute_metrics(report: Report) -> dict[str, float]:
-    """Return the means over the averaged iterations, keyed by metric; ratios are fractions of 1."""
+    """Return the means over the averaged iterations, keyed by metric; ratios are fractions of 1.
+
+    Unknown ratios, and the duration if no iteration is averaged, are left out.
+    """
     ratios = {name: spread.mean for name, spread in report.summary.bubble_ratio.items()}
     metrics = {"ranks/measured": float(len(report.ranks))}
     if lengths_ns := [i.end_ns - i.start_ns for i in report.iterations if i.averaged]:

@@ -121,7 +121,11 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
 
 
 def _list_cells(report: Report, name: str) -> tuple[str, ...]:
-    """Return the cells of a ratio, in order of the columns."""
+    """Return the cells of a ratio, in order of the columns.
+
+    The primary ratio is bold, and a ratio that contradicting clocks affect is marked with ``!``.
+    Unknown values are ``--``.
+    """
     summary = report.summary
     ratio = summary.bubble_ratio[name]
     mark = r"\,!" if report.contradicted(name) else ""
@@ -149,7 +153,11 @@ def _format_formula(definition: str) -> str:
 
 
 def _make_note(report: Report, ordered: list[str]) -> str:
-    """Return the note below the table: definitions of its rows and columns, and warnings."""
+    """Return the note below the table, which defines the rows and columns.
+
+    It ends with the restrictions of the report, the clock bounds of the primary ratio unless they
+    are equal, and an explanation of the mark ``!`` if any ratio has it.
+    """
     definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     primary = {report.headline: " (primary)"}
     formulas = {name: _format_formula(definition) for name, definition in definitions.items()}

@@ -27,7 +27,11 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
 
 
 def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
-    """Yield sentences on operations, the critical path and brackets."""
+    """Yield sentences on operations, the critical path and brackets.
+
+    A sentence is yielded only if the picture contains its subject: several chunks, windows that
+    differ by row, a critical path, several iterations, hollow marks, or merged operations.
+    """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
     if len(rows.chunks) > 1:
@@ -57,7 +61,11 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    """Yield sentences on bounds, clocks and the mark of the advice."""
+    """Yield sentences on bounds, clocks and the mark of the advice.
+
+    The bounds of a ratio are explained only if a single iteration is drawn. The mark is explained
+    if a row contains a rank that the advice is about.
+    """
     iterations = selection.iterations
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
     if shows_lower_bound(ratio):
@@ -82,7 +90,11 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
 
 
 def _explain_rows(selection: Selection) -> Iterator[str]:
-    """Yield sentences on rows that stand for several ranks."""
+    """Yield sentences on rows that stand for several ranks, or none if all rows are single ranks.
+
+    They name the replica that is drawn: the one with the median ratio, the first one, or the one in
+    the pipeline of the advice.
+    """
     rows = selection.rows
     if any(row.spread for row in rows):
         yield (

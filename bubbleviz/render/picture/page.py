@@ -182,7 +182,7 @@ class Page:
         return math.ceil(self.y + max(self.style.margin * 0.75, 1))
 
     def svg(self) -> str:
-        """Return the document."""
+        """Return the page as SVG, as high as its content unless the style sets a height."""
         style = self.style
         width, height = style.width, px(style.height or self.height)
         printed_size = None

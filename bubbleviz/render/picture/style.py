@@ -134,7 +134,11 @@ SCREEN = PictureStyle()
 
 
 def style_of(view: View) -> PictureStyle:
-    """Return the style that a view names, with the view's width and settings."""
+    """Return the style that a view names, with the view's width and settings.
+
+    The settings ``row``, ``height``, ``font``, ``labels`` and ``legend`` replace those of the named
+    style.
+    """
     name, settings = parse_style(view.style)
     style = _get_named_style(name, view.width_mm)
     if "row" in settings:

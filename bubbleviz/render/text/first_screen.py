@@ -137,7 +137,10 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
 
 
 def _describe_run(report: Report) -> str:
-    """Return the ranks, hosts and iterations from which the primary ratio was measured."""
+    """Describe the run: its exact schedule (if any), ranks, hosts, iterations and convention.
+
+    The iterations that count as averaged are those that have the primary ratio.
+    """
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     # Only iterations with the primary ratio count: the last one has no period.
     averaged = report.summary.bubble_ratio[report.headline].n
@@ -263,7 +266,11 @@ def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[d
 
 
 def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
-    """Yield the primary ratio, the run, the schedule, and the restrictions of the ratio."""
+    """Yield the lines with the primary ratio, the run, the schedule, and the restrictions.
+
+    A schedule that is recognised exactly is part of the line on the run; any other schedule, and a
+    plan, has a separate line. The FLOPs utilization follows the run if FLOPs are given.
+    """
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else format_percent(mean)
     lead = f"{capitalize(name_measure(report).name)}: {value}"

@@ -16,7 +16,10 @@ _DEVIATIONS = 5
 
 
 def list_orders(report: Report) -> Iterator[doc.Block]:
-    """Yield the recognised schedule and the match with a plan, with some deviations of each."""
+    """Yield the recognised schedule and the match with a plan, each with its first deviations.
+
+    If the ranks form no pipeline, only the reason is yielded.
+    """
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
             continue

@@ -82,7 +82,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the numbers of attributed kernels of a profile, keyed by column."""
+    """Return the counts, times and attributed shares of a profile's kernels, keyed by column."""
     return {
         "profile": _truncate(Path(profile.path).name),
         "kernels": f"{profile.kernels:,}",

@@ -185,7 +185,11 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
 
 
 def list_schedules(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of other schedules at the measured times, and notes, if they were compared."""
+    """Yield a table of other schedules at the measured times, followed by notes.
+
+    If the times could not be measured, only the reason is yielded. Nothing is yielded if schedules
+    were not compared.
+    """
     comparison = report.what_if
     if comparison is None:
         return

@@ -116,7 +116,11 @@ def render_lines(
 
 
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the wrapped lines of a sentence; the characters of the lead have the lead's style."""
+    """Yield the wrapped lines of a sentence; the characters of the lead have the lead's style.
+
+    Preformatted lines, and lines that fit and contain no tab, stay as they are. In a file (no
+    display), words that are longer than a line stay complete.
+    """
     text, lead = block.lead + block.text, block.lead
     if display is not None:
         text, lead, width = (

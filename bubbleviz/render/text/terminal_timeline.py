@@ -363,7 +363,12 @@ def _describe_length(report: Report, selection: Selection, iteration: Iteration)
 
 
 def _describe_rows(selection: Selection, size: int) -> str:
-    """Describe the meaning of a row, and which of its replicas is drawn."""
+    """Describe the meaning of a row, and which of its replicas is drawn.
+
+    Args:
+        selection: The rows of one iteration.
+        size: Number of stages, or ranks, that a row stands for.
+    """
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
     kind = "rank" if rows[0].rank.stage is None else "stage"
