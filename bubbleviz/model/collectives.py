@@ -1,4 +1,4 @@
-"""Collectives: the times that each rank spent in them, and which rows of all ranks belong together.
+"""Collectives: time that each rank spent in each collective, and the rows that form one collective.
 
 No member of a collective gets its result before all members have entered, so its kernel first waits
 and then moves data::

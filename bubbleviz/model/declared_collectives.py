@@ -2,8 +2,8 @@
 
 Reports export such tables. Each cell of the column is a JSON list of collectives, and each
 collective is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``.
-A collective is in the row of the operation that owns it, or else in the row of the operation that
-started last before it on its rank.
+A collective is in the row of the operation that owns the collective. If there is none, it is in the
+row of the last operation that started before it on the same rank.
 """
 
 from __future__ import annotations

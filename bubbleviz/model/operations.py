@@ -24,7 +24,7 @@ class Rank:
 
     Attributes:
         index: Index in pipeline order, the value in ``rank`` columns.
-        label: Short name for people, unique in the report, such as ``"host1:2 GPU 0"``.
+        label: Display name, unique in the report, such as ``"host1:2 GPU 0"``.
         host: Hostname of the profile, or the name of its file if the export contains no hostname.
         profile: Index of the profile that recorded the rank.
         pid: Process id of the operating system.
@@ -81,7 +81,7 @@ class Operations(Table, ArrowTable):
         iteration: Index of the iteration.
         phase: Code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: Microbatch number.
-        chunk: Model chunk, the index of a virtual stage among those of its rank.
+        chunk: Model chunk, the index of a virtual stage among the virtual stages of its rank.
         sequence: Sequence split.
         second_microbatch: Microbatch of the backward, for a range that names two operations
             (``FB``).
@@ -92,7 +92,7 @@ class Operations(Table, ArrowTable):
         cut: 1 if a range was still open when the capture ended, 2 if the work that it launched
             was not finished by then, else 0.
         tokens: Number of tokens that the operation processes.
-        prefix: Number of tokens of the same prompts that earlier operations left for it to read.
+        prefix: Number of earlier tokens of the same prompts that the operation reads.
         name_id: Row of ``names``.
         names: Texts of the ranges.
         start_ns: Start on the device; meaningless if ``has_span`` is 0.
@@ -316,8 +316,7 @@ class UnattributedKernels:
         name: Name of the kernels.
         count: Number of kernels.
         gpu_ns: Sum of their durations.
-        where: Place in the host's threads and ranges where the longest of them was launched, in
-            words.
+        where: Description of the thread and range that launched the longest of these kernels.
     """
 
     rank: int

@@ -458,7 +458,7 @@ class Profile:
         overheads: Intervals in which the profiler stopped a process.
         threads: Named threads.
         devices: Described devices.
-        limitations: What could not be read, and why.
+        limitations: Data that could not be read, and the reasons.
         global_rank: Number of the rank in the job, or None if the file does not contain it or
             contains several ranks.
         world_size: Number of ranks of the job, or None if the file does not contain it.

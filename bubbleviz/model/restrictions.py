@@ -20,7 +20,7 @@ class Restriction:
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
             is defined, or None if they do.
         kind: Kind of the limitation that causes it, or None if it has another cause.
-        advice: What to do about it before anything else, or "" if other advice comes first.
+        advice: First advice for a report with this restriction, or "" if other advice comes first.
         details: Clause that names the table of ``analyze -v`` with details, or "" if there is none.
     """
 

@@ -248,10 +248,10 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 
 
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
-    """Return the iteration to show: the first chosen one, or else the typical one.
+    """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    If the ranks of the marked advice are slow in some iterations only, an example of these is shown
-    instead of the typical one, because the marked rows look like all others elsewhere.
+    If the ranks of the marked advice are slow in some iterations only, and none is selected, the
+    advice's example iteration is shown, because in other iterations the marked rows look normal.
 
     Args:
         report: Any report.

@@ -20,7 +20,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 
-#: Meanings of time that counts as bubble although something ran in it, by the name of the part.
+#: Meaning of each part of the bubble in which something ran, keyed by the name of the part.
 NOT_WORK = {
     "unattributed": "compute outside every operation",
     "next iterations": "compute of other iterations",
@@ -28,7 +28,7 @@ NOT_WORK = {
 }
 
 
-#: Meanings of work in display order: kernels of each phase, and other time of operations.
+#: Meaning of each part of the work, keyed by name, in display order.
 _WORK_MEANINGS = dict.fromkeys((phase.label for phase in COMPUTE), "compute kernels") | {
     "in operations": "communication or copies in operations, beside no compute kernel",
     "launch gaps": "in operations, while no kernel ran",

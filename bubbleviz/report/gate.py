@@ -48,7 +48,7 @@ class Limit:
         maximum: The limit, as a fraction of 1 or in milliseconds.
         written: The limit as a text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: Whether the length of the window is limited rather than the bubble in it.
+        window: Whether the length of the window is limited instead of the bubble ratio or time.
     """
 
     ratio: str
@@ -243,7 +243,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
-        results: Results of its advice, none of which was followed.
+        results: Results of the earlier report's advice, none of which was followed.
     """
     # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
     # quoted below.
@@ -426,8 +426,8 @@ def check_limits(
             restriction may be present.
 
     Raises:
-        InputError: The report has no such ratio, the ratio has no value, or the report is of no
-            pipeline. A missing value is neither good nor bad.
+        InputError: The report has no such ratio, the ratio has no value, or the ranks of the report
+            form no complete pipeline. A missing value neither passes nor fails.
     """
     checks = []
     no_pipeline = find_no_pipeline(saved.restrictions)

@@ -26,7 +26,7 @@ class IdlePart(Struct, frozen=True):
     """A part of the idle time.
 
     Attributes:
-        name: What the host did during this idle time.
+        name: Activity of the host during this idle time.
         share: Idle time as a share of the window.
     """
 
@@ -80,7 +80,7 @@ class ActivityEntry(Struct, frozen=True):
     """Idle time attributed to an activity of the host.
 
     Attributes:
-        activity: What the host did.
+        activity: Name of the activity.
         idle_ns: Idle time attributed to the activity.
         share: Share of all idle time, or None if there is no idle time.
         gaps: Number of gaps with idle time of this activity.
@@ -206,7 +206,7 @@ class GapChunk(Struct, frozen=True):
     """A piece of a gap.
 
     Attributes:
-        activity: What the host did in it.
+        activity: Activity of the host during the piece.
         start_ns: Start of the piece.
         end_ns: End of the piece.
     """
@@ -270,7 +270,7 @@ class IdleRank(Struct, frozen=True):
         activities: Idle time by activity, the longest first.
         copies: Copies by direction and kinds of memory, the longest total first.
         steps_by: How steps were recognized.
-        steps: The steps in order, then the time outside of them, if there is any.
+        steps: The steps in order, then the time outside of all steps, if there is any.
         waits: Proved waits of its streams and hosts, the most time without compute first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
@@ -338,7 +338,7 @@ class IdleSummary(Struct, frozen=True):
         kernels: Kernels and copies of all devices by name, the longest first.
         copies: Copies of all devices by direction and kinds of memory, the longest total first.
         ranks: Devices, in the order of profiles, then of processes and devices.
-        limitations: What could not be measured, and why.
+        limitations: Values that could not be measured, and the reasons.
     """
 
     schema: str

@@ -19,7 +19,7 @@ from bubbleviz.model.texts import format_percent
 #: Minimum share of a window that launch gaps, compute outside operations, or the difference between
 #: a ratio and its lower bound must take to be reported.
 NOTICEABLE = 0.01
-#: Maximum share of the time of operations that launch gaps may take for it to count as work.
+#: Share of the time of operations above which launch gaps are reported in any case.
 _MOSTLY = 0.5
 
 

@@ -60,7 +60,7 @@ def format_definition(definition: str) -> str:
 
 
 def _count_iterations(report: Report, n: int) -> str:
-    """Format the number of averaged iterations, and of microbatches if it is equal in all of them.
+    """Format the number of averaged iterations and, if it is constant, the number of microbatches.
 
     Args:
         report: Report of the run.

@@ -28,7 +28,7 @@ from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_ran
 from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
-#: Whole numbers, with -1 for no value, or texts.
+#: Integers, with -1 for missing values, or texts.
 OperationColumn: TypeAlias = "Ints | CodedTexts"
 #: Maximum number of digits that always fit into 64 bits.
 _DIGITS = 18

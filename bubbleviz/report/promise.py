@@ -6,9 +6,9 @@ from bubbleviz.model.texts import format_percent
 
 #: Advice if only the schedule causes the bubble, and the kind and place of that advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Kinds of advice that move work: layers to other stages, or tokens to other microbatches. They
-#: promise the saving of an even spread, which whole layers or sequences do not exceed. More
-#: microbatches likewise save at most as much as if they added nothing to the bubble.
+#: Kinds of advice whose promised saving is an upper bound. Moving layers to other stages, or tokens
+#: to other microbatches, promises the saving of an even spread, which indivisible layers and
+#: sequences may not reach. More microbatches promise the saving of a bubble that stays the same.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
 #: Place of advice that names the layers to move, so that its saving is no upper bound.
 _WHOLE_LAYERS = "layers"
@@ -19,7 +19,7 @@ def is_upper_bound(kind: str, place: str) -> bool:
 
     Args:
         kind: Kind of the advice; combined kinds are joined by ``+``.
-        place: Place of the advice; places of combined kinds are joined likewise.
+        place: Place of the advice; places of combined kinds are joined by ``+`` as well.
     """
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(

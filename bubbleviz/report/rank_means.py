@@ -40,7 +40,7 @@ def is_many_ranks(ranks: int) -> bool:
 
 @dataclass(frozen=True)
 class RankMeans:
-    """Means over the averaged iterations, by rank; NaN if they are unknown.
+    """Means over the averaged iterations for each rank, or NaN if unknown.
 
     Attributes:
         ratio: Name of the ratio: the headline, or ``schedule`` if no rank has the headline.

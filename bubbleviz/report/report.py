@@ -77,9 +77,9 @@ class Report:
         busy: Busy intervals of the operations.
         unattributed: Times of compute outside all compute operations, by rank.
         coverage: GPU time that is attributed to operations, by rank.
-        unattributed_kernels: The largest kernels outside compute operations.
+        unattributed_kernels: The kernels outside compute operations with the most time.
         explanation: Causes of the bubbles.
-        limitations: What could not be determined, and why.
+        limitations: Results that could not be determined, and the reasons.
         schedule: Schedule recognized from the order of operations, or None if not analyzed.
         plan: Differences between the order of operations and the given plan, or None without a
             plan.

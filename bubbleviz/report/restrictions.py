@@ -307,7 +307,7 @@ def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
 
 
 def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
-    """Return why the ranks of a saved report form no complete pipeline, or None if they do."""
+    """Return the first reason why a saved report describes no complete pipeline, or None."""
     return find_no_pipeline_reason(read_restrictions(entries))
 
 

@@ -121,8 +121,8 @@ def choose_sizes_and_times(
         run: The run, or None for times of 1 ms, and transfers of 0 ms.
         sizes: The given sizes.
         tf: Time of a forward in ms, one for all stages or one per stage, or None if not given.
-        tb: Time of a backward for the input, likewise.
-        tw: Time of a backward for the weights, likewise.
+        tb: Time of a backward for the input, in the same form.
+        tw: Time of a backward for the weights, in the same form.
         tcomm: Time of a transfer in ms, or None if not given.
 
     Raises:

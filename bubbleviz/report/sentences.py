@@ -346,7 +346,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return the action, a clause with its saving, and the evidence, which may be empty."""
+    """Return the action, a clause with its saving, and the evidence, or "" without evidence."""
     evidence = advice.evidence
     if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
@@ -662,7 +662,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on transfers that wait behind an earlier one whose data is late."""
+    """Return the text on transfers that are queued after a receive whose data is late."""
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
     return (

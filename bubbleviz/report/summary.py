@@ -403,7 +403,7 @@ class Numbers(Struct, frozen=True):
         window_ns: Length of each ratio's window.
         cause_ns: Idle time, keyed by ratio and cause, summed over iterations that have the ratio.
         bubble_parts: Parts of the bubble of the primary ratio, the largest first.
-        kernel_time: Time for which kernels ran.
+        kernel_time: Time for which kernels ran, compared with the bubble.
         launch_gap: Share of the time of operations during which no kernel ran, or None if it is
             unknown.
         step: Parts of the time of a step.
@@ -819,7 +819,7 @@ class LimitationEntry(Struct, frozen=True):
     Attributes:
         what: Subject of the limitation.
         reason: The reason and its consequences.
-        count: Number of times that it applies.
+        count: Number of affected items, such as kernels or files.
     """
 
     what: str
@@ -887,7 +887,7 @@ class RunSummary(Struct, frozen=True):
         slowdown: Cost of stragglers, or None if it is unknown.
         coverage: GPU time inside and outside operations, by rank.
         unattributed_kernels: The kernels outside operations with the most time.
-        limitations: What could not be determined, and why.
+        limitations: Results that could not be determined, and the reasons.
         methods: Sentence for the methods section of a paper.
         timeline: Tables from which pictures are drawn, or None for large runs.
     """

@@ -141,7 +141,7 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
     """Compare each run with the first one.
 
     Raises:
-        UsageError: Some reports are on bubbles, and others on idle time.
+        UsageError: Reports on bubbles and reports on idle time are mixed.
     """
     check_same_kind({run.path: run.saved for run in runs})
     first, *other_runs = (run.saved for run in runs)

@@ -277,13 +277,14 @@ def _match_backwards(
 
 
 def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
-    """Return the times of stages, with one whole backward in place of B, W and BW.
+    """Return the times of stages with B, W and BW merged into one backward.
 
-    The whole backward is B plus W if both are known, otherwise BW.
+    The merged backward is B plus W if both are known, otherwise BW. Stages for which neither is
+    known have no backward in the result.
 
     Args:
         times_ns: Times, keyed by stage and phase.
-        label: Phase of the whole backward.
+        label: Phase label of the merged backward.
     """
     merged = {key: ns for key, ns in times_ns.items() if key[1] not in {"B", "W", "BW"}}
     for stage in dict.fromkeys(stage for stage, _ in times_ns):

@@ -20,7 +20,7 @@ from bubbleviz.report.summary import AdviceEntry
 SAME_SAVING = 0.01
 #: Minimum share of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25
-#: Verdicts, from what was done and what came of it.
+#: Verdicts on advice.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
     "kept",
     "kept in part",

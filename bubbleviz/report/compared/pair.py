@@ -195,7 +195,7 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
 
 
 def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
-    """Return whether a run has two windows of a ratio, or as many as of the primary ratio."""
+    """Return whether a run has at least two windows of a ratio, or as many as of ``primary``."""
     ratio, primary_ratio = find_ratio(run, name), find_ratio(run, primary)
     if ratio is None or primary_ratio is None:
         return False

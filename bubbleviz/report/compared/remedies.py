@@ -1,4 +1,4 @@
-"""Remedies: checks whether a later run followed a piece of advice.
+"""Remedies: check whether a later run followed a piece of advice.
 
 Advice counts as followed only if the fault that it names shrank by more than noise, and everything
 else stayed the same. Otherwise a change of the schedule, for example, would be credited to advice
@@ -124,7 +124,10 @@ def _describe_schedule(
 
 
 def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
-    """Return whether there are more microbatches, and a clause with their number."""
+    """Return whether the later run has more microbatches, and a clause with both numbers.
+
+    An unknown number is never counted as more or as fewer.
+    """
     now, then = later.microbatches or 0, earlier.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"
     change += " as before" if now == then else f", had {then or 'unknown'}"
