@@ -115,7 +115,8 @@ def _segment_bounded(
 ) -> ClockSegments:
     """Divide the captures into segments of time, with offsets applied.
 
-    Clocks that nothing bounds are left out, because they may be anywhere.
+    Precedences of unbounded clocks are left out, and their captures are replaced by the capture of
+    the reference clock, because their offsets are arbitrary.
 
     Args:
         precedences: Precedences between the clocks.
@@ -183,6 +184,9 @@ def _make_clock(
     missed_ns: int | None,
 ) -> ProfileClock:
     """Convert an offset and a line of further corrections to the correction of a clock.
+
+    The uncertainty bounds the distance from the line to either edge of the band at every instant of
+    the capture, and includes rounding.
 
     Args:
         segments: Bounds between clocks.

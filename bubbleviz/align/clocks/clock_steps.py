@@ -93,7 +93,10 @@ class _Cells(Table):
 
 
 class _Jump(NamedTuple):
-    """A jump of the midpoints of a pair of clocks. Jumps compare by significance first."""
+    """A jump of the midpoints of a pair of clocks. Jumps are compared by significance first.
+
+    The other fields are the size of the jump and the iterations of the cells before and after it.
+    """
 
     significance: float
     by_ns: float
@@ -107,8 +110,9 @@ class _Hulls:
 
     Attributes:
         low_ns: Smallest lower bound, or infinity if no cell is bounded from both sides.
-        high_ns: Largest upper bound, or negative infinity.
-        max_gap_ns: Longest cell, or longest time between the starts of consecutive cells.
+        high_ns: Largest upper bound, or negative infinity if no cell is bounded from both sides.
+        max_gap_ns: Duration of the longest cell, or the longest time between the starts of
+            consecutive cells if that is longer.
     """
 
     low_ns: Floats
@@ -329,9 +333,11 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
     """Fit a line with a jump to the midpoints of each pair, and yield the significant jumps.
 
-    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump is between any two cells. The
-    significance is the square root of the reduction of the residual sum of squares, compared with
-    the best line without a jump, in standard deviations of the noise.
+    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump may be between any two
+    consecutive cells; the combination with the smallest residual sum of squares is used. The
+    significance is the square root of the reduction of this sum, compared with the best line
+    without a jump, in standard deviations of the noise. A jump counts only if each of the two
+    bounds moves by at least half of it.
 
     Args:
         cells: Cells of one level.
@@ -404,8 +410,9 @@ def _is_significant(
 ) -> Bools:
     """Return a mask of the jumps that are significant and large enough.
 
-    A jump that is small compared with the width of the bounds, or is based on few cells, must be
-    more significant. If both are true it does not count.
+    A jump must exceed the resolution of the clocks, ``GRAIN_NS``. A jump that is small compared
+    with the width of the bounds, or is based on few cells, must be more significant, and a small
+    one must exceed four times the resolution. A small jump based on few cells does not count.
 
     Args:
         jump: Size of each jump in ns.

@@ -50,6 +50,11 @@ def find_dependencies(
 ) -> offsets.Precedences:
     """Return the data dependencies within pipelines as precedences between clocks.
 
+    An operation ends before the input of the operation that waits for it is available. This is left
+    out if the rank has receives, but none for the waiting operation. If both transfers of a
+    microbatch were recorded and replicas can be distinguished, its send also starts before its
+    receive ends.
+
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
             over all ranks.
@@ -58,7 +63,7 @@ def find_dependencies(
         clock: Clock of each rank.
         replica_clock: Clock of each rank on which replicas of a stage are compared.
     """
-    producer, consumer = _find_hops(operations, pipeline, clock, replica_clock)
+    producer, consumer = _match_producers(operations, pipeline, clock, replica_clock)
 
     def make_table(
         producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
@@ -89,14 +94,15 @@ def find_dependencies(
     return offsets.join_precedences(by_ends, by_transfers)
 
 
-def _find_hops(
+def _match_producers(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
     """Find pairs of operations in which a microbatch moves to the next virtual stage and clock.
 
     If the replicas of a stage cannot be distinguished, the consumer cannot start before the
     earliest of them ends. The earliest one is known only if all replicas share a clock; otherwise
-    the pair is left out. Repeated operations and operations without a span give no pair.
+    the pair is left out. Repeated operations, operations without a span, and consumers that the
+    capture cut give no pair.
 
     Args:
         operations: Operations of all ranks with their virtual stages.
@@ -149,8 +155,9 @@ def select_reductions(
 
     It is the first all-reduce, all-gather or reduce-scatter after the last backward of the
     iteration: it reduces the gradients of data-parallel replicas, before those of norms and
-    embeddings are reduced in other groups. A collective inside a forward or backward belongs to
-    tensor parallelism, or to buckets that cannot be distinguished from it.
+    embeddings are reduced in other groups. A collective inside a forward or backward does not
+    count, because it belongs to tensor parallelism, or to buckets that cannot be distinguished from
+    it. An iteration in which a forward was launched last has no reduction.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.
@@ -179,7 +186,8 @@ def find_collective_precedences(
     All members must have entered a collective before any can leave it (all-reduce, all-gather,
     reduce-scatter), so the kernel of each member starts before the kernel of any other ends. All
     members leave together. If the time between the ends on two ranks varies from iteration to
-    iteration, the ranks do not run the same collective, and no precedence is derived.
+    iteration by more than drift explains, the ranks do not run the same collective, and no
+    precedence is derived. Each member is compared with at most ``_MAX_PARTNERS`` following ones.
 
     Args:
         collectives: At most one collective per rank and iteration, with iterations numbered over
@@ -224,9 +232,12 @@ def find_collective_precedences(
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
     """Return a mask of the rows whose pair has differences that vary more than drift explains.
 
+    The differences of a pair may vary by ``LEAVE_NS`` plus ``DRIFT`` of the time between its first
+    and its last row.
+
     Args:
-        pair: Pair of each row.
-        difference_ns: Difference between two times of each row.
+        pair: Pair of ranks that each row belongs to.
+        difference_ns: Difference between the two end times of each row.
         time_ns: Time of each row.
     """
     low, high = group_extents(pair.of_row, len(pair), difference_ns, difference_ns)

@@ -1,7 +1,7 @@
 """Shared names: several machines with one hostname, such as containers with a fixed name.
 
-Profiles with the same hostname share a clock. If the data dependencies between two of them
-contradict this clock in most iterations, they were recorded on different machines.
+Profiles with the same hostname share a clock. If the data dependencies between two profiles
+contradict this clock in at least half of the iterations, they were recorded on different machines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def separate_machines(
 ) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    Profiles with agreeing clocks join one machine, unless it has a profile with a contradicting
-    clock. A profile without dependencies on the others gets a separate machine.
+    Only hostnames with contradicting clocks are divided. Profiles with agreeing clocks join one
+    machine, unless it has a profile with a contradicting clock. A profile without dependencies on
+    the others gets a separate machine.
 
     Args:
         recordings: The recordings on the clocks of their sessions, with stages and iterations.
@@ -64,6 +65,9 @@ def _group_profiles(
     n_profiles: int, agreeing: set[tuple[int, int]], contradicting: set[tuple[int, int]]
 ) -> list[int]:
     """Group profiles with agreeing clocks so that no two profiles of a group contradict each other.
+
+    This is greedy: the agreeing pairs are processed in ascending order, and the groups of a pair
+    are joined unless this would put a contradicting pair into one group.
 
     Args:
         n_profiles: Number of profiles.
@@ -97,7 +101,8 @@ def _compare_clocks(
 
     Returns:
         agreeing: Pairs of profiles without a contradicted dependency.
-        contradicting: Pairs with contradicted dependencies in most of their iterations.
+        contradicting: Pairs with contradicted dependencies in at least half of the iterations in
+            which they depend on each other. Other pairs are in neither set.
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     machine = recordings.machine_of_rank
@@ -131,10 +136,11 @@ def _compare_clocks(
 
 
 def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
-    """Return how long before its input each operation ran, by the clock of its host.
+    """Return how long before its input each dependent operation ran, in ns, for each precedence.
 
     An operation without a receive may begin with kernels that need no input, so its end is
-    compared instead of its start. Times are negative if the operation ran after its input.
+    compared instead of its start. The value is negative if the operation ran after its input was
+    available. The times of both operations are compared as if they were on one clock.
     """
     received = recordings.arrivals.latest_ns[precedences.later_row] != NEVER
     end_ns = recordings.operations.end_ns[precedences.later_row]

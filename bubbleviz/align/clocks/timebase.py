@@ -64,12 +64,14 @@ def build_timebase(
 
     Clocks declared by tables of operations take precedence. If there are several machines and the
     method is ``causal``, their clocks are solved from data dependencies and collectives between
-    replicas. Otherwise, the clocks of the sessions are used.
+    replicas. If any clock was set during the capture, constant corrections that are valid before
+    and after the steps replace this solution. With one machine or another method, the clocks of the
+    sessions are used.
 
     Args:
         recordings: The recordings on the clocks of their sessions, with stages and iterations.
         clocks: Clock of each profile according to its session.
-        captures: First and last time of each profile, on its own clock.
+        captures: First and last time of each profile, in its uncorrected times.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if any(clock is not None and clock.aligned for clock in recordings.declared_clocks):
@@ -123,8 +125,10 @@ def build_timebase(
 def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation if ranks of one machine, which share a clock, contradict each other.
 
-    Only recorded receives count, because spans may begin with kernels that need no input. If the
-    user's stages contradict the data, the stages are wrong and not the clock.
+    An operation contradicts another one if it ran before its input existed. Only operations with a
+    recorded receive count, because spans may begin with kernels that need no input. The result is
+    empty if iterations are not paired, or if the user's stages contradict the data, because then
+    the stages are wrong and not the clock.
     """
     has_wrong_stages = any(
         n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
@@ -204,7 +208,10 @@ def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
 def _solve_machines(
     recordings: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
 ) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
-    """Solve the clocks of all machines.
+    """Solve the clocks of all machines from data dependencies and collectives between replicas.
+
+    If these contradict each other, but the data dependencies alone do not, the collectives are left
+    out.
 
     Args:
         recordings: The recordings on the clocks of their sessions, with stages and iterations.
@@ -241,7 +248,10 @@ def _solve_machines(
 
 
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
-    """Return the clocks declared by a table of operations, whose times are already on one clock."""
+    """Return the timebase for tables of operations that declare their clocks as aligned.
+
+    Their times are used unchanged. A profile that declares no aligned clock counts as exact.
+    """
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(
         recordings.machine_of_profile, recordings.declared_clocks, strict=True
@@ -278,7 +288,13 @@ def _make_timebase(
 def _use_session_clocks(
     recordings: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
-    """Return the clocks of sessions. Only ``utc`` makes times of different machines comparable."""
+    """Return the timebase of session clocks.
+
+    On a single machine, the clocks are exact. On several machines, ``utc`` makes their times
+    comparable, with an unknown error; the clocks are contradicted if an operation ran before its
+    input by UTC. With ``none``, each machine stays on the clock of its first profile, and only the
+    first machine is comparable.
+    """
     count = len(recordings.machines)
     if method == "none":
         # Each machine stays on the clock of its first profile.

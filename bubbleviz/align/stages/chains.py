@@ -77,7 +77,8 @@ def _continue_chains(
         is_complete: Whether no rank of the stage is missing.
 
     Returns:
-        Chain of each rank, or -1 if unknown. The result is None if a rank can continue several.
+        Chain of each rank, or -1 if unknown. The result is None if a rank can continue several
+        chains, or if no rank of the stage is missing but some chain cannot be continued.
     """
     tips, away = chains
     adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)

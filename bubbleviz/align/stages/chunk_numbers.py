@@ -52,6 +52,10 @@ def align_chunk_numbers(
 ) -> tuple[Operations, bool]:
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
+    Each rank is compared with the previous one in order of stages. A shift fits if paired chunks
+    have equal numbers of tokens and, on one machine, their times allow them to pass. Of several
+    shifts that fit, 0 wins, otherwise the largest.
+
     Args:
         operations: Operations of all ranks, with the chunks of one window numbered by their order.
         stage: Stage of each rank, or -1 if unknown.

@@ -72,7 +72,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class RankNumbers:
-    """The numbers of ranks in the run, and whether range names give them."""
+    """Number of each rank in the run, and whether names in the profiles give these numbers."""
 
     number: Ints
     from_names: bool
@@ -129,6 +129,9 @@ def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
 def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     """Return the stage or pipeline of each rank from tables of operations, or else file names.
 
+    File names are used only if no table declares a rank, and if the pairs (stage, pipeline) in them
+    are distinct and leave out no stage.
+
     Args:
         recordings: The recordings.
         name: ``stage`` or ``pipeline``.
@@ -153,8 +156,9 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
 def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     """Find the pipeline of each rank if the user gives no sizes of the run.
 
-    Replicas are distinguished if names number the ranks, and stages are in Megatron's order. Some
-    ranks may be missing.
+    If every stage has one rank, all ranks are in pipeline 0. Otherwise replicas are distinguished
+    only if names number the ranks and the stages are in Megatron's order (stage by stage, with
+    equally many ranks each). Some ranks may be missing.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.

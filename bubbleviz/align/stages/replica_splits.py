@@ -106,6 +106,10 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
     """Divide ranks into stages and replicas by their timetable, or return None if ambiguous.
 
+    If all groups of equal operations have as many ranks as there are pipelines, each group is a
+    stage. Larger groups contain several stages and are divided by rank number, provided that
+    exactly one such division fits.
+
     Args:
         table: Timetable of all ranks.
         kinds: Group of ranks that run the same operations, for each rank.
@@ -162,7 +166,9 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
         group: Group of each rank; all groups have equal sizes.
 
     Returns:
-        Virtual stage of each (rank, chunk), or None if the groups do not form pipelines.
+        Virtual stage of each (rank, chunk), or None if the groups do not form pipelines: there is
+        no microbatch that all ranks run in every chunk, a chunk does not run through all stages
+        before the next one, or the ranks of two consecutive stages cannot be paired.
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]

@@ -37,7 +37,7 @@ MAX_REPLICAS = 4096
 def match_replicas(
     operations: Operations, inputs: Arrivals, stage: Ints, number: Ints, machine: Ints
 ) -> Ints:
-    """Return the pipeline of each rank, or -1 for all ranks if several matchings are possible.
+    """Match the replicas of consecutive stages into pipelines.
 
     Args:
         operations: Operations of all ranks with their virtual stages. Their iterations are the
@@ -46,6 +46,11 @@ def match_replicas(
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
         number: Number of each rank, which gives the order of pipelines.
         machine: Machine of each rank. Ranks of one machine share its clock.
+
+    Returns:
+        Pipeline of each rank, or -1 for a rank on no stage. All are -1 if not exactly one matching
+        is possible, if the sizes of stages are too uneven, or with more than ``MAX_REPLICAS``
+        replicas.
     """
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)

@@ -101,7 +101,7 @@ def find_stages_before_gaps(
         part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
         if slack_ns[is_of_stage].min() <= part * worked_ns[is_of_stage].min():
             continue
-        if iteration is not None and not _are_both_ways_long(
+        if iteration is not None and not _has_time_for_stage(
             until_sent.replace_columns(iteration=iteration), inputs, stage, machine
         ):
             continue
@@ -114,18 +114,18 @@ def find_stages_before_gaps(
     return tuple(gaps)
 
 
-def _are_both_ways_long(
+def _has_time_for_stage(
     operations: Operations, inputs: Arrivals, stage: int, machine: Ints
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
-    The way to the second stage must be long enough for a forward, and the way back for a backward.
-    A busy rank lets microbatches wait after they arrive, so the fastest microbatch of each
-    iteration counts on each way.
+    The time from the first stage to the second must suffice for a forward, and the time back for a
+    backward. A busy rank lets microbatches wait after they arrive, so the fastest microbatch of
+    each iteration counts in each direction.
 
-    The result is True if the ways cannot be measured: the two stages have different clocks, one of
-    them has several replicas (a microbatch may then come from any replica), or the times contradict
-    each other because a microbatch arrives before it is sent.
+    The result is True if the times cannot be measured: the two stages have different clocks or no
+    common microbatch, one of them has several replicas (a microbatch may then come from any
+    replica), or the times contradict each other because a microbatch arrives before it is sent.
 
     Args:
         operations: Operations of all ranks, each extended until its result is sent. Chunks are
@@ -166,15 +166,15 @@ def _find_backward_ends(of_stage: Waits) -> Ints:
     return of_stage.left_ns + of_stage.waited_ns + _measure_backwards(of_stage)
 
 
-def _measure_fastest(iteration: Ints, way_ns: Ints) -> float:
-    """Return the median over iterations of the shortest way of a microbatch, in ns.
+def _measure_fastest(iteration: Ints, transit_ns: Ints) -> float:
+    """Return the median over iterations of the shortest transit of a microbatch, in ns.
 
     Args:
         iteration: Iteration of each microbatch, at least one.
-        way_ns: Duration of the way of each microbatch.
+        transit_ns: Time that each microbatch takes from one stage to the other.
     """
     groups = grouping.group_rows(iteration)
-    fastest_ns, _ = group_extents(groups.of_row, len(groups), way_ns, way_ns)
+    fastest_ns, _ = group_extents(groups.of_row, len(groups), transit_ns, transit_ns)
     return float(np.median(fastest_ns))
 
 
@@ -246,7 +246,9 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
 
     Frameworks number ranks stage by stage. If the ranks of stage 0 do not have the lowest numbers,
     earlier stages may be missing. A framework that numbers ranks pipeline by pipeline may have used
-    the lower numbers for another pipeline.
+    the lower numbers for another pipeline. The result is None with fewer than two stages, if the
+    lowest numbers of the stages do not increase in equal steps, or if the lowest number of stage 0
+    leaves no room for a whole stage.
 
     Args:
         number: Rank number of each rank in its profile.
@@ -289,7 +291,8 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 
     Forwards of a chunk are counted until the first forward of the next chunk in an iteration. The
     usual maximum is the number of virtual stages from one chunk to the next. The result is True if
-    most iterations exceed it.
+    more than half of the iterations exceed it without running all forwards first, and False if the
+    ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -375,7 +378,8 @@ def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool
 def _count_warmup(operations: Operations, stage: int) -> float:
     """Return the median number of forwards of a stage before its first backward in an iteration.
 
-    The result is NaN if the stage has no backward.
+    Iterations without a backward of the stage are left out; the result is NaN if no iteration has
+    one.
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
@@ -397,7 +401,8 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
     work first. A stage before missing stages runs more forwards and then idles until the first
     backward, for as long as the missing stages take. Every microbatch is away for at least about
-    a forward and a backward::
+    a forward and a backward. The result is False if there is only one stage or any rank has
+    receives, which show missing stages by themselves::
 
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
@@ -422,8 +427,9 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
-    Other operations must run between that backward and its forward. If later backwards wait about
-    as long as the first one, the host is late, and the result is False.
+    The idle time must be at least about the duration of a backward (``_AWAY``), and the operation
+    before the backward must be of another microbatch. If later backwards wait about as long as the
+    first one, the host is late, and the result is False.
     """
     operations = recordings.operations
     is_of_rank = (operations.rank == rank) & (operations.has_span == 1)

@@ -52,7 +52,9 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 
     Returns:
         Virtual stages. All are -1 if there are no common microbatches, if a chunk never gets a
-        microbatch back, or if the sizes of the groups are too uneven.
+        microbatch back, if two chunks of a rank are in one group, if the sizes of the groups are
+        too uneven, or if there is a single group of several members whose longest wait exceeds
+        their longest work.
     """
     usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
@@ -174,7 +176,8 @@ def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
     If replicas that are not equally fast were mistaken for stages of a pipeline, some microbatch
-    has a shorter wait that does not fit in the longer one.
+    has a shorter wait that does not fit in the longer one. The result is False if no microbatch
+    has waits on two consecutive virtual stages.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations

@@ -15,9 +15,10 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers without a chunk.
 
-    A transfer without a chunk belongs to the only stage of its rank. Its stage stays unknown if the
-    rank has, or may have, several stages: without chunks in names, some forwards of the first rank
-    receive from the last one, and others do not.
+    A transfer without a microbatch or a known stage belongs to the only stage of its rank. Its
+    stage is -1 if the rank has, or may have, several stages: without chunks in names, some forwards
+    of the first rank receive from the last one, and others do not. The rank must therefore have at
+    least as many of these transfers as forwards (for activations) or backwards (for gradients).
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -88,13 +89,17 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
         if (is_transfer & np.isin(operations.rank, working)).any():
             return True
     is_countable = len(working) and not recordings.unmarked
-    if is_countable and (stages < 0).all() and _lacks_an_end(operations, working):
+    if is_countable and (stages < 0).all() and _do_all_ranks_receive(operations, working):
         return True
-    return _passes_an_end(recordings, virtual_stage)
+    return _transfers_beyond_ends(recordings, virtual_stage)
 
 
-def _passes_an_end(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
-    """Return whether named transfers lead beyond the first or last stage, or to their own rank."""
+def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
+    """Return whether transfers show a stage that no profile contains.
+
+    That is a receive from before the first or after the last stage, or a transfer with a stage that
+    only the rank itself has.
+    """
     operations = recordings.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
     is_staged = (operations.has_span == 1) & (virtual_stage >= 0)
@@ -117,7 +122,7 @@ def _passes_an_end(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     return bool((only_rank[peer + 1] == operations.rank[rows]).any())
 
 
-def _lacks_an_end(operations: Operations, working: Ints) -> bool:
+def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
     The first stage of a pipeline receives no activations, and the last one no gradients. The result

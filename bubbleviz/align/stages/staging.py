@@ -1,8 +1,9 @@
 """Staging: find the virtual stage of each (rank, chunk), and match the iterations of ranks.
 
 Each depends on the other: dependencies between stages show which iterations match, and matched
-iterations show whether an order of stages is possible. An order given by the user takes precedence,
-then names, then waiting times, which are measured on each rank's own clock.
+iterations show whether an order of stages is possible. An order of ranks given by the user takes
+precedence, then names, then parallel sizes given by the user, then tables of operations and file
+names, then waiting times, each of which is measured on the clock of one rank.
 """
 
 from __future__ import annotations
@@ -90,7 +91,15 @@ _EARLIER_STAGES_UNKNOWN = Limitation(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The recordings, and properties of their ranks that are known before staging."""
+    """The recordings, and properties of their ranks that are known before stages are inferred.
+
+    Attributes:
+        recordings: The recordings on the clocks of their sessions, with arrivals.
+        machine: Index of the machine of each rank.
+        numbers: Numbers of the ranks, in the user's order if there is one.
+        named_stages: Virtual stages in names, or None unless all forwards and backwards have one.
+        parallel: Parallel sizes of the run, or None if the user gives none.
+    """
 
     recordings: JoinedRecordings
     machine: Ints
@@ -154,15 +163,15 @@ def find_stages(
 
     Args:
         recordings: The recordings on the clocks of their sessions.
-        order: Ranks in pipeline order, by their numbers; empty to infer it.
-        parallel: Sizes of the run, or None to infer the replicas of stages.
+        order: Indices of the ranks in pipeline order; empty to infer the order.
+        parallel: Parallel sizes of the run, or None to infer the replicas of stages.
 
     Returns:
         The recordings, with all attributes set. Their operations have virtual stages, and chunks
         numbered in the model's order.
 
     Raises:
-        MismatchError: The ranks do not match these sizes.
+        MismatchError: The ranks do not match the sizes ``parallel``.
     """
     recordings = replace(recordings, arrivals=find_arrivals(recordings.operations))
     numbers = pipelines.get_rank_numbers(recordings.ranks).reordered(order)
@@ -190,7 +199,10 @@ def find_stages(
 
 
 def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
-    """Set the stages from the user's order of ranks, or from the sizes of the run if given."""
+    """Set the stages from the sizes of the run if given, or else from the user's order of ranks.
+
+    Without sizes, every rank is on a separate stage.
+    """
     number = inputs.numbers.number
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
     if inputs.parallel is not None:
@@ -201,7 +213,10 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 
 
 def _lacks_named_stage(inputs: _Inputs) -> bool:
-    """Return whether names or tables number the stages and leave out a number."""
+    """Return whether the stage numbers in names, tables or file names leave out a number.
+
+    The result is False if none of these gives the stages.
+    """
     if inputs.named_stages is not None:
         return _has_gap(inputs.named_stages.virtual_stage)
     declared = virtual_stages.get_declared_stages(inputs.recordings)
@@ -214,9 +229,10 @@ def _has_gap(stage: Ints) -> bool:
 
 
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
-    """Return the stages that waiting times give.
+    """Set the stages that waiting times show.
 
-    If there is no evidence of stages, all stages stay unknown.
+    All stages stay unknown if the names in any recording do not show where iterations begin, or if
+    there is no evidence that the ranks are stages and not only replicas.
     """
     if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
@@ -241,7 +257,9 @@ def _number_stages_as_job(
     """Renumber the stages as in the whole job if the rank numbers determine this.
 
     Profiles may contain only later stages. Frameworks number ranks stage by stage, so with ``n``
-    ranks per stage, rank ``i`` is on stage ``i // n``.
+    ranks per stage, rank ``i`` is on stage ``i // n``. The stages stay unchanged unless names give
+    the rank numbers, every rank has one chunk, all stages have equally many ranks, all ranks imply
+    the same number of earlier stages, and the first stage receives activations.
     """
     stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
@@ -265,7 +283,9 @@ def _number_stages_as_job(
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool) -> bool:
     """Return whether there is evidence that ranks without named stages are not only replicas.
 
-    A single stage needs no evidence.
+    Evidence is that ranges name transfers, that ranks run different orders of operations, or that
+    the waits of several microbatches nest. A single stage needs no evidence, and neither does an
+    inference run with known stages.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -298,7 +318,19 @@ def _add_limitations(
     *,
     stages_missing: bool = False,
 ) -> JoinedRecordings:
-    """Return the recordings with the limitations of their stages."""
+    """Set the limitations of the stages, and the attributes on missing stages and ranks.
+
+    Missing stages between recorded ones are searched for only if neither names nor tables nor file
+    names give the stages. Missing stages at the end are searched for only if no ranks or stages are
+    known to be missing. Both searches are skipped if the profiles contain all ranks or the user
+    gives the sizes of the run.
+
+    Args:
+        inputs: The recordings, and properties of their ranks.
+        staged: The recordings with stages, pipelines and paired iterations.
+        notes: Limitations so far.
+        stages_missing: Whether stages are already known to be missing.
+    """
     parallel = inputs.parallel
     is_contradicted = _GIVEN_CONTRADICTED in notes
     notes = (*notes, *staged.limitations)
@@ -343,11 +375,11 @@ def _find_stage_gaps(
     """Find evidence that stages are missing before or between the stages in the profiles.
 
     Args:
-        inputs: The recordings.
-        staged: The recordings with stages.
+        inputs: The recordings, and properties of their ranks.
+        staged: The recordings with stages, pipelines and paired iterations.
 
     Returns:
-        notes: Limitations.
+        notes: Limitations, at most one.
         is_certain: Whether stages are certainly missing.
         is_refutable: Whether an exact match of the order with a known schedule would show that no
             stages are missing.
@@ -390,7 +422,12 @@ def _find_stage_gaps(
 def _apply_stages(
     inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False
 ) -> JoinedRecordings:
-    """Return recordings with virtual stages, and the pipelines and iterations that follow."""
+    """Set the virtual stages, and find the pipelines and iterations that these imply.
+
+    Pipelines are given by the sizes of the run, or else by tables of operations and file names, or
+    else by rank numbers. If these do not distinguish replicas, the times of microbatches decide,
+    provided that it is known which iterations are the same.
+    """
     recordings = inputs.recordings
     operations = virtual_stages.set_stages(recordings.operations, stages, by_name=by_name)
     first = virtual_stages.find_first_stages(stages, len(recordings.ranks))
@@ -424,6 +461,11 @@ def _apply_stages(
 
 def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Infer virtual stages from waiting times.
+
+    An inference run is ordered by the times of its chunks (:func:`order_forward_stages`). In other
+    runs, three methods are tried in turn: sorting the ranks by their waits, if the ranks of each
+    stage then run equal orders or the waits of single ranks nest; dividing the ranks into stages
+    and replicas (:func:`find_division`); and rank numbers in names.
 
     Returns:
         stages: The virtual stages, -1 if unknown.
@@ -469,8 +511,9 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from the numbers of ranks, or return None if these show no pipelines.
 
-    The number of replicas is right if operations of the resulting pipelines nest like stages, and
-    all ranks of a stage run the same order. This holds even if replicas are not equally fast.
+    Possible sizes are tried in turn (:func:`_list_possible_sizes`). The first is used for which
+    operations of the resulting pipelines nest like stages, and all ranks of a stage run the same
+    order. This is reliable even if replicas are not equally fast.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
@@ -492,7 +535,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 
 
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
-    """Return possible sizes of a run: places of ranks, and numbers of stages and replicas.
+    """Return possible sizes of a run: position of each rank, number of stages, number of replicas.
 
     All stages have equally many replicas, so the number of replicas divides the number of ranks.
     The profiles may contain all ranks or only some of them. If the last ranks are missing, rank
@@ -516,7 +559,10 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
 
 
 def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
-    """Return whether the waiting times give an order other than the user's."""
+    """Return whether the waiting times give an order other than the user's.
+
+    The result is False if waiting times leave any stage unknown.
+    """
     inferred, _ = _infer_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False

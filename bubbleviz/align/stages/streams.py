@@ -94,8 +94,9 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
         busy_ns: Time for which these chunks keep their rank busy.
 
     Returns:
-        Stage of each rank, or None if a rank fits neither way, stages have different sizes, or
-        there is a single stage.
+        Stage of each rank, or None if there are fewer than ``MIN_CHUNKS`` chunks, a rank neither
+        follows nor coincides with the previous one, stages have different sizes, or there is a
+        single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

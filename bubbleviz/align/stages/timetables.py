@@ -142,6 +142,9 @@ def _check_pairs(
 ) -> tuple[Bools, Bools]:
     """Check whether one offset per iteration satisfies the bounds of all microbatches of a pair.
 
+    On one machine, the offset must be 0. The bounds are described in
+    :mod:`bubbleviz.align.stages.replicas`.
+
     Args:
         table: Timetable of all ranks.
         upper_rank: Upper rank of each pair.

@@ -17,7 +17,7 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VirtualStages(Table):
-    """Virtual stage of each (rank, chunk as named), or -1 if unknown."""
+    """Virtual stage of each (rank, chunk), or -1 if unknown. Chunks are numbered as in names."""
 
     rank: Ints
     chunk: Ints
@@ -51,13 +51,13 @@ def assign_in_order(
 ) -> VirtualStages:
     """Return the virtual stages of ranks whose places in the pipeline are given.
 
-    Further chunks run in the same direction or, in a V, back. They run back if their waiting times
-    increase along the pipeline.
+    The first chunk runs along the pipeline. Each further chunk runs in the same direction or, as in
+    a V, back: it runs back if its waiting times increase along the pipeline.
 
     Args:
         recordings: The recordings.
-        stage_of_rank: Place of each rank in its pipeline, from 0.
-        n_stages: Number of places.
+        stage_of_rank: Position of each rank in its pipeline, from 0.
+        n_stages: Number of positions in a pipeline.
     """
     keys = recordings.operations.rank, recordings.operations.chunk
     pairs = grouping.find_distinct_rows(*keys, mask=recordings.works)
@@ -99,6 +99,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
         operations: Operations of all ranks, with chunks as their names number them.
         stages: Virtual stage of each (rank, chunk).
         by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
+            Otherwise, only ranks whose chunk numbers are not in the model's order are renumbered.
     """
     staged = np.flatnonzero(stages.virtual_stage >= 0)
     staged = staged[grouping.sort_rows(stages.rank[staged], stages.virtual_stage[staged])]
