@@ -254,7 +254,10 @@ class PartFiles:
             os.close(file)
 
     def _start_part(self, clock: Clocks) -> None:
-        """Start a file with its header, and delete the oldest file if there are too many."""
+        """Start a file with its header, and delete the oldest file if there are too many.
+
+        Ids of names and threads start again at 0, so that every file can be read on its own.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         path, self._file = self._create_file()
         self._size, self._names, self._threads = 0, {}, {}
@@ -318,7 +321,11 @@ class PartFiles:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Write all bytes, or truncate the file to its former size if the disk fails."""
+        """Write all bytes to the current file.
+
+        Raises:
+            OSError: The disk fails. The file is truncated to its former size and closed.
+        """
         file = self._file
         assert file is not None, "a part has begun"
         initial_size = self._size

@@ -79,8 +79,7 @@ class Recorders:
     def _set_up(self) -> None:
         """Find PyTorch and NVTX among the modules that the script has loaded.
 
-        Nothing is final until PyTorch is loaded completely; until then, every range calls this
-        again.
+        Until PyTorch is loaded completely, every new range repeats this.
         """
         torch: Any = sys.modules.get("torch")
         # PyTorch may be loaded later, or may be loading right now.

@@ -180,7 +180,11 @@ class Recorder:
             self._stop_after_error(error)
 
     def stop(self) -> None:
-        """Write the remaining iterations and stop; unfinished GPU work gets no device times."""
+        """Write the remaining iterations and stop; further calls do nothing.
+
+        It waits for the GPU for at most ``_STOP_TIMEOUT_S``. Iterations whose GPU work is not
+        complete then are written without device times.
+        """
         if self._stopped:
             return
         try:
@@ -262,7 +266,10 @@ class Recorder:
         return False
 
     def _append_to_files(self, block: Block) -> None:
-        """Write one iteration; the files are opened on the first call."""
+        """Write one iteration; the files are opened on the first call.
+
+        An unknown rank becomes 0. Device times that were not read are written as unknown.
+        """
         if block.on_device and not block.spans:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
         if self._files is None:

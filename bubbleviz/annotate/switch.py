@@ -75,7 +75,11 @@ def record(
 
 
 def record_from_environment() -> None:
-    """Start recording if the environment variable names a folder. Errors are logged, not raised."""
+    """Start recording if the environment variable names a folder.
+
+    By default, all iterations are recorded. Invalid values are logged as a warning, not raised, and
+    nothing is recorded.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return

@@ -115,7 +115,10 @@ class Annotations:
         return original, wrapped
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
-        """Set an attribute of a class or module until the annotations are removed."""
+        """Set an attribute of a class or module until the annotations are removed.
+
+        The attribute is only restored if it still has the new value then.
+        """
         original = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
 

@@ -23,7 +23,8 @@ WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
 #: Prefix of the activity of a range whose name matches no listed activity.
 HOST = "host: "
-#: Strengths: includes everything inside, known by name, any other range, Python frames.
+#: Strengths of activities: includes everything inside it, known by name, any other range, Python
+#: frame.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
@@ -138,7 +139,15 @@ def default_activities() -> ActivityList:
 
 
 def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
-    """Parse the ``[[activity]]`` tables of a TOML text; ``source`` names the file in messages."""
+    """Parse the ``[[activity]]`` tables of a TOML text.
+
+    Args:
+        text: Content of the file.
+        source: Path of the file, for messages.
+
+    Raises:
+        UsageError: The text is not TOML, contains anything else, or a table is invalid.
+    """
     try:
         data = toml_files.load(text)
     except ValueError as error:

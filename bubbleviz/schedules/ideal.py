@@ -29,8 +29,8 @@ from bubbleviz.schedules.workload import (
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000
-#: The options of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W. The defaults
-#: (None) are the schedule's own limit, 1, and the schedule's own part of M_B or else M_B.
+#: The options of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W. Without
+#: them, the limit is the default of the schedule, M_B is 1, and M_W is the default fraction of M_B.
 MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NO_OPTIONS = None, None, None
 

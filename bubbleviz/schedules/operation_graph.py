@@ -1,13 +1,13 @@
 """The operations of a plan in an order in which they can run, and what each of them follows.
 
 For one microbatch, F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of v+1; W
-needs B of v. Besides, each operation follows the one before it on its device::
+needs B of v. In addition, each operation follows the previous operation of its device::
 
     device 0   F0 ─── F1 ───────────── B0
                  └ lag ┐             ┌ lag
     device 1           F0 ─── B0 ────┘
 
-Inputs from the same device have no edges: the operation before ended no earlier.
+Inputs from the same device need no edges, because the previous operation ends no earlier.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _Result = tuple[bool, int, int]
 class OperationGraph:
     """The operations of a plan, each after those that it follows.
 
-    Two operations that run together follow each other, and their results are there at the end of
-    the second one.
+    Of two operations that run together, the second one follows the first one, and the results of
+    both are available at the end of the second one.
 
     Attributes:
         device: Device of each operation.
         operations: The operations.
-        edges: Edges to the operations that each operation follows, the one on its device first. The
+        edges: Edges to the operations that each operation follows, starting with the previous one
+            of its device. The
             lag of an activation is the virtual stage that produced it; for a gradient, the number
             of virtual stages is added.
         last: The last operation of each device that runs any.

@@ -31,7 +31,8 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
-    # Interleaved schedules have the orders of others where a device has one chunk.
+    # With one chunk per device, interleaved schedules have the orders of other schedules, whose
+    # names are preferred.
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
     unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
     for plan in plans:

@@ -1,7 +1,7 @@
 """Simulation: when the operations of a plan run, and what they need.
 
-An input from another device arrives some time after its producer ended; the transfer keeps no
-device busy.
+An input from another device arrives some time after its producer ended. The transfer does not
+occupy a device.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Variation:
 
     Attributes:
         spread: Standard deviation of the operations of each phase, relative to their mean, without
-            what their microbatches explain.
+            the part that the lengths of their microbatches explain.
         lengths: Length of microbatches relative to their mean, shape (iterations, microbatches).
     """
 
@@ -68,7 +68,7 @@ def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Float
     Args:
         plan: What each device runs.
         times: Mean times of the stages.
-        variation: How much these vary.
+        variation: Variation of the operations and of the microbatches.
     """
     random, lengths = np.random.default_rng(0), variation.lengths
     iterations_per_draw = -(-plan.microbatches // lengths.shape[1])

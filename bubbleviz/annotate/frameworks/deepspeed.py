@@ -49,7 +49,11 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 def _wrap(annotations: Annotations) -> None:
-    """Wrap the methods of the pipeline engine, and replace them in its table of instructions."""
+    """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
+
+    Operations are counted per phase from the start of each batch. Engines with another table of
+    instructions, which have several stages per rank, get no ranges for operations on buffers.
+    """
     engine = annotations.get_attribute(
         annotations.import_module("deepspeed.runtime.pipe.engine"), "PipelineEngine"
     )

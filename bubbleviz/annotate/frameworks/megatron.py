@@ -251,7 +251,10 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
 
 
 def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
-    """Wrap the step that overlaps a forward with a backward, if it exists (since 0.14)."""
+    """Wrap the step that overlaps a forward with a backward, if it exists (since 0.14).
+
+    While the step waits for an input from another stage, a receive is open inside its range.
+    """
     try:
         module = annotations.import_module(f"{_CORE}.pipeline_parallel.combined_1f1b")
     except AnnotationError:
@@ -261,7 +264,7 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     picks = [annotations.get_argument(step, name) for name in names]
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a step: FB, or F or BW if it runs only one of both."""
+        """Return the range of a step: FB, or F or BW if it runs only one of the two."""
         forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.start_forward(chunk, microbatch)
         second = None if backward is None else batch.start_backward(output)

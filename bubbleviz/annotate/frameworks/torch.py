@@ -1,9 +1,9 @@
 """Training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
 
-All ranks are replicas of stage 0. Hooks of the module mark forwards. The function that every
-``backward()`` calls marks backwards, including that of the loss. Waiting for other ranks inside
-them is marked as a collective: with FSDP while parameters are gathered or gradients are reduced,
-and with DDP from the last gradient to the end of the backward.
+All ranks are replicas of stage 0. Hooks of the module mark forwards. Backwards are marked by
+wrapping ``torch.autograd.backward``, which every ``backward()`` calls, also on a loss. Waiting for
+other ranks inside them is marked as a collective: with FSDP while parameters are gathered or
+gradients are reduced, and with DDP from the last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -55,7 +55,11 @@ class _Steps:
         self._end_of_wait: Callable[[], None] | None = None
 
     def wrap(self, annotations: Annotations) -> None:
-        """Register the hooks of the model, and wrap backwards, optimizers and waits."""
+        """Register the hooks of the model, and wrap backwards, optimizers and waits.
+
+        Waits of FSDP are wrapped if its module is loaded, and waits of DDP if the model is wrapped
+        in DDP.
+        """
         torch = annotations.import_module("torch")
         is_training = annotations.get_attribute(torch, "is_grad_enabled")
 

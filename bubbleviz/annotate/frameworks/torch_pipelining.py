@@ -86,7 +86,10 @@ def _make_range(name: str, stage: Any, microbatch: int) -> Range:
 
 
 def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
-    """Wrap the forwards and backwards of all stage classes."""
+    """Wrap the forwards and backwards of all stage classes.
+
+    A stage without backwards, as in an evaluation, gets no ranges for them.
+    """
     forward = annotations.get_argument(
         annotations.get_attribute(base, "forward_one_chunk"), "fwd_chunk_id"
     )

@@ -24,7 +24,7 @@ Message = PlannedOperation
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """One end of a message, which the device that sends or receives it starts.
+    """One end of a message: the send or the receive, which the device at this end starts.
 
     Attributes:
         message: The message.
@@ -84,7 +84,7 @@ class LoweredPlan:
         return any(step.transfers for line in self.lines for step in line)
 
     def peer(self, transfer: Transfer) -> int:
-        """Return the device at the other end."""
+        """Return the device at the other end of a transfer."""
         return self.plan.placement[transfer.other_stage]
 
 

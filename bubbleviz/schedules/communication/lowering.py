@@ -1,4 +1,4 @@
-"""Lowering: add sends and receives to a plan, in the places where PyTorch's runtime has them."""
+"""Lowering: add sends and receives to a plan, at the same places as PyTorch's runtime."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Precedence:
         self._started: dict[Transfer, int] = {}
         self._complete: dict[Transfer, int] = {}
         self._add_events()
-        #: Events at which results are computed.
+        #: For each message, the event at which it is computed.
         self._computed = {
             message: end
             for operation, end in self.operation.items()

@@ -24,7 +24,7 @@ _MAX_ROUNDS = 8
 #: Maximum number of orders that are timed to improve the best one, and maximum number of events in
 #: all of them.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
-#: Relative cost of transfers that is not worth improving.
+#: Fraction of the makespan that messages may cost without being reordered further.
 _NEGLIGIBLE = 1e-3
 
 

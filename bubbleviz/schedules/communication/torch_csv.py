@@ -259,7 +259,10 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
 
 
 def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
-    """Raise InputError unless each stage runs F, then B, then W of each microbatch, once."""
+    """Raise InputError unless each stage runs F, then B, then W of each microbatch, once.
+
+    Each stage must run all microbatches. A backward is one BW, or a B and a W.
+    """
     for number, row in enumerate(rows, 1):
         ran: dict[tuple[int, int], dict[int, _Cell]] = {}
         for cell in row:

@@ -31,7 +31,7 @@ from bubbleviz.schedules.workload import (
 #: Maximum number of rounds that alternate between improving the order and the layout of a searched
 #: schedule.
 _MAX_ROUNDS = 4
-#: The schedule whose forwards are the order of a run that only goes forward.
+#: Name of the schedule that represents runs without backwards.
 FORWARD = "gpipe"
 
 

@@ -52,7 +52,7 @@ def compute_lower_bound(problem: Problem) -> int:
 
 
 def _measure_ways(problem: Problem) -> _WayTimes:
-    """Measure the way of a microbatch to and from each virtual stage, without any waiting."""
+    """Compute how long a microbatch that never waits takes to and from each virtual stage."""
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     n_stages = len(problem.placement)
     to_forward = [0]
@@ -72,7 +72,12 @@ def _measure_ways(problem: Problem) -> _WayTimes:
 
 
 def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
-    """Return a lower bound of the makespan from the work and memory of one device, in ticks."""
+    """Return a lower bound of the makespan from the work and memory of one device, in ticks.
+
+    The bound is the longest of three: the last B of the device followed by its way back to the
+    first stage, the head with the idle time and all work of the device, and the last F followed by
+    its way to the end of the model and back.
+    """
     stages = problem.stages[device]
     first, last = stages[0], stages[-1]
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))

@@ -136,7 +136,7 @@ class HillClimbing:
         self.device_of = [device for device, order in enumerate(codes) for _ in order]
 
     def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
-        """Run the search; arguments and result are those of :func:`improve_orders`."""
+        """Run the search in Python; arguments and result are those of :func:`improve_orders`."""
         code = self.code
         is_valid = all(map(self.is_valid, range(self.problem.devices)))
         timing = self.measure() if is_valid else None
