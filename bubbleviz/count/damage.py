@@ -54,7 +54,7 @@ def locate_damage(
 
     def add_consequence(note: Limitation, mask: Bools | None, profile: int) -> Limitation:
         is_without_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
-        if is_without_work and _find_possible_idle(profile, run, counts):
+        if is_without_work and _has_possibly_idle_rank(profile, run, counts):
             return replace(note, reason=f"{note.reason}{_LEFT_OUT}")
         return _add_place(note, mask, averaged, window)
 
@@ -144,7 +144,7 @@ def _find_damaged_iterations(
         counts: Ratios of the run's iterations.
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
-        rows = _find_lacking(profile, run, counts)
+        rows = _find_operations_without_work(profile, run, counts)
         return make_mask(len(run.iteration_names), run.operations.iteration[rows])
     # A kernel belongs to the iteration that launched it, even if it runs after the next one begins.
     if note.times_ns is not None:
@@ -170,7 +170,7 @@ def _mask_work(run: Run) -> Bools:
     return works
 
 
-def _find_lacking(profile: int, run: Run, counts: Counts) -> Ints:
+def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Ints:
     """Return the forwards and backwards of a profile that lack GPU work.
 
     Operations of a rank that had nothing to run in their iteration are left out.
@@ -203,7 +203,7 @@ def _explain_idle_ranks(
     """
     for note in recording.limitations:
         is_of_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
-        if is_of_work and len(_find_lacking(profile, run, counts)) == 0:
+        if is_of_work and len(_find_operations_without_work(profile, run, counts)) == 0:
             reason = (
                 f"{recording.source.path}: these are all forwards and backwards of their ranks in "
                 "an iteration and launched nothing, so the ranks count as idle"
@@ -213,7 +213,7 @@ def _explain_idle_ranks(
             yield note
 
 
-def _find_possible_idle(profile: int, run: Run, counts: Counts) -> bool:
+def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
     """Return whether a rank may have had nothing to run in an iteration that is left out.
 
     It works before and after that iteration, so the capture did not cut it, and none of its ranges
@@ -224,7 +224,7 @@ def _find_possible_idle(profile: int, run: Run, counts: Counts) -> bool:
         run: The merged recordings.
         counts: Ratios of the run's iterations.
     """
-    rows = _find_lacking(profile, run, counts)
+    rows = _find_operations_without_work(profile, run, counts)
     works = _mask_work(run)
     has_worked = np.logical_or.accumulate(works, axis=0)
     will_work = np.logical_or.accumulate(works[::-1], axis=0)[::-1]

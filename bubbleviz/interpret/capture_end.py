@@ -87,7 +87,10 @@ def _count_workless_calls(
 
 
 def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
-    """Return a mask of the operations of a phase that occurs earlier on their rank without work.
+    """Return a mask of the operations whose kind occurs before the tail and never has GPU work.
+
+    Operations of the same rank and phase are of one kind. Optimizers are of one kind only if their
+    names are equal, too.
 
     Args:
         operations: Operations of one profile.
@@ -106,7 +109,9 @@ def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools
 def _find_cut(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
     """Return a mask of the last operations that have less work than all others of their kind.
 
-    Operations of the same rank, phase and chunk are of one kind.
+    Operations of the same rank, phase and chunk are of one kind. An operation has less work if it
+    has fewer kernels, and more calls without work, than every other operation of its kind with GPU
+    work. There must be at least one. The mask has the shape of ``last``.
 
     Args:
         operations: Operations of one profile.
@@ -129,11 +134,11 @@ def _find_cut(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> 
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Set the launch time of operations without GPU work that launched some.
+    """Set the launch time of forwards and backwards without GPU work that launched some.
 
-    Such a launch shows that the GPU work of the operation was lost. An operation that launched
-    nothing ran nothing. Launches of other threads of the process count too, because backward may
-    run there.
+    It is the first launch without recorded work during the host range, or -1 if there is none. Such
+    a launch shows that the GPU work of the operation was lost. An operation that launched nothing
+    ran nothing. Launches of other threads of the process count too, because backward may run there.
 
     Args:
         operations: Operations of one profile.

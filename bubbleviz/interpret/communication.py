@@ -111,7 +111,7 @@ def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tup
 
 
 def _make_limitation(
-    subject: str, path: str, activities: Activities, likely: Bools, words: str
+    subject: str, path: str, activities: Activities, is_candidate: Bools, words: str
 ) -> Iterator[Limitation]:
     """Yield the limitation for the kernels of the masked names, if there are any.
 
@@ -119,17 +119,17 @@ def _make_limitation(
         subject: Subject of the limitation.
         path: Path of the profile.
         activities: Kernels, then copies.
-        likely: Mask of the names.
+        is_candidate: Mask of the names.
         words: Predicate that says what the kernels do.
     """
-    if not likely.any():
+    if not is_candidate.any():
         return
     kernels = slice(0, activities.kernels)
     name = activities.name_id[kernels].astype(np.int64)
     duration_ns = activities.end_ns[kernels] - activities.start_ns[kernels]
     total_ns = intervals.group_sum(name, len(activities.names), duration_ns)
     count = np.bincount(name, minlength=len(activities.names))
-    rows = np.flatnonzero(likely & (count > 0))
+    rows = np.flatnonzero(is_candidate & (count > 0))
     if len(rows) == 0:
         return
     longest = rows[np.argsort(-total_ns[rows], kind="stable")]
@@ -218,10 +218,10 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 
 def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels."""
-    likely = np.zeros(len(activities.names), bool)
+    is_concurrent = np.zeros(len(activities.names), bool)
     unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
     if not unknown.any():
-        return likely
+        return is_concurrent
     compute = ~naming.match_any(activities.names, kinds.communication) & ~by_name
     kernels = slice(0, activities.kernels)
     for rank in range(len(activities.ranks)):
@@ -234,8 +234,8 @@ def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools
             if _is_concurrent(
                 start_ns[is_named], end_ns[is_named], start_ns[is_other], end_ns[is_other]
             ):
-                likely[number] = True
-    return likely
+                is_concurrent[number] = True
+    return is_concurrent
 
 
 def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:

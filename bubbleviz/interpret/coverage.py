@@ -25,7 +25,10 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Coverage:
-    """Counts and sums of one profile, ranks numbered within it."""
+    """Number of linked kernels and attributed GPU time of one profile.
+
+    Ranks are numbered within the profile. Kernels without a range are linked, but not attributed.
+    """
 
     kernels: int
     linked_kernels: int
@@ -50,6 +53,8 @@ def find_unattributed_kernels(
     work: LinkedWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
     """Yield the unattributed kernels of each rank by name, those with the most time first.
+
+    At most ``LISTED`` names are yielded for each rank.
 
     Args:
         work: All work of the ranks.
@@ -80,9 +85,10 @@ def measure_coverage(
     """Return the coverage of one profile.
 
     Args:
-        linked: the profile, which can still be read.
-        ranks: the coverage of each rank.
-        unattributed: unattributed kernels with the most time, and the longest of each.
+        linked: The linked profile, whose file is still open.
+        ranks: Coverage of each rank.
+        unattributed: Unattributed kernels with the most time, by name, and the activity of the
+            longest kernel of each name.
     """
     work, n_kernels = linked.work, linked.profile.activities.kernels
     rule = work.rule[:n_kernels]
@@ -107,7 +113,11 @@ def measure_coverage(
 
 
 def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
-    """Yield where the host launched each of a handful of activities, in words."""
+    """Yield where the host launched each of a handful of activities, in words.
+
+    The words name the launching thread, and the innermost operation range around the launch if
+    there is one. They also cover unknown launches and several open backward ranges.
+    """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
     # Hardly any range contains one of these few launches, so the others are left out first.
@@ -133,9 +143,9 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
 
 
 def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:
-    """Return the ranges of a thread, which may overlap in any way, with their names.
+    """Return an interval tree of the ranges of a thread, with the range names as data.
 
-    Ends are exclusive.
+    Ranges may overlap in any way. The tree has exclusive ends, 1 ns after the ends of the ranges.
     """
     # It takes as long to import as to use.
     from intervaltree import IntervalTree

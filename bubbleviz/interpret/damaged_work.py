@@ -79,6 +79,9 @@ def check_times(
 ) -> tuple[Bools | None, _Notes]:
     """Check the times of work against its launching call and the capture.
 
+    The times are impossible if the work starts too early before its call (see :func:`_find_early`)
+    or lies far outside the capture.
+
     The clocks of a GPU and its host differ by microseconds, or by milliseconds if the profiler
     corrects their drift badly. Many kernels then begin too early by similar times, and nothing is
     left out. A damaged time stands out from the others. Each device is checked separately.
@@ -140,7 +143,10 @@ def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> boo
 def _find_early(
     activities: profile.Activities, call: Codes, launched_ns: Ints
 ) -> tuple[Bools, int, int]:
-    """Find the work that starts too early before its launching call to be kept.
+    """Find the work that starts so early before its launching call that it is left out.
+
+    The limit is computed for each device; see :func:`_compute_early_limit`. Work without a known
+    call is kept.
 
     Args:
         activities: Kernels, then copies.
@@ -169,10 +175,14 @@ def _find_early(
 def _compute_early_limit(delay_ns: Ints) -> int:
     """Return how long before its launching call work may begin, in ns.
 
-    If most work begins before its call, the limit is large enough to keep all work.
+    If most work begins before its call, the limit is large enough to keep all work. It is
+    ``_CLOCK_DRIFT_NS`` if many activities begin more than ``_CLOCK_GRAIN_NS`` before their calls,
+    or if some do and at least as many begin before their calls by less. Otherwise it is
+    ``_CLOCK_GRAIN_NS``.
 
     Args:
-        delay_ns: Time from the start of the call to the start of the work.
+        delay_ns: Time from the start of the call to the start of the work, for all work of a
+            device.
     """
     n_negative = int((delay_ns < 0).sum())
     n_early = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
@@ -197,8 +207,9 @@ def check_places(
         kernels of    process 1   process 2   process 7     a few: left out
                        GPU 0       GPU 1       GPU 1
 
-    If many kernels ran there, the lists are incomplete. The kernels are then kept, and a limitation
-    says so.
+    A rank is left out if it has at most one in ``_FEW`` kernels and copies, and its device is not
+    listed or its process made no call. If more work ran there, the lists are incomplete. The work
+    is then kept, and a limitation counts the devices that are not listed.
 
     Args:
         source: Source of the profile.
@@ -271,7 +282,7 @@ def check_rows(
 
     Returns:
         duplicates: Rows that are left out because an earlier row is equal.
-        lengthless: Rows of the kernels without a duration. They are kept.
+        zero_length: Rows of the kernels without a duration. They are kept.
         notes: Limitations.
     """
     repeated, notes = _find_repeated_rows(activities, launches.sharing), list[Limitation]()
@@ -283,19 +294,19 @@ def check_rows(
         reason = f"{path}: same call, name and times as another row; each counts once"
         subject, kind = "kernels and copies recorded twice", LimitationKind.COSTS
         notes.append(Limitation(subject, reason, len(repeated), kind))
-    lengthless = _find_lengthless(activities)
+    zero_length = _find_zero_length_kernels(activities)
     if is_possible is not None:
         # Another limitation counts the kernels with impossible times.
-        lengthless = lengthless[is_possible[lengthless]]
-    if len(lengthless):
+        zero_length = zero_length[is_possible[zero_length]]
+    if len(zero_length):
         reason = (
             f"{path}: they take no time though others of the same name do, so the profile is "
             "damaged, and idle time around them is unknown; export or record it again"
         )
         kind = LimitationKind.KERNELS_LEFT_OUT
-        subject, times_ns = "kernels without a duration", activities.start_ns[lengthless]
-        notes.append(Limitation(subject, reason, len(lengthless), kind, times_ns=times_ns))
-    return repeated, lengthless, notes
+        subject, times_ns = "kernels without a duration", activities.start_ns[zero_length]
+        notes.append(Limitation(subject, reason, len(zero_length), kind, times_ns=times_ns))
+    return repeated, zero_length, notes
 
 
 def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
@@ -312,7 +323,7 @@ def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
     return rows[number_occurrences((*columns, (rows < activities.kernels).astype(np.int64))) > 0]
 
 
-def _find_lengthless(activities: profile.Activities) -> Ints:
+def _find_zero_length_kernels(activities: profile.Activities) -> Ints:
     """Return the rows of kernels without a duration whose name has a long median duration.
 
     The median is taken over the kernels of the name that have a duration; it must be at least
@@ -326,15 +337,15 @@ def _find_lengthless(activities: profile.Activities) -> Ints:
     if len(rows) == 0:
         return rows
     name = activities.name_id[:count]
-    has_lengthless = make_mask(len(activities.names), name[rows])
-    rows = np.flatnonzero(has_lengthless[name])
-    lengthless = [rows[:0]]
+    has_zero_length = make_mask(len(activities.names), name[rows])
+    rows = np.flatnonzero(has_zero_length[name])
+    zero_length = [rows[:0]]
     for _, members in list_rows_by_value(name[rows]):
         duration_ns = end_ns[rows[members]] - start_ns[rows[members]]
         positive_ns = np.sort(duration_ns[duration_ns > 0])
         if len(positive_ns) and positive_ns[len(positive_ns) // 2] >= _LONG_NS:
-            lengthless.append(rows[members[duration_ns <= 0]])
-    return np.concatenate(lengthless)
+            zero_length.append(rows[members[duration_ns <= 0]])
+    return np.concatenate(zero_length)
 
 
 @dataclass(frozen=True)
@@ -397,15 +408,17 @@ def find_lost_kernels(
 ) -> LostKernels:
     """Find the kernels that were launched before recorded ones and are not in the profile.
 
-    A failed launch makes no kernel, and neither does a launch while a stream is captured into a
-    CUDA graph. If very many calls have no work, only a sample of them is checked.
+    A launch counts only if its kernel should have been recorded; see :func:`find_recorded_until`
+    and :func:`find_recording_stops`. Processes that need not have lost kernels are left out. A
+    failed launch makes no kernel, and neither does a launch while a stream is captured into a CUDA
+    graph. If very many calls have no work, only a sample of them is checked.
 
     Args:
         workless: Calls without work.
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
         calls: All calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
@@ -491,8 +504,8 @@ def _count_by_process(
         until_ns: Time of each thread until which kernels can count as lost.
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
     """
     threads = of_launch[1]
     linked = np.flatnonzero(launches.call != NONE)
@@ -530,8 +543,8 @@ def find_recorded_until(
     Args:
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
     """
     linked = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
@@ -561,8 +574,8 @@ def find_recording_stops(
         until_ns: Time of each thread, as returned by :func:`find_recorded_until`.
         launches: Launches of all activities.
         activities: Kernels, then copies.
-        of_launch: For each activity the row of its launch's thread, undefined if its launch is
-            unknown, and the threads that made calls.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
         calls: All calls of the profile.
         patience: Multiple of the longest time from launch to end.
 
@@ -624,7 +637,9 @@ def _find_last_synchronization(
 
 
 def find_device_waits(activities: profile.Activities, calls: profile.CallLog) -> profile.Calls:
-    """Return the calls in which a process with one device waited for all work of that.
+    """Return the successful calls in which a process waited for all work of its only device.
+
+    Calls of processes with several devices are left out, because they may wait for another device.
 
     Args:
         activities: Kernels, then copies.
@@ -656,7 +671,10 @@ def select_launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) 
 def _find_launches_without_kernel(
     rows: Ints, launches: Launches, calls: profile.CallLog
 ) -> profile.Calls:
-    """Return the kernel launches without a recorded kernel, except those that make none.
+    """Return the kernel launches without a recorded kernel.
+
+    Launches that failed, and launches while their process captured a stream into a CUDA graph, make
+    no kernel and are left out.
 
     Args:
         rows: Rows of the calls to check.
@@ -785,7 +803,7 @@ def describe_lost_kernels(
 
 
 def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: int) -> bool:
-    """Return whether any process, or the whole file, lost a noticeable share of its kernels.
+    """Return whether any process, or the whole file, lost at least ``_NOTICEABLE`` of its kernels.
 
     A process without recorded kernels is not a rank, so it counts only as part of the file.
 
@@ -810,7 +828,11 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
 
 
 def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
-    """Return a clause that says how the profile shows that kernels are lost."""
+    """Return a clause that says how the profile shows that kernels are lost.
+
+    The evidence is that later kernels are recorded, that the process went on after its last
+    recorded work, or that no kernel of a process with launches is recorded.
+    """
     clauses = []
     of_ranks = [loss for loss in processes if loss.count and loss.kernels]
     if of_ranks:
@@ -826,7 +848,9 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
 def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause on the effect of lost kernels on idle time.
 
-    A kernel that was launched before all recorded work of its process ran before the measured time.
+    If all were launched after the last recorded work of their process, the time from then on is
+    unknown. Kernels that were launched before the first recorded work are before the measured time.
+    The time of all other lost kernels counts as idle.
     """
     n_before = sum(loss.before_span for loss in processes)
     n_sampled = sum(loss.n_sampled for loss in processes)

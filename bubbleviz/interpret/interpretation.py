@@ -83,7 +83,7 @@ def interpret(
             linked, work, placed_ranges, around, collectives, keys, kinds
         )
         refuse_merged_runs(profile.source.path, tables["operations"], hints.iteration >= 0)
-        operations = _find_lost_ends(linked, tables["operations"])
+        operations = _mark_cut_operations(linked, tables["operations"])
         late_launches = select_longest(tables.pop("late"))
         operations, hosts = add_host_activities(
             operations, late_launches, linked.long_calls, profile
@@ -157,7 +157,7 @@ def _link_work(
     return linked
 
 
-def _find_lost_ends(linked: LinkedProfile, operations: Operations) -> Operations:
+def _mark_cut_operations(linked: LinkedProfile, operations: Operations) -> Operations:
     """Return the operations, marked if the capture ended before their work did.
 
     Operations without GPU work get the time at which the host launched their work.

@@ -222,7 +222,10 @@ class LinkedProfile:
 
 
 class ThreadRanges:
-    """Finds the innermost range around calls, start/end ranges only if no push/pop range fits.
+    """Finds the innermost range around calls.
+
+    Start/end ranges are used only if no push/pop range contains the call. A start/end range that
+    another thread ends applies to calls of all threads of its process.
 
     Args:
         ranges: All ranges.
@@ -242,7 +245,10 @@ class ThreadRanges:
         self._indices: dict[int, list[Innermost]] = {}
 
     def get_indices(self, thread: int) -> list[Innermost]:
-        """Return the indices of the ranges that calls of a thread may belong to."""
+        """Return the search indices of the ranges that calls of a thread may belong to.
+
+        The index of push/pop ranges precedes the index of start/end ranges; both are cached.
+        """
         if thread not in self._indices:
             no_rows = np.empty(0, np.int64)
             rows = self._rows[self._on_thread.get(thread, no_rows)]
@@ -285,8 +291,10 @@ def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None)
 def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the row of the innermost range around each interval, or -1 if there is none.
 
+    A later index is searched only for the intervals that no range of an earlier index contains.
+
     Args:
-        indices: Indices of ranges, in order of precedence.
+        indices: Search indices of ranges, in order of precedence.
         start_ns: Start of each interval.
         end_ns: End of each interval.
     """
@@ -301,6 +309,9 @@ def find_enclosing_ranges(
     rows: Ints, work: LinkedWork, calls: model.CallLog, ranges: model.Ranges, phase: Ints
 ) -> tuple[Ints, Ints]:
     """Find all compute ranges around the launches of work, not only the innermost ones.
+
+    Work that was linked to a range on another thread is also paired with that range. Work without
+    a known launching call is left out.
 
     Args:
         rows: Rows of the work whose launches are looked up.
@@ -328,9 +339,10 @@ def find_enclosing_ranges(
 
 
 def _find_helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
-    """Return the threads that never run backward, by their names, ascending.
+    """Return the ids of the threads whose names show that they never run backward, ascending.
 
-    Threads inherit the name of the main thread of their process, so such a name proves nothing.
+    A pattern may match anywhere in the name, in upper or lower case. Threads inherit the name of
+    the main thread of their process, so a thread with an inherited name is left out.
 
     Args:
         threads: Named threads of the profile.
@@ -356,7 +368,7 @@ class Linker:
         helpers: Threads that never run backward.
 
     Attributes:
-        thread: As in :class:`LinkedWork`, like ``range`` and ``rule``.
+        thread: Column of :class:`LinkedWork`, as are ``range`` and ``rule``.
         workless_rows: Sample of the rows of calls without work.
         long_calls: Calls in which a thread spent real time.
         start_ns: Start of the first call.
@@ -425,6 +437,9 @@ class Linker:
 
     def _link(self, calls: model.Calls, thread: Codes) -> Bools:
         """Link the activities that calls launched.
+
+        If a call of an earlier block was linked to the same activity but started later, it is
+        replaced and counts as a call without work.
 
         Args:
             calls: The calls.
@@ -524,7 +539,7 @@ class Linker:
         ]
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
-        """Keep the starts of calls without work.
+        """Keep the starts of calls without work, in one compact array per thread.
 
         Args:
             start_ns: Start of each call.
@@ -581,7 +596,11 @@ class Linker:
         )
 
     def _find_ranges(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
-        """Return the range of each call, or -1 if it has none, and the rule that applied."""
+        """Return the range of each call, or -1 if it has none, and the rule that applied.
+
+        A call outside all ranges of its thread can belong to a backward range of another thread,
+        unless its thread has forward or optimizer ranges or is a helper thread.
+        """
         of_range = self._ranges.around(calls)
         rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
         if not self._backward:
@@ -631,7 +650,12 @@ class Linker:
         return backward, count > 1
 
     def decide_by_device(self) -> None:
-        """Link ambiguous activities if only one of the threads launched work on their device."""
+        """Link ambiguous activities by the devices on which threads launched kernels.
+
+        Among the threads with an open backward range, only those that launched kernels on the
+        device of the activity are considered. If this leaves exactly one thread, the activity is
+        linked to its range; otherwise it stays ambiguous.
+        """
         rows = np.flatnonzero(self.rule == np.int8(LinkRule.AMBIGUOUS))
         if len(rows) == 0:
             return
@@ -692,7 +716,7 @@ def link(
     profile = replace(profile, activities=activities, limitations=located)
     if streams is not None:
         profile = replace(profile, streams=lambda: streams)
-        profile, early, stream_notes = _check_streams(profile, streams, work, linker.start_ns)
+        profile, early, stream_notes = _correct_stream_ends(profile, streams, work, linker.start_ns)
         notes = (*notes, *unread, *stream_notes)
         unrecorded = join_intervals((unrecorded, early), len(activities.ranks))
     activities = profile.activities
@@ -718,11 +742,11 @@ def link(
 def _remove_ranks(
     activities: model.Activities, unrecorded: RankIntervals, is_left_out: Bools
 ) -> tuple[model.Activities, RankIntervals]:
-    """Remove ranks without activities, and renumber the others.
+    """Remove the ranks that are left out, and renumber the remaining ranks.
 
     Args:
-        activities: Activities of the remaining ranks, with the old numbers.
-        unrecorded: Times of all ranks.
+        activities: Activities of the remaining ranks, with the old rank numbers.
+        unrecorded: Intervals of all ranks, with the old rank numbers.
         is_left_out: Mask of the ranks to remove.
     """
     new_rank = (np.cumsum(~is_left_out) - 1).astype(activities.rank.dtype)
@@ -764,12 +788,14 @@ def _read_streams(
     return streams if sound is None else streams[sound], notes
 
 
-def _check_streams(
+def _correct_stream_ends(
     profile: model.Profile, streams: Codes, work: LinkedWork, start_ns: int
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
-    """Correct ends that overlap the next work on a stream, and find signs of earlier work.
+    """Correct end times that overlap the next work on a stream, and find when earlier work ran.
 
-    Without recorded launches, only the ends are corrected.
+    Earlier work was launched before the capture and is not recorded. Without recorded launches,
+    ``early`` is empty and only overlapping ends are corrected; otherwise, the end of the last work
+    on a stream is corrected as well.
 
     Args:
         profile: The profile with the activities that are kept.
@@ -802,11 +828,15 @@ def _check_work(
 ) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...], tuple[Limitation, ...]]:
     """Find the damaged, left-out and unrecorded work of a linked profile.
 
+    An activity is kept if its times are possible, its rank is not left out, and it does not repeat
+    another row. Without recorded launches, repeated and unrecorded work is not searched for.
+
     Returns:
         sound: Mask of the activities that are kept, or None if all are kept.
         left_out: Mask of the ranks that are left out.
         unrecorded: Times at which ranks may have run work that was launched but not recorded.
-        located: Limitations of the profile, with the idle time that untimed kernels affect.
+        located: Limitations of the profile. Those on kernels that were left out while reading also
+            give the times at which these kernels may have run, if all of them were found.
         notes: Limitations of the work.
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
@@ -837,8 +867,9 @@ class _LostWork:
     """Work that was launched but not recorded, and work that was recorded twice.
 
     Attributes:
-        timed: Limitations of impossible times, with the idle time that they affect.
-        located: Limitations of the profile, with the idle time that they affect.
+        timed: Limitations on impossible times, with the times at which this work may have run.
+        located: Limitations of the profile. Those on kernels that were left out while reading also
+            give the times at which these kernels may have run, if all of them were found.
         lost: Limitations of lost kernels and graph launches.
         repeated: Limitations of duplicates and of kernels without a duration.
         duplicates: Rows of the activities that repeat another one.
@@ -866,10 +897,10 @@ def _find_lost_work(
     """
     path, activities, launches = profile.source.path, profile.activities, linker.launches
     of_launch = linker.thread, linker.threads.values
-    duplicates, lengthless, repeated = check_rows(
+    duplicates, zero_length, repeated = check_rows(
         path, activities, launches, profile.calls, is_possible
     )
-    is_timed = _mask_timed(activities, is_possible, lengthless)
+    is_timed = _mask_timed(activities, is_possible, zero_length)
     kernels = find_lost_kernels(
         linker.workless_rows, launches, activities, of_launch, profile.calls
     )
@@ -905,7 +936,7 @@ def _find_lost_work(
 
 
 def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bools) -> model.Calls:
-    """Return the calls that launched work with invalid times.
+    """Return the calls that launched work with invalid times, each once, in order of row.
 
     Args:
         profile: The profile.
@@ -917,17 +948,17 @@ def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bo
 
 
 def _mask_timed(
-    activities: model.Activities, is_possible: Bools | None, lengthless: Ints
+    activities: model.Activities, is_possible: Bools | None, zero_length: Ints
 ) -> Bools | None:
     """Return a mask of the work with valid times, or None if all times are valid.
 
     Args:
         activities: Kernels, then copies.
         is_possible: Mask of the work with possible times, or None if all times are possible.
-        lengthless: Rows of the kernels without a duration.
+        zero_length: Rows of the kernels without a duration.
     """
-    if is_possible is None and len(lengthless) == 0:
+    if is_possible is None and len(zero_length) == 0:
         return None
     is_timed = np.ones(len(activities), bool) if is_possible is None else is_possible.copy()
-    is_timed[lengthless] = False
+    is_timed[zero_length] = False
     return is_timed

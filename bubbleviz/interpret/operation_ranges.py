@@ -147,7 +147,7 @@ def _place_on_ranks(
 
     Returns:
         of_range: Row of the range, one per range and rank, in order of (rank, host start).
-        rank: Rank of each.
+        rank: Rank of each entry of ``of_range``.
         unplaced: Rows of the ranges whose rank is unknown.
     """
     ranks, n_kernels = profile.activities.ranks, profile.activities.kernels
@@ -264,7 +264,7 @@ def _find_iteration_hints(
 
     Args:
         ranges: All ranges of the profile.
-        names: Meanings of their names.
+        names: Meaning of each range name.
         named_ranges: Ranges that name operations.
         of_range: Row of ``named_ranges`` of each placed range, in order of (rank, host start).
         rank: Rank of each placed range.
@@ -355,7 +355,8 @@ def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
     """Number the marks of a thread in order, without those that lack a forward or a backward.
 
     A set-up or an evaluation that only one rank runs would otherwise shift its numbers against
-    those of the other ranks.
+    those of the other ranks. An operation range belongs to the last mark that started before it, if
+    that mark is still open.
 
     Args:
         marks: Marks whose names contain no number, in order of start; at least one.
@@ -442,7 +443,7 @@ def _describe_unplaced(
     """Return limitations for ranges that launched nothing and whose rank is unknown.
 
     Their process uses several devices or none. If it uses none but names passes, it ran a stage
-    whose GPU work was not recorded.
+    whose GPU work was not recorded; its ranges are reported only as a missing stage.
 
     Args:
         profile: The profile, with the kernels and copies that ranks are made of.
@@ -503,7 +504,8 @@ def _merge_ranges(
     """Merge the ranges of each operation (step 5).
 
     An operation lasts from the start of its first range to the last end. It has the name of its
-    first range.
+    first range, and is cut if any of its ranges is. An unnumbered operation gets as microbatch the
+    number of earlier operations with the same rank, iteration, phase, chunk and sequence.
 
     Args:
         named_ranges: Ranges that name operations.

@@ -54,8 +54,8 @@ class LostGraphs:
 
     Attributes:
         calls: Launches without recorded work.
-        n_launches: Number of all launches of these processes.
-        with_work: Calls with recorded work, by row.
+        n_launches: Number of graph launches of these processes.
+        with_work: Graph launch calls with recorded work, in ascending order of row.
         partial: Launches with some recorded and some unrecorded kernels.
     """
 
@@ -70,7 +70,10 @@ class LostGraphs:
         return join_tables([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
-        """Yield the limitation that counts the launches without work, if there are any.
+        """Yield the limitation that counts the launches with unrecorded kernels, if there are any.
+
+        Its kind is ``GRAPHS_LOST`` if at least ``_NOTICEABLE`` of the launches lack kernels,
+        otherwise ``COSTS``.
 
         Args:
             source: Source of the profile.
@@ -120,7 +123,9 @@ def find_lost_graphs(
     """Find the graph launches without work in processes whose kernels were recorded.
 
     Launches that failed are left out, and so are launches whose work may not have run before the
-    capture ended.
+    capture ended. A call inside another graph launch call belongs to the same launch. ``partial``
+    of the result is empty; see
+    :func:`~bubbleviz.interpret.partial_replays.find_partial_replays`.
 
     Args:
         calls: All calls of the profile.
@@ -253,10 +258,12 @@ def find_unknown_times(
 def locate_untimed(
     notes: Sequence[Limitation], calls: model.Calls, unknown: RankIntervals
 ) -> list[Limitation]:
-    """Return limitations, those for work with invalid times with the idle time that this affects.
+    """Add the idle time that work with invalid times affects to the limitations on this work.
+
+    These are the limitations of the kinds in ``LEFT_OUT``. All others are returned unchanged.
 
     Args:
-        notes: Any limitations.
+        notes: Limitations of any kind.
         calls: Launches of the work with invalid times.
         unknown: Times at which ranks may have run this work.
     """
@@ -355,7 +362,12 @@ def find_times_before_first_work(
 
     - it was launched early in the capture, in ns or relative to its wait, and
     - no recorded work explains the wait (see :func:`_is_unexplained`), and
-    - the device did not idle about as long before later work of a stream that had been launched.
+    - the device did not idle about as long before later work of a stream that had been launched,
+      and
+    - the launching thread had not queued a host function (see :func:`_has_host_function`).
+
+    The interval starts when the launching call returns, and ends when the work starts. At most
+    ``_MAX_STREAMS`` streams are checked.
 
     Args:
         activities: Kernels, then copies.
@@ -434,8 +446,10 @@ def _measure_longest_gap(
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
     """Return whether no recorded work explains why the first work on a stream started late.
 
-    Work that ended on any device just before it started explains the wait. The wait is unexplained
-    only if the device idled for a long time since its first work, and longer than is usual.
+    Work on any device that ended within ``_MIN_WAIT_NS`` of the start explains the wait. Otherwise,
+    the wait is unexplained if the total idle time of the device during the wait is long (see
+    :func:`_is_long`), and its longest idle interval exceeds ``_USUAL`` times ``usual_ns``. Time
+    before the first work of the device does not count.
 
     Args:
         activities: Kernels, then copies.
@@ -461,15 +475,15 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
 
 
-def _is_long(time_ns: int, min_share: float) -> bool:
+def _is_long(time_ns: int, idle_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
     Args:
-        time_ns: Idle time during the wait.
-        min_share: Idle time as a fraction of the device's span.
+        time_ns: Idle time during the wait, in ns.
+        idle_share: Idle time as a fraction of the device's span.
     """
-    return (time_ns > _MIN_WAIT_NS and min_share >= _LARGE) or (
-        time_ns > _LONG_WAIT_NS and min_share >= _NOTICEABLE
+    return (time_ns > _MIN_WAIT_NS and idle_share >= _LARGE) or (
+        time_ns > _LONG_WAIT_NS and idle_share >= _NOTICEABLE
     )
 
 
