@@ -122,7 +122,8 @@ class TraceEvents(Generic[ArgsT]):
 def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
-    Process and thread ids that are texts or too large are replaced by numbers of their own.
+    Process and thread ids that are texts, negative or too large are replaced by consecutive
+    numbers, from 0xF00000 for processes and from 2^48 for threads. Equal ids get the same number.
 
     Args:
         threads: Numbering of the threads.
@@ -356,7 +357,7 @@ class _OneByOneDecoder:
         return offset, True
 
     def _count_malformed(self, piece: str, offset: int, error: Exception) -> None:
-        """Count an event that cannot be read.
+        """Count an event that cannot be read, and give up if there are too many.
 
         Raises:
             ValueError: Too many characters were decoded without a result, or too many events are
@@ -372,7 +373,10 @@ class _OneByOneDecoder:
 
 
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
-    """Return whether an error may only be due to the end of the piece."""
+    """Return whether an error may only be due to the end of the piece.
+
+    The error is then a JSON error near the end, or an unterminated string.
+    """
     if not isinstance(error, json.JSONDecodeError):
         return False
     is_near_end = error.pos >= len(piece) - _MAX_CUT_TOKEN
@@ -486,7 +490,9 @@ class TraceFile(Generic[ArgsT]):
         self._is_too_deep = self._has_trailing_text = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
-        """Yield the events in blocks, in the order of the file.
+        """Yield the events in blocks, in the order of the file. Call it once.
+
+        Events that cannot be read are skipped and counted. A file without an end is accepted.
 
         Args:
             described: Function that returns the rows of the events in a block whose arguments are
@@ -559,7 +565,10 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("events that cannot be read", reason, self._n_malformed, kind)
 
     def _check_end(self, content: bytes) -> None:
-        """Check for text after the end of the document.
+        """Check for text after the end of the document, and cut it off the tail.
+
+        Such text becomes a limitation, unless it is another trace. A document without an end is
+        accepted.
 
         Args:
             content: Text after the list of events.
@@ -585,7 +594,10 @@ class TraceFile(Generic[ArgsT]):
         self._tail = trimmed[len(self._head.lstrip()) + len(b"[]") :]
 
     def _read_more(self) -> bool:
-        """Read the bytes of a block into the buffer, and return whether there were any."""
+        """Append at least one block of bytes to the buffer, and return whether there were any.
+
+        Fewer bytes are appended at the end of the file.
+        """
         chunks, length = [self._buffer], 0
         while length < BLOCK and not self._is_at_end:
             chunk = next(self._chunks, b"")
@@ -596,7 +608,7 @@ class TraceFile(Generic[ArgsT]):
         return length > 0
 
     def _find_list(self) -> bool:
-        """Read up to the list of events.
+        """Read up to the list of events, and remove its start from the buffer.
 
         Returns:
             Whether the document consists only of the list.

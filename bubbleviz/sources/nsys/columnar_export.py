@@ -354,7 +354,7 @@ def _loosen_patterns(binds: Binds) -> Binds:
     """Return the parameters of a query with GLOB patterns as DuckDB understands them.
 
     The converted patterns may match more texts, so the rows must be filtered afterwards. Patterns
-    without an equivalent in DuckDB are left out.
+    that match nothing, because a set in them is not closed, are left out.
     """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):

@@ -120,7 +120,8 @@ def _select_column(column: str, declared_type: str) -> str:
     """Return an SQL expression that selects a column and converts its values to whole numbers.
 
     Tools that copy a file may store whole numbers as texts or floats. SQLite converts them itself
-    if the declared type of the column is an integer type.
+    if the declared type of the column is an integer type. Columns of texts, and values that are not
+    equal to a whole number, are selected unchanged.
 
     Args:
         column: Name of the column.
@@ -134,7 +135,7 @@ def _select_column(column: str, declared_type: str) -> str:
 
 
 class Part:
-    """The tables of one part of a file.
+    """The tables of one part of a file: all tables with one GUID, or the rows of one process.
 
     Creating a part replaces the views of the database, so only the newest part can be queried.
 
@@ -367,7 +368,7 @@ class Part:
     def query_texts_of_rows(
         self, name: str, ids: Ints, *, read_all: bool
     ) -> tuple[Ints, list[str]]:
-        """Return the ids that a query finds and the text of each, or nothing if it cannot run.
+        """Return the ids that a query finds and the text of each, or no ids if it cannot run.
 
         Args:
             name: Name of the query.

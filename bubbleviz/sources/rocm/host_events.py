@@ -36,6 +36,11 @@ class HostEventKind(IntEnum):
 def classify_host_event(category: str, name: str) -> HostEventKind:
     """Return the kind of a host event.
 
+    The first rule that applies wins. Functions of ROCTx that open no range are left out; its other
+    functions and markers are ranges. Events of the driver (``kfd``) are left out. Functions of RCCL
+    are collectives. Other functions of libraries, functions without a name, and events of an API
+    category are calls. Everything else is a function of the program.
+
     Args:
         category: Category of the event.
         name: Name of the function, or "" if it has none.

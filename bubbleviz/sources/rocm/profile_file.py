@@ -57,7 +57,7 @@ def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints
         zero_ns: Time of the first event of the file, subtracted from all times.
 
     Returns:
-        The joined columns.
+        The joined columns of the rows whose start is positive and whose times are possible.
     """
     columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
     is_possible = profile.mask_possible(columns[0], columns[1])
@@ -120,7 +120,7 @@ def _build_activities(
 def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return the sizes and directions of copies, without fills.
+    """Return the sizes and directions of copies, without fills and copies that have no times.
 
     Args:
         recording: The recording.
@@ -142,7 +142,9 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Build the profile of a recording.
+    """Build the profile of a recording, with times relative to its first event.
+
+    A recording without kernels can still be read partially if it has copies.
 
     Raises:
         ProfileError: The recording is damaged.
@@ -251,7 +253,10 @@ def _explain_missing_kernels(
 
 
 def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int) -> str:
-    """Return why kernels cannot be linked to ranges and what to do, or "" if they can."""
+    """Return why kernels cannot be linked to ranges and what to do, or "" if they can.
+
+    They can be linked if calls and ranges were recorded. ROCTx ranges without texts do not count.
+    """
     again = _RECORD_AGAIN[recording.format]
     if not n_calls:
         return f"no HIP API calls were recorded, so kernels cannot be linked to ranges; {again}"
@@ -270,7 +275,7 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
 def _iter_limitations(
     recording: RocmRecording, n_kernels: int, call_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield what is missing from the file.
+    """Yield limitations: those of the recording, unnamed ranges and calls, and unrecorded work.
 
     Args:
         recording: The recording.

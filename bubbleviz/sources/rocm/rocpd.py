@@ -114,7 +114,9 @@ class RocmRecording:
             self.limitations.append(note)
 
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
-        """Add kernels. Kernels with which the runtime copies and fills are added as copies.
+        """Add kernels. Kernels with which the runtime copies or fills memory are added as copies.
+
+        The size of these copies is unknown. The direction is -1 for fills, else unknown.
 
         Args:
             work: Start, end, device, process and correlation id of each kernel.
@@ -649,7 +651,9 @@ class _PartReader:
         )
 
     def _add_devices(self, kernel_process: Ints, agent: Ints) -> None:
-        """Add the GPUs that ran kernels, once for each process.
+        """Add the GPUs that ran kernels and have a name, once for each process.
+
+        The device number is the number of the agent, or its row if the number is unknown.
 
         Args:
             kernel_process: Number of the process of each kernel.
@@ -728,8 +732,8 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
     """Return the number of bytes and the direction of copies, shape (2, copies).
 
-    A direction that was not recorded is derived from the agents. The number of bytes is -1 if
-    unknown.
+    A direction that was not recorded is derived from the agents, and is unknown if the source is
+    unknown. The number of bytes is -1 if unknown.
 
     Args:
         part: Part of a recording.
@@ -764,6 +768,8 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
 def _read_streams(part: Part, name: str, count: int) -> Ints:
     """Read the stream and queue of kernels or copies, or -1 if unknown, shape (2, count).
 
+    All are unknown if the query cannot run or does not return exactly ``count`` rows.
+
     Args:
         part: Part of a recording.
         name: Name of the query that returns them.
@@ -793,8 +799,9 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """Return the number of each copy's stream among the kernels' streams, or -1 if unknown.
 
-    Profilers write 0 for a stream or queue of a copy that was not recorded. A copy without a queue
-    runs on the queue of its stream's kernels if they have only one queue.
+    Profilers write 0 if the stream or queue of a copy was not recorded. A copy with a queue is
+    matched by stream and queue. A copy with only a stream is matched by stream, if all kernels on
+    that stream ran on one queue.
 
     Args:
         kernels: Stream and queue of each kernel.
@@ -829,7 +836,8 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
     """Choose the ids that link kernels and copies to the calls that launched them.
 
     Stack ids are used if any call shares one with a kernel or copy. Otherwise correlation ids are
-    used, unless two calls share one.
+    used if a call shares one with a kernel or copy and no two calls share one. If neither applies,
+    stack ids are returned, which link nothing.
 
     Args:
         ids: Stack ids and correlation ids of events, shape (2, events).

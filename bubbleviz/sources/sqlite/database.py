@@ -296,8 +296,8 @@ class Database:
         Args:
             query: The query.
             binds: Values of its parameters.
-            rows: Number of rows if it is known, which becomes the size of a batch. Other threads
-                can run Python only while a batch is being read, so an exact number is best.
+            rows: Expected number of rows, which becomes the batch size. Other threads can run
+                Python only while a batch is being read, so an exact number is best.
 
         Raises:
             ProfileError: The file is damaged, or a column contains non-integer values.
@@ -332,13 +332,13 @@ class Database:
     def _query_batches(
         self, query: Query, binds: Binds, batch_rows: int, *, single: bool = False
     ) -> list[RecordBatch] | None:
-        """Return the result of a query in batches.
+        """Return the result of a query in batches, or None if ``single`` and a batch is full.
 
         Args:
             query: The query.
             binds: Values of its parameters.
             batch_rows: Number of rows in a batch.
-            single: Whether to return None as soon as a batch is full.
+            single: Whether all rows must be in one batch.
 
         Raises:
             MemoryError: Memory ran out.
@@ -431,7 +431,7 @@ def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
 
 
 def check_pages(path: str, maker: Queries) -> None:
-    """Check that the file is as long as its header says, which SQLite does not check.
+    """Check that a file is at least as long as its header says, which SQLite does not check.
 
     Raises:
         ProfileError: The file was cut short.
@@ -449,7 +449,9 @@ def check_pages(path: str, maker: Queries) -> None:
 
 
 def check_finished(path: str, maker: Queries) -> None:
-    """Check that no program is writing a file.
+    """Check that no program is writing a file: it has no journal and no write-ahead log.
+
+    An empty log is accepted.
 
     Raises:
         ProfileError: A program is writing the file, or died while writing it.

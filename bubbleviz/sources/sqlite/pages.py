@@ -211,8 +211,8 @@ class PageTable:
 
         A row is selected if its kind is one of ``kinds`` and its text matches one of ``globs``. A
         row whose text is NULL is selected by the id of its text instead. If a column of threads is
-        given, a row must in addition last long enough and overlap an interval of its thread, and
-        rows without a text are selected whatever their id.
+        given, a row must also last at least ``shortest`` and overlap an interval of its thread;
+        rows without a text are then selected whatever their id.
 
         Args:
             text: Index of the column of texts.
@@ -268,7 +268,7 @@ class PageTable:
 
 
 def unpack_rows(rows: PackedRows) -> NamedRows:
-    """Return rows with their texts as distinct strings."""
+    """Return packed rows with their texts as strings, nearly all of which are distinct."""
     columns, packed = rows
     numbers_and_bounds = native.number_texts(packed, columns[-1])
     if numbers_and_bounds is None:
@@ -289,6 +289,10 @@ class Pages:
 
     def open_table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
         """Return the table that a query reads, or None if its pages cannot be decoded.
+
+        Pages can be decoded only if the stored values are the values that SQLite returns: the
+        columns are declared with integer and text types, none is generated, and rows are stored in
+        the order of ``key``.
 
         Args:
             stored: The table's columns, rows of schema.sql.

@@ -159,7 +159,10 @@ class Queries:
         return views
 
     def find_tables_read(self, name: str) -> Requirements:
-        """Return the tables that a query reads in today's files, directly or through views."""
+        """Return the tables and columns that a query reads in today's files.
+
+        Instead of a view, these are the tables of its first variant.
+        """
         tables: dict[str, tuple[str, ...]] = {}
         for relation, columns in self.query(name).requires.items():
             variants = self.view_variants.get(relation)
@@ -171,7 +174,7 @@ class Queries:
         return next(iter(self.find_tables_read(name)))
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
-        """Return whether a query can run on a file.
+        """Return whether a query can run: it exists, and the file has its views and columns.
 
         Args:
             name: Name of the query.

@@ -80,8 +80,10 @@ def get_device_number(plane: str) -> int | None:
 def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
     """Return the role of each line of a plane.
 
-    On a GPU only the streams are used. Its ``XLA Ops`` and ``XLA Modules`` are derived from the
-    streams and would count everything twice.
+    The lines of a host are host threads. If a device has streams, it is a GPU, and only its streams
+    are used: its ``XLA Ops`` and ``XLA Modules`` are derived from them and would count everything
+    twice. On other devices, the name of a line determines its role. All other lines have the role
+    ``NOTHING``.
     """
     if get_device_number(plane) is None:
         is_host = plane.startswith("/host:") and plane != PROGRAMS
@@ -206,7 +208,10 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add events of one line.
+        """Add the events of one line that have possible times.
+
+        An instruction without the statistic ``op`` is named by its event. The step of a training
+        step is its statistic, or else its name if that is a number; other steps are dropped.
 
         Args:
             role: Role of the line.
@@ -248,6 +253,9 @@ class Planes:
 
     def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
         """Add events of a host thread. An event can have several roles, such as span and step.
+
+        Spans have a duration and are no launches; they keep only name, line and times. Launches
+        have a correlation id, instructions a name and a valid device, and steps a step number.
 
         Args:
             events: The events.
@@ -346,7 +354,10 @@ class Planes:
         return order
 
     def finish(self) -> None:
-        """Drop events far outside the capture of all devices. Call it after adding all events."""
+        """Set ``on_host``, and drop events far outside the capture, except spans.
+
+        Call it after all events were added.
+        """
         self.on_host = not (self._events[STREAM] or self._events[OPS])
         tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]
         if not tables:
@@ -365,7 +376,12 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Return the rank of each code's value among the values that occur, or -1 for code -1."""
+    """Return the rank of each code's value among the values that occur, or -1 for code -1.
+
+    Args:
+        code: Index of each row's value in ``values``, or -1.
+        values: Values that can be compared.
+    """
     code = code.astype(np.int64)
     used = find_distinct(code)
     by_value = sorted(used[used != NONE].tolist(), key=values.__getitem__)

@@ -66,7 +66,7 @@ def find_leaves(events: PlaneEvents) -> Ints:
         ├─while.2──────────┤      not a leaf: the instructions inside count instead
          ├─dot.3─┤├─add.4─┤       leaves
 
-    Events without a duration do not make the event around them a parent.
+    Events without a duration are leaves, and do not make the event around them a parent.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -212,7 +212,10 @@ class DeviceWork:
         )
 
     def copies(self) -> Copies:
-        """Read the direction, memory and size of copies from their names and statistics."""
+        """Return the direction, memory and size of each copy.
+
+        The direction is read from the name, the memory and the size from the details of the copy.
+        """
         name, details = self._copied.name, self._copied.copy
         first_row = len(self.activities) - len(name)
         used, used_index = np.unique(details, return_inverse=True)
@@ -279,8 +282,8 @@ class DeviceWork:
     ) -> tuple[PlaneEvents, Ints]:
         """Return launches as instructions, and the index of each one's range name, or -1.
 
-        If the launched work is known, its label replaces the label of the call, because it names
-        the instruction more precisely.
+        Launches with known work get the label and the device of that work, because the label names
+        the instruction more precisely. Launches without known work have no range name.
         """
         ids, first = np.unique(work.correlation, return_index=True)
         first_match = find_positions(ids, launches.correlation)
@@ -293,6 +296,8 @@ class DeviceWork:
 
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
         """Return the row in ``_spans`` of the module execution around each launch, or -1.
+
+        Only executions of the launch's module count, and the innermost one wins.
 
         An execution may be recorded on another thread than its launches. If executions of one
         module overlap (one thread per device), only executions on the thread of the launch are
@@ -529,6 +534,8 @@ def make_process_number(recording: int, pid: int) -> int:
 
 def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
     """Join the recordings of all processes in one file.
+
+    Recordings are labeled by their number, unless their process ids are known and distinct.
 
     Args:
         parts: Process number and profile of each recording, at least one.

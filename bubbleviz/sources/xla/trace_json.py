@@ -74,7 +74,11 @@ class TraceJsonPlanes:
         self._blocks: list[Ints] = []
 
     def add(self, events: TraceEvents[XlaArgs]) -> None:
-        """Add a block of events."""
+        """Add a block of events: names of processes and threads, and complete events.
+
+        Complete events ("X") without a start are left out. If a thread is named twice, the last
+        name wins.
+        """
         texts, threads = self._file.texts, self._file.threads.values
         event_name_arg, words = events.arguments["name"], texts.values
         for row in np.flatnonzero(
@@ -125,7 +129,11 @@ class TraceJsonPlanes:
         return recordings, n_strays
 
     def _number_processes(self) -> dict[ProcessName, int]:
-        """Return the number of the recording of each process, in the order of process ids."""
+        """Return the index of the recording of each process, in the order of process ids.
+
+        A new recording starts when the label of the process ids changes, or when a device or host
+        occurs again, see :func:`number_recordings`.
+        """
         processes = sorted(self.processes, key=_process_order)
         labels = [_process_label(process) for process in processes]
         starts = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
@@ -141,7 +149,7 @@ class TraceJsonPlanes:
         return dict(zip(names, columns, strict=True))
 
     def _find_roles(self, threads: Sequence[ThreadName]) -> Mapping[ThreadName, str]:
-        """Return the role of each line that has a name or events.
+        """Return the role of each line that has a name or events, keyed by thread.
 
         Args:
             threads: Threads with events.
@@ -160,6 +168,9 @@ class TraceJsonPlanes:
         self, planes: Planes, role: str, thread: ThreadName, events: Mapping[str, Ints]
     ) -> None:
         """Add the events of a thread to planes.
+
+        The path of an instruction is the argument ``name``, or else ``tf_op``. A missing duration
+        counts as 0.
 
         Args:
             planes: The planes of its recording.

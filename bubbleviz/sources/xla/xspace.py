@@ -342,7 +342,7 @@ class PlaneReader:
         return names, columns
 
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
-        """Read some events of a line.
+        """Decode a slice of a line's events, and add them to the planes.
 
         Args:
             line: Parsed message of the line.
@@ -379,6 +379,8 @@ class PlaneReader:
         used_stats: Mapping[int, str],
     ) -> None:
         """Fill columns with the statistics stored in the events themselves.
+
+        They replace the values from the metadata, except that empty texts replace nothing.
 
         Args:
             columns: Columns of the events; updated.
@@ -476,6 +478,8 @@ class _Space:
 def _read_spaces(path: str) -> tuple[list[_Space], str]:
     """Return the recordings in a file, and the name of their host, or "" if unknown.
 
+    Events are not decoded. If a single recording names several hosts, the first name is used.
+
     Raises:
         MalformedError: The file cannot be decoded.
         ProfileError: The file is gzipped, or joins recordings of several hosts.
@@ -503,7 +507,11 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 
 
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
-    """Return a recording, given the bytes and the parsed message of each of its planes."""
+    """Return a recording, given the bytes and the parsed message of each of its planes.
+
+    Time 0 is the recorded start of the profile, or else the earliest timestamp of a line that is
+    UTC.
+    """
     starts, processes, stamps = [], [], []
     for _, plane in planes:
         names = read_stat_names(plane)
