@@ -233,7 +233,8 @@ def _fit_least_squares(
     Returns:
         factors: a, b and c, or a and b without a prefix.
         left_ns: Residual of each chunk.
-        error: Standard error of the last factor, or infinity if its term depends on the others.
+        error: Standard error of the last factor, or infinity if its term is linearly dependent on
+            the other terms.
     """
     # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())

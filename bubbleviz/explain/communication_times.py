@@ -117,7 +117,7 @@ def measure_communication(
     window, it is measured from its first to its last work.
 
     Args:
-        stretch: Complete pipelines of a run.
+        stretch: The stretch, which consists of complete pipelines.
         receives: Receives of the operations of the stretch.
         collective_idle_ns: Idle time of each rank in its window during which a collective moved or
             may have moved data, shape (iterations, ranks).

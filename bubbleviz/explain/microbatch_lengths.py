@@ -84,9 +84,10 @@ def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
 
 
 def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tuple[float, ...]:
-    """Return the length of each microbatch of one iteration as a multiple of the mean of all.
+    """Return the length of each microbatch of one iteration as a multiple of the mean length.
 
-    The variance due to chance is not subtracted.
+    The length of a microbatch is the busy time of its forwards and backwards on all ranks. The
+    variance due to chance is not subtracted.
 
     Args:
         operations: Operations of all ranks.
@@ -94,7 +95,8 @@ def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tu
         microbatches: Number of its microbatches.
 
     Returns:
-        The lengths, or empty if the microbatches of some operations are unknown.
+        The lengths, or empty if the microbatch number of an operation is unknown or too large, or
+        if no operation was busy.
     """
     rows = np.flatnonzero((operations.iteration == iteration) & mask_phases(operations.phase, WORK))
     microbatch = operations.microbatch[rows]

@@ -332,7 +332,7 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
     """Find the steps of the critical path backwards from the end of the iteration.
 
     Steps are returned in order of time. A step through a collective begins at its last member and
-    ends at the member on which the path continues. In any other step both are the same row.
+    ends at the member on which the path continues. Any other step begins and ends at the same row.
 
     Returns:
         entered: Row at which each step begins.

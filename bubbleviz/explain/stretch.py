@@ -45,8 +45,8 @@ class Stretch:
     """One or more complete pipelines of a run, with ranks and operation rows counted from 0.
 
     Attributes:
-        first_rank: Index of its first rank in the run.
-        first_row: Row of its first operation in the run.
+        first_rank: Index in the run of the first rank of the stretch.
+        first_row: Row in the run of the first operation of the stretch.
         ranks: The ranks of the stretch.
         operations: Operations of the ranks, without names, of which there may be millions.
         busy: Intervals in which operations keep the ranks busy.

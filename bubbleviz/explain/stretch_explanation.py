@@ -1,4 +1,4 @@
-"""Explain one stretch. The explanation of a run is combined from those of its stretches.
+"""Explain one stretch. The explanations of all stretches are combined into that of the run.
 
 :func:`explain_stretch` reads only the stretch, so it can run on the machine that has the profiles
 of the stretch. Its result is small compared with the profiles.
@@ -49,7 +49,7 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     """Find the causes of idle time of the ranks of a stretch, and measure its operations.
 
     Args:
-        stretch: Complete pipelines of a run.
+        stretch: The stretch, which consists of complete pipelines.
     """
     operations = stretch.operations
     dependencies = find_dependencies(operations, stretch.ranks)

@@ -56,7 +56,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
     """Return the idle time of each rank between its earliest and its latest window.
 
     Args:
-        stretch: Complete pipelines of a run.
+        stretch: The stretch, which consists of complete pipelines.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
     """

@@ -25,7 +25,10 @@ from bubbleviz.model.phases import Phase
 
 
 def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int = 0) -> Dependencies:
-    """List the tokens that steps would wait for with more chunks in flight than there were.
+    """List the tokens that steps have to wait for if the number of chunks in flight is limited.
+
+    The limit is the largest number of chunks that were in flight, plus ``n_more``. Steps that did
+    wait for a token wait for the token ``n_more`` chunks before it.
 
     Args:
         operations: Operations of all ranks.

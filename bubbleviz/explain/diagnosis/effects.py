@@ -80,7 +80,7 @@ class Computes:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PaceChanges:
-    """Ranks that become slower during the run, one row per rank.
+    """How the pace of ranks changes during the run, one row per rank.
 
     Attributes:
         slope: Slope of the logarithm of the pace over iterations.
@@ -104,7 +104,7 @@ class PaceChanges:
 
         Args:
             rank_row: Rows of this table.
-            iteration: Number of an iteration for each of them, from 0.
+            iteration: Number of an iteration for each row, from 0.
         """
         number = iteration.astype(np.float64)
         drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
@@ -117,7 +117,7 @@ class StageEffects:
     """Effects of stages, one row per (kind of work, stage).
 
     Attributes:
-        row_of_compute: Row of each compute's kind and stage.
+        row_of_compute: For each compute, the row of this table with its kind and stage.
         kind: Kind of work.
         stage: Stage.
         effect: Time on the stage divided by the median of the other stages, or NaN without others.
@@ -145,7 +145,8 @@ class Effects:
             are none.
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
-        iteration_effect: Factor by which each iteration is slower than the others on all ranks.
+        iteration_effect: Factor by which each iteration is slower than the other iterations on all
+            ranks; 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run; 1 without a trend.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
@@ -198,7 +199,7 @@ class Effects:
 
         Args:
             compute: Indices of computes.
-            scale: Factor of the usual part of each.
+            scale: Factor for the usual part of each time.
 
         Returns:
             Scaled time of each compute as a fraction of its measured time.
@@ -210,7 +211,7 @@ class Effects:
 
         Args:
             compute: Indices of computes.
-            scale: Factor of the time of each outside its launch gaps.
+            scale: Factor for each time outside launch gaps.
 
         Returns:
             Scaled time of each compute as a fraction of its measured time.
@@ -376,9 +377,9 @@ def _estimate_replica_lengths(
 ) -> Floats:
     """Estimate how much longer the sequences of each replica are than the mean, by chance.
 
-    The microbatches of a replica are random draws of lengths. If their variance explains the time
-    of the replica, compared both with the other replicas and with the median of all, the replica is
-    not slow: it got more tokens.
+    The microbatches of a replica are random draws of lengths. A replica is not slow, but got more
+    tokens, if their variance explains its time, compared both with the other replicas and with the
+    median of all replicas.
 
     Args:
         computes: The computes.
@@ -624,8 +625,8 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
         value: Value of each point, in order of position.
 
     Returns:
-        is_possible: Whether enough points are on both sides.
-        change: Mean from the point on minus the mean of the points before it.
+        is_possible: Whether at least 2 points are on each side.
+        change: Mean of the point and all later points minus the mean of the earlier points.
         explained_sq: Sum of squares that the jump explains; 0 if it is not possible.
     """
     count = np.bincount(group)

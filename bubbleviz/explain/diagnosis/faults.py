@@ -58,20 +58,21 @@ class Fault:
     """One reason why an iteration takes longer: slow work, or work that starts late.
 
     Attributes:
-        kind: Its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
-            ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed``, ``queue`` or
-            ``token``.
+        kind: Shape of the fault: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``,
+            ``link``, ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed``, ``queue``
+            or ``token``.
         name: Stable and unique name in the run, for example ``rank-3``.
-        rows: Rows of the work table that it slows down.
-        scale: Remaining fraction of the time of each of these rows without the fault.
-        ranks: Ranks that it slows down, or empty if it is not limited to certain ranks.
-        stage: Stage that it slows down, or None if there are none or several.
+        rows: Rows of the work table that the fault slows down.
+        scale: For each row of ``rows``, its time without the fault as a fraction of its measured
+            time.
+        ranks: Ranks that the fault slows down, or empty if it is not limited to certain ranks.
+        stage: Stage that the fault slows down, or None if there is none or several.
         stages: Stages that have too much work; empty for other kinds of faults.
-        link: Stages between which data moved, or None for other kinds of faults.
-        microbatches: Slow microbatches as (iteration, microbatch), or empty if it is no fault of
-            microbatches.
-        iterations: Iterations in which it occurs, or empty for all.
-        phases: Phases that it slows down, each with its time as a multiple of its norm.
+        link: The two stages of a slow link, the lower one first, or None for other kinds of faults.
+        microbatches: Slow microbatches as (iteration, microbatch), or empty for other kinds of
+            faults.
+        iterations: Iterations in which the fault occurs, or empty for all.
+        phases: Phases that the fault slows down, each with its time as a multiple of the norm.
         detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
             ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
             the lengths of all microbatches vary. ``drift`` and ``slowed``: ``all`` if all ranks
@@ -79,10 +80,10 @@ class Fault:
             iterations. ``launch-gaps``: ``compute`` if they may be communication. ``token``: how
             many more chunks are in flight. ``iteration`` of certain ranks: ``pace`` if all of their
             computes are slow there, else ``pause``.
-        delayed: Rows of the work table that start late because of it.
-        late_ns: Delay of each of these rows.
-        collective: Kind of collective that starts late because of it, or "" if operations lose
-            more time.
+        delayed: Rows of the work table that start late because of the fault.
+        late_ns: Delay in ns of each row of ``delayed``.
+        collective: Kind of collective that starts late because of the fault, or "" if operations
+            lose more time.
         host: CUDA call and range of the host during its longest delay, as rows of the operations'
             ``names``, or -1 if unknown.
         moves: Moves of layers between stages, or empty if only an even split of work is known.
@@ -202,14 +203,16 @@ def _group_slow_ranks(
 def _build_rank_fault(
     evidence: Evidence, kind: str, name: str, ranks: list[int], is_slow: Bools
 ) -> Fault:
-    """Build the fault of slow ranks, without which their cells take the time of their copies.
+    """Build the fault of slow ranks.
+
+    Without the fault, each slow cell takes the median time of its other copies.
 
     Args:
         evidence: Evidence of the run.
         kind: Kind of the fault.
         name: Name of the fault.
         ranks: The slow ranks.
-        is_slow: Mask of their slow cells.
+        is_slow: Mask of the slow cells of these ranks.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     compute = np.flatnonzero(is_slow[computes.cells.of_row])
@@ -281,7 +284,7 @@ def _build_stage_fault(
     """Build the fault of slow stages.
 
     Without a fault of kind ``stage``, all stages take the mean time. Without one of kind ``host``,
-    the slow stages take the median time of the others.
+    the slow stages take the median time of the other stages.
 
     Args:
         evidence: Evidence of the run.
@@ -515,7 +518,7 @@ def _build_drift(
         evidence: Evidence of the run.
         name: Name of the fault.
         is_member: Mask of the ranks, one value per group of ``pace_ranks``.
-        is_slow_pace: Mask of the (rank, iteration) pairs in which they are slower.
+        is_slow_pace: Mask of the (rank, iteration) pairs in which these ranks are slower.
         total_rise: Rise of the logarithm of each rank's pace over the run.
     """
     effects = evidence.effects

@@ -70,7 +70,7 @@ _MIN_SAVING = 0.001
 _MAX_PAIRED, _MIN_PAIR_RATIO, _MIN_PAIR_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
 _MIN_SAVED_ITERATIONS = 3
-#: Minimum length of a warm-up iteration, as a multiple of the median of the others.
+#: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
 _MIN_PAUSE = 0.01
@@ -92,9 +92,9 @@ class Finding:
         length_ns: Mean length of the iterations. If they overlap, the mean time from the start of
             one iteration to the next, because that is the time that is saved.
         saved_iterations: Number of iterations with a noticeable saving.
-        error_ns: Half width of the 95 % confidence interval of the mean saving (Student's t over
-            the iterations with a saving, and the error of the replay), or None if fewer than three
-            iterations save time.
+        error_ns: Half width of the 95 % confidence interval of the mean saving in ns (Student's t
+            over the iterations with a saving, combined with the error of the replay), or None if
+            fewer than three iterations save time.
         is_measured: Whether the saving was measured, and does not rest on the replay.
     """
 
@@ -117,10 +117,10 @@ class Diagnosis:
 
     Attributes:
         findings: Findings with a noticeable saving, the largest first.
-        iterations: Number of replayed iterations that count.
+        iterations: Number of replayed iterations, without the warm-up.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
-        warm_up: Length of the first iteration as a multiple of the median of the others if it is a
-            warm-up, which does not count; otherwise 0.
+        warm_up: Length of the first iteration as a multiple of the median of the other iterations
+            if it is a warm-up, which does not count; otherwise 0.
         missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
             measured length. Replicas that drift apart are measured from their own starts.
     """
@@ -133,7 +133,10 @@ class Diagnosis:
 
     @property
     def misses_measurement(self) -> bool:
-        """Whether the replay is too far from the measured iterations to promise a saving."""
+        """Whether the replay differs from the measured iterations by more than 10 % on average.
+
+        No saving is promised then.
+        """
         return self.missed_ratio > _MAX_MISSED
 
 
@@ -202,8 +205,12 @@ def build_diagnosis(
 ) -> Diagnosis:
     """Find the reasons why the iterations of a run are long, and what each costs.
 
+    Each fault is removed alone, and then each pair of the six faults that save most. Findings that
+    save less than 0.1 % of an iteration are left out. If the first iteration is a warm-up, it does
+    not count.
+
     Args:
-        run: The run.
+        run: The replayed run.
         scenarios: Replayed scenarios of the run.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
@@ -258,10 +265,10 @@ def build_diagnosis(
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
-    """Return the first length as a multiple of the upper median of the others, or 0.
+    """Return the first length as a multiple of the upper median of the other lengths, or 0.
 
-    The result is 0 if the first iteration is no warm-up: it is not much longer, or there are fewer
-    than three others.
+    The result is 0 if the first iteration is no warm-up: this multiple is at most 1.5, or there are
+    fewer than three other iterations.
     """
     other_ns = np.sort(length_ns[1:])
     if len(other_ns) < 3:
@@ -273,8 +280,8 @@ def _measure_warm_up(length_ns: Ints) -> float:
 def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     """List the pairs of faults that may save more together.
 
-    Upper bounds and waits for tokens are not paired, and neither are two faults if one may
-    contain the other.
+    Upper bounds and waits for tokens are not paired, and neither are two links, two faults of
+    kind ``iteration``, or two launches, because one may contain the other.
     """
     candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
     return [
@@ -398,8 +405,8 @@ def estimate_mean_saving(
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    Iterations without the fault certainly save nothing, so only the others contribute to the
-    interval.
+    Iterations without the fault certainly save nothing, so only iterations with a noticeable saving
+    contribute to the interval.
 
     Args:
         saved_ns: Saving of each iteration.
@@ -490,7 +497,7 @@ def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
     """List the boundaries between consecutive averaged iterations, sorted by (rank, iteration).
 
-    Iterations between which others were not recorded have no boundary.
+    There is no boundary between two iterations if recording paused between them.
     """
     operations = run.operations
     is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
@@ -594,7 +601,7 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
 
     The faults are work that is queued after transfers, and too few chunks in flight.
     """
-    yield from _ease_queues(run, scenarios)
+    yield from _find_queued_work(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = (
@@ -607,8 +614,10 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
             yield fault, build_replay(*build_work_of_run(run, waits))
 
 
-def _ease_queues(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
+def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield the fault that transfers and collectives are queued after transfers, if any are.
+
+    It is left out if not all iterations can be replayed without it.
 
     In its replay, the queued transfers no longer wait for the transfers ahead of them.
     """
@@ -642,7 +651,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
     includes the delay of the first launch of an iteration.
 
     Args:
-        run: The run.
+        run: The replayed run.
         scenarios: Scenarios of the run, whose work table starts with the computing operations.
         rows: Rows of these operations in the run, in the order of the work table.
         cause: ``HOST`` or ``PROFILER``.
@@ -678,7 +687,7 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
     that starts before the input is ready delays nothing either.
 
     Args:
-        run: The run.
+        run: The replayed run.
         bubbles: Bubbles of one cause, each followed by an operation.
         cause: The cause.
     """
@@ -737,7 +746,7 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
     first rank begins the iteration. It is never before the end of the rank's previous iteration.
 
     Args:
-        run: The run.
+        run: The replayed run.
         first_rows: Rows of the operations.
     """
     operations, dependencies = run.operations, run.explained().dependencies

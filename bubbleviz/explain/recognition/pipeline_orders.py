@@ -75,7 +75,7 @@ class Pipeline:
         key: Key that pipelines with the same orders share.
         orders: Orders of the pipeline.
         cells: Index of each rank of the pipeline in :class:`.IterationOrders`.
-        order_of_cell: Index in ``orders`` of the order of each of these ranks.
+        order_of_cell: Index in ``orders`` of the order of each rank in ``cells``.
     """
 
     key: tuple[object, ...]

@@ -110,6 +110,9 @@ def find_similar_plans(
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield the names and orders of the plans that are similar enough for a full comparison.
 
+    Such a plan splits the backward as the run does, starts alike, and is near in a sample of the
+    orders. Plans of more than 2 million operations are left out.
+
     Args:
         ran: Orders of a pipeline.
         plans: Function that returns the plan of a schedule for given sizes.

@@ -24,7 +24,7 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Rows of the work, and the row that each of them follows.
+#: Two columns: rows of the work, and the row that each one follows.
 Pairs = tuple[Ints, Ints]
 
 
@@ -34,7 +34,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
     Args:
         work: Work of all ranks.
         rows: Rows of the sends and receives.
-        compute: Row of the compute that produces or consumes the data of each of them, or -1.
+        compute: Row of the compute that produces or consumes the data of each transfer, or -1.
         computes: Rows that ranks compute one after the other.
     """
     role, rank_iteration = work.role, work.rank_iteration
@@ -65,7 +65,7 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
     Args:
         work: Work of all ranks.
         rows: Rows of the work.
-        group: Group of each of them.
+        group: Group of each row.
     """
     order = sort_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]

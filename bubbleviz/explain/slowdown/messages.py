@@ -104,7 +104,7 @@ def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
     """Return (consumer, producer) of dependencies between ranks within an iteration.
 
     Args:
-        run: The run.
+        run: The replayed run.
         rows: Rows of the operations between which dependencies count.
     """
     operations, dependencies = run.operations, run.explained().dependencies
@@ -122,7 +122,7 @@ def _find_receive_times(
     """Return the start and the end of the receive of each message, or -1 if there is none.
 
     Args:
-        run: The run.
+        run: The replayed run.
         consumer: Consumer of each message.
         producer: Producer of each message.
         forward: Whether the message carries activations.
@@ -153,7 +153,7 @@ def _find_send_times(
     before the end of the producer.
 
     Args:
-        run: The run.
+        run: The replayed run.
         producer: Producer of each message.
         forward: Whether the message carries activations.
         received_ns: End of the receive of each message.

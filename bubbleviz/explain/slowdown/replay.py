@@ -56,9 +56,10 @@ class Replay:
         Args:
             own_ns: Duration of each row; for communication, its transfer time. Shape (rows,
                 scenarios).
-            delay_ns: Time between the end of all that a row follows and its start; shape (rows,) or
-                (rows, scenarios).
-            in_replay_order: Whether both are sorted like :attr:`rows`, not like the work table.
+            delay_ns: Time from the end of the last predecessor of each row to its start; shape
+                (rows,) or (rows, scenarios).
+            in_replay_order: Whether both arrays are in the order of :attr:`rows` rather than the
+                order of the work table.
 
         Returns:
             End of each row in the order of :attr:`rows`, shape (rows, scenarios).
@@ -70,7 +71,8 @@ class Replay:
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
 
-        An iteration ends with its last optimizer. On ranks without an optimizer all work counts.
+        An iteration ends with its last optimizer. On ranks without an optimizer, it ends with their
+        last work.
         See :meth:`compute_ends` for the arguments.
         """
         if not len(self.iterations):

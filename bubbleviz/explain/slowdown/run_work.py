@@ -62,8 +62,10 @@ _SEND_F, _RECV_F, _SEND_B, _RECV_B = (
 def build_work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
     """Build the work of the averaged iterations, and the order of its rows.
 
+    Iterations of the work have the numbers of the report (:attr:`ReplayedRun.numbers`).
+
     Args:
-        run: The run.
+        run: The replayed run.
         tokens: Operations that wait for a token, and the operations that produce it.
     """
     rows = find_computing_rows(run.operations, run.averaged)
