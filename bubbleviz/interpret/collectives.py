@@ -112,7 +112,7 @@ def _find_operations_by_range(
 
     Returns:
         launched: Rows of the kernels with such a range.
-        operation: Number of the operation of each.
+        operation: Number of the operation of each of these kernels.
     """
     ranges = linked.profile.ranges
     if len(operation_of_name) == 0:
@@ -145,7 +145,8 @@ def add_collectives(
 ) -> Collectives:
     """Add a collective for each kernel with a known operation and no recorded collective.
 
-    Each of them is an operation of its own, and its other columns are unknown.
+    Each added collective is a separate operation. Its other columns are -1 (unknown), and it is not
+    uneven.
 
     Args:
         collectives: Recorded collectives.
@@ -190,7 +191,8 @@ def _find_recorded_operations(
 ) -> Ints:
     """Return the recorded operation of each activity, or -1 if none was recorded.
 
-    A kernel with several records is a batch of sends and receives, or of one collective.
+    A kernel with records of both sends and receives is a ``SendRecv``. Otherwise, the largest
+    operation number of its records is used.
 
     Args:
         collectives: Recorded collectives.
@@ -231,6 +233,9 @@ def read_recorded_collectives(
 ) -> RecordedCollectives:
     """Read the group, sequence number and operation of the kernels of collectives.
 
+    PyTorch's records are used if the profile has any; only records with a group count. Without such
+    records, NCCL's ranges give the communicator of each kernel, but no sequence or operation.
+
     Args:
         linked: The profile, whose file is still open.
         activities: Its activities, with vague kernels renamed.
@@ -266,7 +271,8 @@ def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> Recorde
         work: All work of the profile.
 
     Returns:
-        The kernels with a range, with its communicator as their group.
+        The kernels with such a range. Their group is its communicator; operations and sequence
+        numbers are -1 (unknown).
     """
     has_communicator = payloads.communicator >= 0
     sizes = np.zeros(len(payloads.communicators), np.int64)
@@ -391,9 +397,9 @@ def _select_relevant(
 ) -> Bools:
     """Return a mask of the collectives to keep, which leaves out frequent ones inside operations.
 
-    A collective is kept if no operation that is work owns it, if the rank runs it at most
-    ``_MAX_BUCKETS`` times per iteration, or if only communication ran during part of it. This
-    leaves out the many collectives of tensor parallelism.
+    A collective is kept if no operation that is work owns it, if the rank runs at most
+    ``_MAX_BUCKETS`` of its kind and group per iteration on average, or if only communication ran
+    during part of it. This leaves out the many collectives of tensor parallelism.
 
     Args:
         keys: Operations of the ranks.

@@ -29,7 +29,10 @@ from bubbleviz.model.texts import to_one_line
 
 
 def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
-    """Return a profile in which copies with names that the user lists as communication are kernels.
+    """Return a profile in which the copies that the user lists as communication are kernels.
+
+    Activities are reordered, because kernels come before copies; streams and recorded copies are
+    reordered with them. If no name of a copy matches, the profile is returned unchanged.
 
     Args:
         profile: The profile as it was read. Only copies that may be communication have a name.
@@ -75,6 +78,9 @@ _MIN_OTHERS = 2
 def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
     """Yield limitations for kernels that count as compute but may be communication.
 
+    One limitation is on kernels whose names look like communication. Another one is on kernels that
+    overlap other kernels almost all the time (see :func:`_find_concurrent`), if launches are known.
+
     Args:
         profile: The profile, with work whose times are possible.
         kinds: Lists of names of kernels.
@@ -114,6 +120,9 @@ def _make_limitation(
     subject: str, path: str, activities: Activities, is_candidate: Bools, words: str
 ) -> Iterator[Limitation]:
     """Yield the limitation for the kernels of the masked names, if there are any.
+
+    It restricts the ratios only if the names look like communication and take at least
+    ``_MIN_SHARE`` of the kernel time.
 
     Args:
         subject: Subject of the limitation.
@@ -159,7 +168,12 @@ def format_addition(names: Sequence[str]) -> str:
 
 
 def _make_regex(name: str) -> str:
-    """Return a regex that is found in a kernel's name: the name without its arguments, or part."""
+    """Return an escaped part of a kernel's name, for use as a regex.
+
+    It is the start of the name without its arguments: at most 60 printable ASCII characters. If
+    they are blank or not part of the name, the part after the last ``::`` is used instead, and then
+    the full name.
+    """
     plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):
         # What is not printable, or much too long, ends it.
@@ -172,7 +186,9 @@ def _make_regex(name: str) -> str:
 def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
     """Yield the kernels of unknown names that take the most time on each rank of a profile.
 
-    They are compared between ranks once the clocks of all profiles are known.
+    A name must take at least ``_MIN_SHARE`` of the rank's kernel time. At most ``_MAX_UNKNOWN``
+    names are yielded per rank, longest total time first, and none without recorded launches. The
+    kernels are compared between ranks once the clocks of all profiles are known.
 
     Args:
         profile: The profile, with work whose times are possible.
@@ -217,7 +233,16 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
-    """Return a mask of the names of long kernels that almost always overlap other kernels."""
+    """Return a mask of the names of long kernels that almost always overlap other kernels.
+
+    Only unknown names are checked, with a sample of each rank's kernels. A name is in the mask if
+    its kernels are concurrent on any rank; see :func:`_is_concurrent`.
+
+    Args:
+        activities: Kernels, then copies.
+        kinds: Lists of names of kernels.
+        by_name: Mask of the names that look like communication. These names are not checked.
+    """
     is_concurrent = np.zeros(len(activities.names), bool)
     unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
     if not unknown.any():
@@ -239,7 +264,10 @@ def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools
 
 
 def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
-    """Return the rows that start in the middle of the run, or all rows if there are not many."""
+    """Return about ``_MAX_KERNELS`` rows that start in the middle of the run, or all if fewer.
+
+    The bounds of the middle are quantiles of a sample of the starts.
+    """
     if len(rows) <= _MAX_KERNELS:
         return rows
     sample = np.sort(start_ns[:: len(rows) // _N_SAMPLES])
@@ -251,7 +279,11 @@ def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
-    """Return the unknown names whose kernels are longer than most, in descending order of time."""
+    """Return at most ``_MAX_NAMES`` unknown names with long kernels, longest total time first.
+
+    A name must occur several times, take at least ``_MIN_SHARE`` of the time, and have a mean
+    duration of at least ``_MIN_OTHERS`` times the median duration of all kernels.
+    """
     count = np.bincount(name, minlength=len(unknown))
     total_ns = np.bincount(name, length_ns, len(unknown))
     likely = unknown & (count > 1) & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
@@ -264,6 +296,9 @@ def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
 def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
     """Return whether kernels mostly overlap other kernels, and contain several of them.
+
+    At least ``_MIN_OVERLAP`` of their total time must overlap other kernels, and at least half of
+    them must each contain ``_MIN_OTHERS`` or more other kernels completely.
 
     Args:
         start_ns: Start of each kernel.

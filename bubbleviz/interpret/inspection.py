@@ -36,8 +36,8 @@ class Evidence:
         phases: Number of ranges of each phase, as (label, number) pairs. Phases without ranges are
             left out.
         iterations: Number of ranges that name iterations.
-        examples: A few of the names.
-        parts_left: Whether its names of parts of operations are ignored, because another convention
+        examples: Up to five range names that the convention understands.
+        parts_left: Whether names of parts of operations are ignored, because another convention
             names whole operations.
     """
 
@@ -112,6 +112,9 @@ class Inspection:
 
 def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     """Return advice on what to do with a profile that ``analyze`` cannot analyse.
+
+    The advice names the commands in ``alternatives``. Without any, it is a reason why the profile
+    has too little work.
 
     Args:
         inspection: Inspection of the profile.

@@ -158,9 +158,10 @@ def _link_work(
 
 
 def _mark_cut_operations(linked: LinkedProfile, operations: Operations) -> Operations:
-    """Return the operations, marked if the capture ended before their work did.
+    """Set ``cut`` of operations whose work the end of the capture cut, and missing launch times.
 
-    Operations without GPU work get the time at which the host launched their work.
+    Forwards and backwards without GPU work get the time of their first launch. If launches are not
+    recorded, every operation without GPU work gets its host start as launch time.
 
     Args:
         linked: The profile, linked to its calls.
@@ -220,7 +221,10 @@ def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> lis
 
 
 def _find_overheads(profile: Profile) -> RankIntervals:
-    """Return when the profiler held up the process of each rank."""
+    """Return the intervals in which the profiler delayed the process of each rank.
+
+    The intervals of a process are merged, and apply to all its ranks.
+    """
     process, overheads = profile.activities.ranks[:, 0], profile.overheads
     rank, row = np.nonzero(process[:, None] == overheads.process[None, :])
     return RankIntervals(
@@ -234,7 +238,12 @@ _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 
 
 def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
-    """Return the ranks with their devices, and the global ranks that the profile or names give."""
+    """Return the ranks with their devices, and the global ranks that the profile or names give.
+
+    The global rank is the only rank that the ranges of the process name. Otherwise, it is the rank
+    that the profile declares, if it has a single rank, or else the rank in the label of a process
+    with a single device or in the file name of a profile with a single rank.
+    """
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     rank_in_range = names.rank[profile.ranges.name_id]
     owner = process_of(profile.ranges.thread)

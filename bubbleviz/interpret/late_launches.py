@@ -62,7 +62,9 @@ def find_late_operations(
 ) -> LateLaunches:
     """Find operations that the host launched after the previous compute of their rank had ended.
 
-    An operation that waited for a receive is late only from the end of the receive.
+    Only compute operations with GPU work and a known launching thread are considered. The first
+    compute of a rank is never late. An operation that waited for a receive is late only from the
+    end of the receive.
 
     Args:
         operations: Operations of ranks that share one line of time.
@@ -104,6 +106,9 @@ def find_late_collectives(
     first_ns: Ints,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
     """Find collectives that the host launched after everything before them had ended.
+
+    ``late_ns`` is the time from the last end in ``running`` to the launch of the collective, or to
+    its start if that is earlier. It stays as it is for collectives that are not late.
 
     Args:
         collectives: Collectives of ranks that share one line of time.
@@ -184,8 +189,8 @@ def _compute_group_medians(values: Ints, group: Ints) -> Ints:
 def select_longest(late: LateLaunches) -> LateLaunches:
     """Select the longest delays of each kind, at most ``_MAX_DELAYS``.
 
-    Delays shorter than ``_SHORTEST_NS``, or far shorter than the longest one of their kind, are
-    left out. Within a kind, the order stays the same.
+    Delays shorter than ``_SHORTEST_NS``, or shorter than 1 / ``_MIN_FRACTION`` of the longest delay
+    of their kind, are left out. Within a kind, the order stays the same.
     """
     selected = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):

@@ -100,6 +100,9 @@ def measure_layers(
 ) -> LayerTimes:
     """Measure how long the kernels of each layer ran in the operations of a profile.
 
+    A kernel belongs to the layer whose range was open on its launching thread at its launch, or to
+    layer -1 if there is none or its launch is unknown.
+
     Args:
         ranges: Ranges of layers.
         work: All work of the profile.

@@ -223,6 +223,9 @@ def _find_activations(
 ) -> _Activations:
     """Find the allocations of forwards that their backward or W frees.
 
+    The free must come after the start of the backward, and before the operation after the next one
+    starts, counted from the backward or the W. Forwards without a backward are left out.
+
     Args:
         operations: Compute operations of a rank, in order of time.
         pairs: Their backwards.
@@ -283,7 +286,7 @@ def find_backwards(operations: Operations) -> Backwards:
         operations: Operations of a rank, in order of time.
 
     Returns:
-        The rows of the backwards. They are -1 for operations that are no F.
+        The rows of the backwards, or -1 for operations other than F.
     """
     row = np.arange(len(operations))
     order = np.lexsort((row, operations.sequence, operations.microbatch, operations.chunk))

@@ -34,6 +34,10 @@ _MIN_OVERLAP = 0.05
 def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> None:
     """Refuse a file that contains two runs of the same ranks and iterations.
 
+    A rank's iteration shows two runs if all its passes occur twice, and if an unrelated operation
+    starts between the first and second occurrences or operations overlap. The file is refused if
+    this applies to at least ``_MIN_SHARE`` of the named iterations.
+
     Args:
         path: Path of the file, for the message.
         operations: Operations of the file.
@@ -66,7 +70,8 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
 def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
-    The other run may have more microbatches, which then occur once.
+    The other run may have more microbatches, which then occur once. Up to the last microbatch that
+    occurs twice, there must be as many second as first occurrences, of both forwards and backwards.
 
     Args:
         operations: Operations of the file.
@@ -178,6 +183,8 @@ def _count_starts(
 
 def _find_overlapped(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which operations overlap each other.
+
+    More than ``_MIN_OVERLAP`` of their total time must overlap.
 
     See :func:`_find_repeated` for the arguments.
     """

@@ -112,7 +112,7 @@ def _find_kinds_with_work(operations: Operations) -> Bools:
 def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards and nothing that shows where an iteration ends.
 
-    An iteration number or a microbatch in a name would show it, and an Optimizer.
+    An iteration number or a microbatch in a name would show it, or an Optimizer.
     """
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -170,6 +170,10 @@ def check_operations(
     operations: Operations, *, inferred: bool, is_table: bool = False
 ) -> Iterator[Candidate]:
     """Yield the limitations of operations: missing work, inferred numbers, cuts, repetitions.
+
+    Candidates with a count of 0 are yielded, too. Forwards and backwards without GPU work count as
+    missing only in profiles, only if others of their rank, chunk and phase have work, and only if
+    they are at least ``_NOTICEABLE`` of all forwards and backwards.
 
     Args:
         operations: Operations of one file.

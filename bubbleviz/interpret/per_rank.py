@@ -141,9 +141,9 @@ def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
 #: between two ranks; and which collective it carries out, as a row of the names that follow. The
 #: last of these names is "" for no collective.
 _KernelKinds: TypeAlias = tuple[Bools, tuple[Ints, tuple[str, ...]]]
-#: What ranks did: tables by their names in recordings, and ``late`` launches; how much of the GPU
-#: time of each rank operations explain; the unattributed kernels with the most time, by name, and
-#: the activity of the longest kernel of each name.
+#: Results of ranks: tables, keyed by their names in recordings, and ``late`` launches; the coverage
+#: of each rank; the unattributed kernels with the most time, by name, and the activity of the
+#: longest kernel of each name.
 RanksWork: TypeAlias = tuple[
     dict[str, Any], list[model.RankCoverage], list[tuple[model.UnattributedKernels, int]]
 ]
@@ -183,12 +183,13 @@ def record_ranks(
         placed_ranges: Ranges that name operations, by rank.
         receives: Row of each receive, and a compute range around its launch, one pair for each such
             range.
-        collectives: What is recorded of communication kernels.
+        collectives: Recorded collectives of the profile.
         keys: Operations of the profile, in order of rank.
         kinds: Kinds of kernels, by name.
 
     Returns:
-        What the ranks did, in their order. Tables refer to operations of the whole profile.
+        Results of all ranks, in ascending order of rank; see ``RanksWork``. Tables refer to
+        operations of the whole profile.
     """
     activities = linked.profile.activities
     if not linked.profile.launches_known:
@@ -303,7 +304,7 @@ def _record_together(
         work: Work of these ranks, with the operations that own it.
         keys: Operations of these ranks.
         receives: Receives inside these operations.
-        recorded: What is recorded of communication kernels.
+        recorded: Recorded collectives of the profile.
         kernel_kinds: Kinds of kernels by name.
 
     Returns:
@@ -366,7 +367,7 @@ def _record_together(
 
 
 def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
-    """Return the line of ranks, with room for all that they and their hosts did."""
+    """Return the line of ranks, with room for their work, its launches and their host ranges."""
     if len(ranks) == 1:
         return Line.of(ranks)
     launched = np.flatnonzero(work.rule != LinkRule.UNLINKED)

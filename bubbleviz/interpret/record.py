@@ -50,7 +50,7 @@ _MAX_PATHS_LENGTH = 400
 
 
 def draft_nothing(_: OpenFile, __: Mapping[str, int]) -> bool:
-    """Draft nothing."""
+    """Return False: no drafted convention works."""
     return False
 
 
@@ -128,7 +128,9 @@ def rename_limitations(
 
 @contextmanager
 def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield the export of a profile; errors of a temporary export name its report.
+    """Yield the path of the export of a profile; errors of a temporary export name its report.
+
+    A file that is not a report of nsys needs no export, so its own path is yielded.
 
     Raises:
         ProfileError: nsys is not installed, or the export fails.
@@ -221,7 +223,18 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 
 
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
-    """Read and interpret an open file; see :func:`_record_export`."""
+    """Read and interpret an open file; see :func:`_record_export`.
+
+    The conventions of the options are used if they have patterns. Otherwise, conventions that a
+    sample of names follows are tried in rounds, and the first round that names a forward or a
+    backward is used. If it names only one of them and a drafted convention works, the file is
+    refused.
+
+    Raises:
+        NothingToAnalyseError: No convention names a forward or backward, or no kernel has possible
+            times.
+        ProfileError: The file cannot be read, or contains two runs of the same ranks.
+    """
     requested = tuple(convention for convention in options.conventions if convention.patterns)
     with time_step("recognise names"):
         available = requested or tuple(convention_file.built_in().values())
@@ -271,7 +284,8 @@ def _recognize_conventions(
 ) -> tuple[Convention, ...]:
     """Return the conventions that range names follow.
 
-    A small sample is enough if most of its ranges are operations.
+    A larger sample is read if no convention names complete forwards and backwards in at least
+    ``_MIN_OPERATIONS`` ranges of the small sample.
 
     Args:
         file: The open file.
@@ -308,6 +322,8 @@ def get_work(file: OpenFile) -> Profile | None:
 def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
     """Return a clause that suggests commands that need no operations, or "" if none works.
 
+    None works unless a device ran at least two kernels or copies with a duration.
+
     Args:
         profile: The profile with its work, or None without any.
         path: Path to use in the commands.
@@ -339,7 +355,10 @@ def _explain_missing_names(
     options: ReadOptions,
     missing_passes: Sequence[str],
 ) -> str:
-    """Return the reason why nothing can be analysed, and a remedy.
+    """Return the reason why nothing can be analysed, a remedy, and the most frequent names.
+
+    The remedy is the first that applies: ``explanation``, changing the user's convention, drafting
+    a convention if a draft may work, or commands that need no operations.
 
     Args:
         file: The open profile.

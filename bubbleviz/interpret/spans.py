@@ -1,4 +1,4 @@
-"""Spans: the work of devices, and when it kept them busy, by the operations that own it.
+"""Spans: when the work of each operation ran on its device, and when it kept the device busy.
 
 Most functions handle the work of one rank at a time, or of a few ranks next to each other on one
 line of time: it fits into the cache, and little memory is used.

@@ -195,6 +195,8 @@ def _find_starts(
 ) -> dict[int, int]:
     """Return the start of the recording of each process with work, on the profile's clock.
 
+    This is the earliest start of its calls, work and ranges.
+
     A profiler starts to record all processes of its session at the same time. In a file that merges
     several recordings, each process has a separate recording.
 

@@ -55,7 +55,7 @@ class Steps(Table):
         end_ns: End on the host.
         name_id: Index of ``names``.
         names: Distinct names.
-        by: Clause that says how they were found.
+        by: Clause that says how the steps were found.
     """
 
     start_ns: Ints
@@ -143,7 +143,7 @@ def _make_steps(ranges: Ranges, by: str) -> Steps:
 
     Args:
         ranges: Ranges of a process. Those without a duration are ignored.
-        by: Clause that says how they were found.
+        by: Clause that says how the steps were found.
     """
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
@@ -162,7 +162,9 @@ def _choose_best(
 ) -> Ranges:
     """Return the ranges of the family that looks most like iterations, or no ranges.
 
-    Families of numbered names are tried first, then repeated names.
+    Families of numbered names are tried first, then repeated names. A family must cover a minimum
+    share of the span. Of the families that cover nearly the largest share, the one with the most
+    ranges is returned.
 
     Args:
         ranges: Ranges of a process.
