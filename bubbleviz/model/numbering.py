@@ -55,7 +55,7 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
     """Concatenate tables whose columns contain indices of values, and merge the values.
 
     Args:
-        tables: At least one table. Each has its own values, in shared fields.
+        tables: At least one table. The shared fields contain the values of each table.
         columns: Names of the columns that contain indices of a shared field (or -1), keyed by the
             name of the field.
 

@@ -136,7 +136,9 @@ class Check:
             parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
         if self.ratio.contradicted:
             parts.append("it needs clocks that contradict each other")
-        is_only_incomplete = bool(restrictions) and all(own.is_missing_part for own in restrictions)
+        is_only_incomplete = bool(restrictions) and all(
+            restriction.is_missing_part for restriction in restrictions
+        )
         if self.within and is_only_incomplete and not self.allow_incomplete:
             parts.append("--allow-incomplete checks the ranks here")
         kernel_time = describe_kernel_time(self.saved)
@@ -224,7 +226,11 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
             missing.
     """
     restrictions = read_restrictions(saved.restrictions)
-    return [own for own in restrictions if not (own.is_missing_part and allow_incomplete)]
+    return [
+        restriction
+        for restriction in restrictions
+        if not (restriction.is_missing_part and allow_incomplete)
+    ]
 
 
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
@@ -364,7 +370,10 @@ def make_baseline_limits(
     """
     check_same_kind({path: baseline, "the report to check": saved})
     ratio = find_ratio(baseline, baseline.headline)
-    doubts = [own.text for own in _list_doubts(baseline, allow_incomplete=allow_incomplete)]
+    doubts = [
+        restriction.text
+        for restriction in _list_doubts(baseline, allow_incomplete=allow_incomplete)
+    ]
     if doubts or ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
         reason = doubts[0] if doubts else f"its {baseline.headline} ratio is unknown"
         raise InputError(

@@ -133,7 +133,9 @@ def _list_caveats(report: Report) -> Iterator[str]:
     if interval is not None and interval[0] < interval[1]:
         bounds = " and ".join(format_percent_bounds(interval, 2, 4))
         yield f"; clock uncertainty leaves it between {bounds} %"
-    yield from (f"; {own.caveat}" for own in report.restrictions if own.caveat)
+    yield from (
+        f"; {restriction.caveat}" for restriction in report.restrictions if restriction.caveat
+    )
     if report.contradicted(report.headline):
         yield "; it needs clocks that contradict each other"
     if report.stages_contradicted:

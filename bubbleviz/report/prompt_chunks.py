@@ -46,7 +46,9 @@ def find_even_chunks(
     long_prompt_costs = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
     if not long_prompt_costs:
         return None
-    slowest = max(long_prompt_costs, key=lambda own: float(own.time_ns(np.array(own.most_tokens))))
+    slowest = max(
+        long_prompt_costs, key=lambda cost: float(cost.time_ns(np.array(cost.most_tokens)))
+    )
     chunk_tokens = slowest.most_tokens
     n_full_chunks, remaining_tokens = divmod(slowest.prompt_tokens, chunk_tokens)
     equal_chunks = (chunk_tokens,) * n_full_chunks + (remaining_tokens,) * bool(remaining_tokens)
@@ -55,8 +57,8 @@ def find_even_chunks(
         """Return the time of the prompt in these chunks, by the formula above."""
         prefixes = np.cumsum((0, *tokens[:-1]))
         chunk_times_ns = [
-            float(slowest.time_ns(np.array(own), prefix))
-            for own, prefix in zip(tokens, prefixes.tolist(), strict=True)
+            float(slowest.time_ns(np.array(n_tokens), prefix))
+            for n_tokens, prefix in zip(tokens, prefixes.tolist(), strict=True)
         ]
         return sum(chunk_times_ns) + (len(costs) - 1) * max(chunk_times_ns)
 

@@ -170,9 +170,11 @@ class Report:
     @cached_property
     def slowness(self) -> Slowness:
         """Slowness of each rank relative to its peers, and over time."""
-        return measure_slowness(tuple(self.ranks), tuple(self.iterations), self._slowdown_by_rank)
+        return measure_slowness(
+            tuple(self.ranks), tuple(self.iterations), self._get_slowdown_by_rank
+        )
 
-    def _slowdown_by_rank(self) -> Mapping[int, float]:
+    def _get_slowdown_by_rank(self) -> Mapping[int, float]:
         """Return the known slowdowns, keyed by rank index."""
         return {} if self.slowdowns is None else self.slowdowns.by_rank
 
@@ -181,11 +183,11 @@ class Report:
         """Time for which kernels ran in the averaged iterations."""
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
-            sum(int(get_account_column(own, self.headline, name).sum()) for own in averaged)
+            sum(int(get_account_column(ranks, self.headline, name).sum()) for ranks in averaged)
             for name in ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
         )
         gap, work = (
-            sum(int(get_rank_column(own, name).sum()) for own in averaged)
+            sum(int(get_rank_column(ranks, name).sum()) for ranks in averaged)
             for name in ("gap_ns", "compute_ns")
         )
         return KernelTime(window, running, bubble, gap, loose, work)

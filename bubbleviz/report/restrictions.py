@@ -215,7 +215,7 @@ RESTRICTIONS = (
 _MANY_LEFT_OUT = 0.01
 #: Minimum share of kernels whose loss is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
-_CODES = {own.code for own in RESTRICTIONS}
+_CODES = {restriction.code for restriction in RESTRICTIONS}
 #: Maximum number of characters in the text of a restriction that this version does not know.
 _MAX_TEXT = 200
 
@@ -242,7 +242,7 @@ def list_restrictions(
     impossible = subjects.pop(LimitationKind.KERNELS_IMPOSSIBLE, None)
     if impossible is not None:
         subjects.setdefault(LimitationKind.KERNELS_LEFT_OUT, set()).update(impossible)
-    active = {own for own in RESTRICTIONS if own.kind in subjects}
+    active = {restriction for restriction in RESTRICTIONS if restriction.kind in subjects}
     if ranks_missing:
         active.add(RANKS_MISSING)
     if WITHOUT_GPU_WORK in active:
@@ -252,11 +252,13 @@ def list_restrictions(
         # Stages are known to be missing, so the guess adds nothing.
         active.discard(MAYBE_INCOMPLETE)
     if reason is not None:
-        active |= {own for own in RESTRICTIONS if own.no_pipeline_reason == reason}
+        active |= {
+            restriction for restriction in RESTRICTIONS if restriction.no_pipeline_reason == reason
+        }
     return tuple(
-        _add_counts(own, subjects.get(LimitationKind.GRAPHS_LOST, set()))
-        for own in RESTRICTIONS
-        if own in active
+        _add_counts(restriction, subjects.get(LimitationKind.GRAPHS_LOST, set()))
+        for restriction in RESTRICTIONS
+        if restriction in active
     )
 
 
@@ -296,7 +298,9 @@ def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction,
     Unknown codes, written by a later version, are kept as restrictions.
     """
     codes = {entry.code for entry in entries}
-    known_restrictions = tuple(own for own in RESTRICTIONS if own.code in codes)
+    known_restrictions = tuple(
+        restriction for restriction in RESTRICTIONS if restriction.code in codes
+    )
     later = [_make_unknown(entry.code, entry.text) for entry in entries if entry.code not in _CODES]
     return (*known_restrictions, *dict.fromkeys(later))
 

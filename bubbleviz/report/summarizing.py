@@ -418,7 +418,8 @@ def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
         parts=list(path.parts),
         collectives=list(path.collectives),
         operations=[
-            summary.OperationEntry(**own) for own in _list_operations(report, path.operations)
+            summary.OperationEntry(**operation)
+            for operation in _list_operations(report, path.operations)
         ],
         slack=slack,
     )

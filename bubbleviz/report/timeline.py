@@ -162,7 +162,7 @@ def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
                 start_ns = get_account_column(ranks, ratio.name, "start_ns") - base_ns
                 window_ns = get_account_column(ranks, ratio.name, "window_ns")
                 is_counted = np.array(
-                    [own is not None for own in compute_rank_ratios(ranks, ratio.name)]
+                    [value is not None for value in compute_rank_ratios(ranks, ratio.name)]
                 )
                 constants = (np.full(len(rank), ratio_index), np.full(len(rank), iteration.index))
                 tables.append(np.stack((*constants, rank, start_ns, window_ns))[:, is_counted])

@@ -229,7 +229,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 def _scale_average(average: Average, divisor: int) -> Average:
     """Divide the mean, spread and extremes of an average by ``divisor``; None stays None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
-    mean, std, low, high, ci95 = (None if own is None else own / divisor for own in values)
+    mean, std, low, high, ci95 = (None if value is None else value / divisor for value in values)
     return Average(mean, std, low, high, ci95, average.n)
 
 

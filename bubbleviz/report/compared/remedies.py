@@ -62,18 +62,18 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
         is_remedied: Whether the fault shrank by more than noise.
         change: The change, as a clause.
     """
-    earlier, after = pair.earlier, pair.later
+    earlier, later = pair.earlier, pair.later
     if advice.kind == "schedule":
-        return _describe_schedule(advice, earlier, after)
+        return _describe_schedule(advice, earlier, later)
     if advice.kind == MICROBATCHES:
-        return _describe_microbatches(earlier, after)
+        return _describe_microbatches(earlier, later)
     if advice.stages:
-        return _describe_stages(advice.stages, earlier, after)
+        return _describe_stages(advice.stages, earlier, later)
     if advice.kind == "launch-gaps" and len(advice.ranks) in {0, len(earlier.ranks)}:
-        first, last = earlier.summary.launch_gap, after.summary.launch_gap
+        first, last = earlier.summary.launch_gap, later.summary.launch_gap
         if first is not None and last is not None:
             return _is_better(first, first, last), _describe_gaps(first, last)
-    repeated = next((later for later in after.advice if later.place == advice.place), None)
+    repeated = next((entry for entry in later.advice if entry.place == advice.place), None)
     if repeated is None:
         return True, "it no longer stands out"
     return _describe_measure(advice, repeated)
