@@ -168,7 +168,7 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Packing:
-    """Packs the times of groups next to each other on one line, to handle all in one set operation.
+    """Packs the times of groups next to each other on one line, so one set operation handles all.
 
     Each group gets a part of the line that is one longer than its extent, so neighbours never
     touch::

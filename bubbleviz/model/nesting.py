@@ -1,6 +1,6 @@
-"""Find the innermost of nested intervals around other intervals.
+"""Find the innermost of nested intervals around each of many other intervals.
 
-The answer is found for any number of intervals at once, without a loop over them.
+All searches run at once in numpy or native code, without a Python loop over the intervals.
 """
 
 from __future__ import annotations

@@ -350,7 +350,12 @@ class RangeLog(Protocol):
 
 @dataclass(frozen=True)
 class Thread:
-    """A named thread."""
+    """A named thread.
+
+    Attributes:
+        thread: Thread id, coded as in the columns ``thread``.
+        name: Name of the thread.
+    """
 
     thread: int
     name: str

@@ -82,8 +82,8 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
 
     Advice counts as followed only if the fault that it names shrank by more than noise, and the
     rest of the job stayed the same. If several pieces were followed, each is compared with the
-    combined saving. Advice that promises less than ``SAME_SAVING``, or nothing, is left out, and of
-    each kind only the first piece is checked.
+    combined saving. Advice that promises less than ``SAME_SAVING``, or nothing, is left out, and
+    only the first piece of each kind is checked.
 
     Returns:
         The results, in the order of the advice. Reports on idle time have none.

@@ -126,7 +126,7 @@ def _describe_schedule(
 def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
     """Return whether the later run has more microbatches, and a clause with both numbers.
 
-    An unknown number is never counted as more or as fewer.
+    The result is False if either number is unknown.
     """
     now, then = later.microbatches or 0, earlier.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"

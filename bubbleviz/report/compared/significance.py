@@ -27,8 +27,8 @@ SIGNIFICANT = 0.05
 class MeanDifference:
     """The difference of two means.
 
-    All attributes but ``mean`` are None if there is no test, because either sample has fewer than
-    two values or both have no variance.
+    All attributes but ``mean`` are None if no test is possible, because a sample has fewer than two
+    values or because neither sample has any variance.
 
     Attributes:
         mean: The later mean minus the earlier one.
