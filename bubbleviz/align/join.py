@@ -232,7 +232,7 @@ def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
 
 
 def _find_host(recording: Recording, rank: LocalRank) -> str:
-    """Return the host of a rank: the one that a table gives, or else the host of the profile."""
+    """Return the host that a table declares for a rank, or else the host of the profile."""
     declared = rank.declared
     return recording.source.host if declared is None or declared.host is None else declared.host
 

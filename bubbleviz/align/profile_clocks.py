@@ -63,7 +63,8 @@ def correct_times(
 class ProfileClock:
     """Correction of the times of a clock, as described in :func:`correct_times`.
 
-    It converts times of a profile to the clock of the report, or corrects such a conversion.
+    It converts times of a profile to the clock of the report, or corrects times that were converted
+    already.
 
     Attributes:
         offset_ns: Offset of the clock.
@@ -82,7 +83,12 @@ class ProfileClock:
         return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
     def compose(self, correction: ProfileClock) -> ProfileClock:
-        """Return this clock with a further correction of the times that it gives."""
+        """Return the clock that applies this correction and then a further one.
+
+        Args:
+            correction: Correction of the times that this clock, which must have no drift, gives.
+                The uncertainty of the result is the uncertainty of this correction.
+        """
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
             correction.uncertainty_ns,

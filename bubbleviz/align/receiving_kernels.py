@@ -123,7 +123,14 @@ def _list_shared_names(
 def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
-    """Yield unknown kernels on the clocks of sessions, with ranks numbered over all recordings."""
+    """Yield the kernels with unknown names, converted to other clocks.
+
+    Their ranks are renumbered over all recordings.
+
+    Args:
+        recordings: All recordings of a run.
+        sessions: Clock of each recording.
+    """
     first_rank = 0
     for recording, clock in zip(recordings, sessions, strict=True):
         for kernels in recording.unknown_kernels:

@@ -188,7 +188,10 @@ def _find_complete_iterations(
 
 
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Return the result of :func:`_find_complete_iterations` for a block of ranks."""
+    """Return the rank and the numbers of forwards and chunks of each complete iteration.
+
+    This is :func:`_find_complete_iterations` for a block of ranks, which limits memory.
+    """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration

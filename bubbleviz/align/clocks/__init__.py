@@ -1,1 +1,1 @@
-"""Infers one clock for all machines from the known order of operations, and its uncertainty."""
+"""Infers one clock for all machines, and its uncertainty, from the known order of operations."""

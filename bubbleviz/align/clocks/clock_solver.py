@@ -51,7 +51,8 @@ def solve_clocks(
 
     If no constant offsets satisfy them, the clocks that need it get a drift. If no drift up to
     ``DRIFT`` satisfies them either, they contradict each other. Every bound then gets the same
-    slack, the smallest one with which offsets exist.
+    slack, the smallest one with which offsets exist, and twice this slack is added to the
+    uncertainties. Clocks that the reference does not bound have the uncertainty None.
 
     Args:
         precedences: Precedences between the clocks.

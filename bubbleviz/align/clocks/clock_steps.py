@@ -123,7 +123,10 @@ class _Hulls:
 def find_clock_steps(
     precedences: offsets.Precedences, n_clocks: int, extents: tuple[Ints, Ints], reference: int = 0
 ) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
-    """Find clocks that were set during the capture.
+    """Find clocks that were set during the capture, as described at the top of this module.
+
+    Only precedences of operations can show a step. Precedences of collectives only limit the
+    corrections.
 
     Args:
         precedences: Precedences between all clocks.
@@ -381,7 +384,7 @@ def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
     """Return the step function of a jump after each cell but the last, centered to mean 0.
 
     Returns:
-        steps: Step functions, shape (cells, places).
+        steps: Step functions, one per column, shape (cells, cells - 1).
         squares: Sum of squares of each step function.
     """
     steps = np.tril(np.ones((n_cells, n_cells)), -1)[:, :-1]

@@ -41,7 +41,8 @@ class ClockSegments:
         later: Clock of the later event of each arc.
         earlier: Clock of the earlier event of each arc.
         segment: Segment of each arc.
-        limit_ns: Maximum by which the correction of ``earlier`` exceeds that of ``later``.
+        limit_ns: Maximum by which the correction of the clock ``earlier`` may exceed the correction
+            of the clock ``later``.
         is_captured: Mask of the segments that each clock's capture overlaps, shape
             (clocks, segments).
     """
@@ -135,8 +136,8 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
 def _limit_slope(values: Floats, max_step: float) -> Floats:
     """Return the largest values that are not above ``values`` and change by at most ``max_step``.
 
-    The limit applies to the change from one column to the next.
-    Two running minima suffice: one over the values from the left, one from the right.
+    The limit applies to the change from one column to the next. Two running minima suffice: one
+    over the values from the left, one from the right.
     """
     slope = max_step * np.arange(values.shape[-1])
     rising = np.minimum.accumulate(values - slope, axis=-1) + slope

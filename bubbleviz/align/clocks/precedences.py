@@ -68,6 +68,7 @@ def find_dependencies(
     def make_table(
         producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
     ) -> offsets.Precedences:
+        """Return one precedence for each pair of operation rows and of times."""
         return offsets.Precedences(
             earlier_clock=clock[operations.rank[producer]],
             later_clock=clock[operations.rank[consumer]],
@@ -157,7 +158,7 @@ def select_reductions(
     iteration: it reduces the gradients of data-parallel replicas, before those of norms and
     embeddings are reduced in other groups. A collective inside a forward or backward does not
     count, because it belongs to tensor parallelism, or to buckets that cannot be distinguished from
-    it. An iteration in which a forward was launched last has no reduction.
+    it. Nothing is selected in an iteration whose last launched pass is not a B, W or BW.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.

@@ -440,7 +440,7 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
 
 
 def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause that names an operation and the operation that it needs."""
+    """Return a clause "A needs B" on the operations of a precedence, with iteration and host."""
     operations, names = recordings.operations, []
     for operation in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
         name = operations.names[int(operations.name_id[operation])]

@@ -30,8 +30,8 @@ def pair_by_time(
         iteration: Iteration of each operation, numbered per rank from 0.
         start_ns: Start of each operation, on one clock.
         end_ns: End of each operation.
-        is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). No time
-            may be known for some of them.
+        is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). It may
+            include iterations without any operation in ``rank``, whose time is unknown.
 
     Returns:
         Number of each rank's iterations, shape (ranks, iterations). An iteration whose time is

@@ -36,7 +36,7 @@ DECIDED = 7.0
 
 @dataclass(frozen=True)
 class Shift:
-    """One way to pair the iterations of two ranks.
+    """A possible pairing of the iterations of two ranks, and the clock correction that it implies.
 
     Attributes:
         iterations: Iteration number on the first rank less that on the second.
@@ -174,8 +174,9 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
     """Count the ends of b's capture at which an iteration of a should be recorded but is missing.
 
     The iteration before b's first one would have started one step earlier, and the iteration after
-    b's last one a step later, with steps as long as those of a. If b's capture was already, or
-    still, running by more than half an iteration then, the iteration is missing.
+    b's last one a step later, with steps as long as the steps of a. The former is missing if b's
+    capture began more than half an iteration before its start, the latter if b's capture ended more
+    than half an iteration after its start.
 
     Args:
         histories: Iteration times of all ranks.
@@ -267,9 +268,9 @@ def _measure_violations(
 ) -> Floats:
     """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
 
-    The value is that of the worst violation, 0 if no dependency is violated, and NaN if the pair
-    has no dependencies under this shift. For replicas (``events`` is None), it is the median
-    absolute difference of their iteration starts instead.
+    The value is the size of the worst violation, 0 if no dependency is violated, and NaN if the
+    pair has no dependencies under this shift. For replicas (``events`` is None), it is the median
+    absolute difference of their iteration starts instead, rounded down.
     """
     if events is None:
         return np.floor(

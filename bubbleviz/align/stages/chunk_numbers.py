@@ -37,7 +37,10 @@ _MAX_SHIFT = 64
 
 
 def is_counted_by_order(operations: Operations) -> bool:
-    """Return whether each rank numbers the chunks of a single window consecutively from 0."""
+    """Return whether all chunks are in one iteration and each rank numbers its chunks from 0.
+
+    The chunks are the forwards; their numbers are the microbatches 0, 1, 2 and so on.
+    """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
         return False
@@ -98,7 +101,8 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
         ranks: Ranks to order.
 
     Returns:
-        Stage of each rank, or None unless the tokens fit in exactly one way.
+        Stage of each rank, or None unless exactly one shift of the chunk numbers of each rank gives
+        the same numbers of tokens as on the first rank.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -136,7 +140,12 @@ def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, I
 
 
 def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
-    """Return whether times allow chunks to pass from one rank to the other, or to run on both."""
+    """Return whether the times of paired chunks fit two consecutive stages, or two replicas.
+
+    On consecutive stages, at least ``MIN_FITTING`` of the chunks must start on ``lower`` after they
+    ended on ``upper``, except for early work (``EARLY_PART``). On replicas, at least this fraction
+    must run on both ranks at about the same time.
+    """
     if is_replica:
         is_late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2
         is_early = upper.start_ns >= lower.end_ns - lower.busy_ns // 2

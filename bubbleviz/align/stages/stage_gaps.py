@@ -185,7 +185,13 @@ def _is_sent(operations: Operations, inputs: Arrivals) -> Bools:
 
 
 def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools) -> Operations:
-    """Return the operations with each end moved to the end of its send, if that is recorded."""
+    """Return the operations, with end and busy time extended to the end of a recorded send.
+
+    Args:
+        operations: Operations of all ranks.
+        inputs: Arrivals, which contain the send of each operation.
+        is_sent: Mask of the operations with a recorded send.
+    """
     sent_ns = operations.end_ns.copy()
     sent_ns[is_sent] = operations.end_ns[inputs.send[is_sent]]
     sending_ns = np.maximum(sent_ns - operations.end_ns, 0)
@@ -322,7 +328,10 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
 
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
-    """Return all waits of the first ranks of a stage, with virtual stages as chunks."""
+    """Return the waits of the first ``_MAX_RANKS`` ranks that run a stage, on all their stages.
+
+    The chunks of these waits are virtual stages.
+    """
     is_of_stage = operations.virtual_stage == stage
     ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
     rows = np.flatnonzero(np.isin(operations.rank, ranks))
@@ -353,7 +362,14 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
 
 
 def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: int) -> Ints:
-    """Return the number of distinct microbatches in each group among the chosen waits."""
+    """Return the number of distinct microbatches in each group.
+
+    Args:
+        forward: Waits of the microbatches.
+        group: Group of each wait.
+        is_counted: Mask of the waits to count.
+        count: Number of groups.
+    """
     pairs = grouping.find_distinct_rows(group, forward.microbatch, mask=is_counted)
     return np.bincount(pairs[0], minlength=count)
 
@@ -401,11 +417,13 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
     work first. A stage before missing stages runs more forwards and then idles until the first
     backward, for as long as the missing stages take. Every microbatch is away for at least about
-    a forward and a backward. The result is False if there is only one stage or any rank has
-    receives, which show missing stages by themselves::
+    a forward and a backward::
 
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
+
+    The result is False if there is only one virtual stage, or if receives were recorded, which show
+    missing stages more reliably.
 
     Args:
         recordings: The recordings, with virtual stages.

@@ -574,7 +574,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
 
 
 def _find_unknown_stages(inputs: _Inputs, staged: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation for working ranks whose stage is unknown."""
+    """Return the limitation for working ranks whose stage is unknown, or () if there are none."""
     unknown = int((staged.stage_of_rank[inputs.recordings.working] < 0).sum())
     note = Limitation(
         "stages of ranks",

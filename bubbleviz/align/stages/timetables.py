@@ -1,4 +1,8 @@
-"""Timetables: check which ranks can pass microbatches to each other."""
+"""Timetables: the times of all microbatches as arrays, to check which ranks can form a pipeline.
+
+Two ranks can pass microbatches to each other if one offset of their clocks per iteration satisfies
+the bounds of all microbatches (see :mod:`bubbleviz.align.stages.replicas`).
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def get_declared_stages(recordings: JoinedRecordings) -> Ints | None:
 def assign_in_order(
     recordings: JoinedRecordings, stage_of_rank: Ints, n_stages: int
 ) -> VirtualStages:
-    """Return the virtual stages of ranks whose places in the pipeline are given.
+    """Return the virtual stages of ranks whose positions in the pipeline are given.
 
     The first chunk runs along the pipeline. Each further chunk runs in the same direction or, as in
     a V, back: it runs back if its waiting times increase along the pipeline.
@@ -76,7 +76,10 @@ def assign_in_order(
 
 
 def _increases_along(position: Ints, wait_ns: Ints) -> bool:
-    """Return whether waiting times and places in the pipeline have a positive covariance."""
+    """Return whether waiting times and positions in the pipeline have a positive covariance.
+
+    The result is False with fewer than two waits.
+    """
     if len(position) < 2:
         return False
     covariance = (position - position.mean()) * (wait_ns - wait_ns.mean())
