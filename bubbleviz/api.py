@@ -193,7 +193,7 @@ def _read_run(
     Args:
         fleet: Machines or processes that read the files.
         files: The profiles.
-        options: How to read them.
+        options: Options for reading them.
         hints: Rank order, parallelism and clocks, as given by the user.
         progress: Receives how much of each profile has been read.
 

@@ -86,7 +86,7 @@ _INSTRUCTIONS = (
 
 
 def make_server(folders: Sequence[str]) -> MCPServer[Any]:
-    """Return the server.
+    """Make a server that offers the tools of this module to an AI assistant.
 
     Args:
         folders: The only folders whose files the server reads.
@@ -408,7 +408,7 @@ def analyze(path: str) -> Answer:
 
 
 def _describe_saved(path: str) -> Answer:
-    """Return the ratio and the advice of a saved report."""
+    """Return the ratio and the advice of a saved report; reports on idle time contain no advice."""
     report = api.load(path)
     restrictions = [restriction.text for restriction in read_restrictions(report.restrictions)]
     if isinstance(report, IdleSummary):

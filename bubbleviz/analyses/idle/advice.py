@@ -184,7 +184,10 @@ def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
 
 
 def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
-    """Return what to do about the activity that takes most of the idle time."""
+    """Return what to do about the activity that takes most of the idle time.
+
+    If no activity takes 10 % of it, the sentence says so.
+    """
     main = _find_main_activity(measurement)
     if main is None:
         return "no activity takes 10 % of the idle time: no single cause stands out"

@@ -154,7 +154,8 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
 def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
     """Return the start and end of a window in ns.
 
-    A window of iterations is looked up in the steps of all processes.
+    A window of iterations extends from the first start to the last end of these steps on any
+    process.
 
     Raises:
         InputError: There are no steps, or none is in the window.
@@ -348,7 +349,7 @@ def _find_steps(
         profile: The profile.
         devices: Its devices.
         threads: Launching threads and main threads.
-        lookup: Activities by name.
+        lookup: Classifies ranges by their names.
         pattern: Pattern of the step names that the user gave, or None to recognize steps.
 
     Raises:

@@ -59,8 +59,8 @@ class Device:
         shortest_ns: Length below which a gap is short.
         after_short: First work after each short gap that has no row.
         longest_short_ns: Length of the longest of these gaps, or 0 if there are none.
-        overhead: When the profiler delayed the process.
-        unrecorded: When the device may have run work that was not recorded.
+        overhead: Intervals in which the profiler delayed the process.
+        unrecorded: Intervals in which the device may have run work that was not recorded.
         span_ns: From the start of the first work to the end of the last, inside the window.
         is_single: Whether a single kernel or copy is all that the device ran.
     """

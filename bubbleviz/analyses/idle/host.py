@@ -116,9 +116,10 @@ class HostEvents(Table):
 
     Attributes:
         thread: Thread of the range or call.
-        start_ns: Start.
-        end_ns: End.
-        activity: Number of the host activity.
+        start_ns: Start of the range or call.
+        end_ns: End of the range or call.
+        activity: Number of the host activity, or -1 for calls that launched work (see
+            :meth:`select_for_rank`).
         strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
         launched: Activity of the device that a call launched, or -1 if there is none.
         by: Activity of the device that a call waited for last, or -1 if there is none or it is
@@ -169,12 +170,15 @@ def collect_host_events(
 ) -> HostEvents:
     """Classify the ranges and calls of threads as host activities.
 
+    Calls that launched work get no activity yet, because it depends on the device that idles.
+    Overlapping Python frames of a thread are merged.
+
     Args:
         ranges: Ranges of launching threads and main threads, without steps.
-        calls: Relevant calls, by row.
+        calls: Calls to classify, sorted by row.
         call: Row of the call that launched each kernel and copy, or -1 if unknown.
         profile: The profile with the names of its calls.
-        lookup: Activities by name.
+        lookup: Classifies ranges and calls by their names.
         numbers: Numbering of the activity names; a name without a number gets the next one.
         waits: Process, correlation id and awaited work of calls in which a host waited.
     """

@@ -256,7 +256,7 @@ def _list_gaps(
 
     Args:
         rank: The device.
-        gaps: Some of its gaps, one row each, in any order.
+        gaps: The gaps of the device to list, one row each, in any order.
         text: Function that escapes a name. It is not applied to the activities of chunks.
     """
     idle = rank.idle

@@ -151,12 +151,12 @@ def _draw_strip(
 
 
 def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
-    """Yield (first, last, low, high) of adjacent slices with equal edges; skip empty ones."""
+    """Yield (first, stop, low, high) for each run of slices with equal edges, except empty runs."""
     change = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
     bounds = [0, *change.tolist(), len(low)]
-    for first, last in pairwise(bounds):
+    for first, stop in pairwise(bounds):
         if high[first] > low[first]:
-            yield first, last, float(low[first]), float(high[first])
+            yield first, stop, float(low[first]), float(high[first])
 
 
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:

@@ -59,7 +59,7 @@ class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
     Attributes:
-        activity: What the host did.
+        activity: Name of the activity.
         idle_ns: Idle time attributed to it.
         gaps: Number of gaps that contain some of this time.
         longest_ns: Longest time in one gap.

@@ -381,7 +381,10 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
-    """Yield a table of proved waits, and the fraction of the time that they explain."""
+    """Yield a table of proved waits, and the fractions of idle and exposed time that they explain.
+
+    Nothing is yielded if no wait is proved.
+    """
     if not any(rank.waits for rank in measurement.devices):
         return
     yield make_wait_table(measurement, top, hint)

@@ -35,7 +35,7 @@ def sum_by_activity(
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
         busy: Time in which any kernel or copy ran on it.
-        names: Names of the activities.
+        names: Names of the activities, indexed by activity number.
         example: Function of (gap, activity) that describes the gap in which the activity took
             longest.
     """
@@ -99,7 +99,7 @@ def sum_by_step(
         device: The device.
         busy: Time in which any kernel or copy ran on it.
         steps: Steps of its process.
-        names: Names of the activities.
+        names: Names of the activities, indexed by activity number.
     """
     low_ns, high_ns = (
         np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)

@@ -383,7 +383,7 @@ def _find_held_work(
 
     It is the next work of the stream after the run's anchor, and its launch must be known. It
     waited from when it could have started (launched, and the previous work complete) until the last
-    event of the run completed.
+    event of the run completed. Work that started more than ``SLACK_NS`` before that did not wait.
 
     Args:
         order: Work of the streams.
@@ -495,9 +495,10 @@ def _find_awaited_streams(
     rank: Ints,
     launch_ends: tuple[Ints, Ints],
 ) -> None:
-    """Find the work for which hosts waited that waited for a stream or a device, not an event.
+    """Find the work that hosts waited for in calls that wait for a stream or a device.
 
-    It is the work that ended last among the work launched before the wait.
+    It is the work that ended last among the work that was launched before the wait on the stream,
+    or on any stream of the device.
 
     Args:
         awaited: Activity that each wait was for; filled in for these waits.

@@ -19,7 +19,7 @@ from bubbleviz.schedules.layout.best_layouts import (
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """The best layouts of a model.
+    """The best layout of a model for each schedule.
 
     Attributes:
         question: Question that the search answered.
@@ -72,8 +72,9 @@ def find_layouts(
         watch: Function that receives the completed share of the search.
 
     Raises:
-        UsageError: A named schedule is unknown or does not allow the sizes, the memory of layers is
-            unknown, or its unit differs from the limit's.
+        UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or
+            there are fewer layers than devices. With a limit, also if the memory of layers is
+            unknown or in another unit.
     """
     stages, microbatches, chunks = sizes
     question = measured.make_question(stages, microbatches)

@@ -29,7 +29,7 @@ _MAX_SHOWN = 4
 
 
 def list_sections(report: LayoutReport) -> Iterator[Block]:
-    """Yield the sections of the output."""
+    """Yield the model, the table of schedules, the layouts to show in full, and the assumptions."""
     question, measured = report.question, report.measured
     layers = format_count(len(question.layers), "layer")
     devices = format_count(question.stages, "device")
@@ -55,8 +55,8 @@ def list_sections(report: LayoutReport) -> Iterator[Block]:
 def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
     """Return the layouts to show in full.
 
-    These are the layout of the schedule that ran and the fastest layout, or the first few layouts
-    if the user named schedules.
+    These are the layout of the schedule that ran and the fastest layout, or the ``_MAX_SHOWN``
+    fastest layouts if the user named schedules.
     """
     if report.are_schedules_named:
         return [row for row in report.rows if row.best is not None][:_MAX_SHOWN]
@@ -114,7 +114,11 @@ def _format_length_before(row: ScheduleLayout) -> str:
 
 
 def _describe_proof(row: ScheduleLayout) -> str:
-    """Say whether the layout is proved to be the best, or why there is no layout."""
+    """Say whether the layout is proved to be the best, or why there is no layout.
+
+    Without a proof, say how much shorter another layout could be at most, or that the order and the
+    layout of a searched schedule were improved in turn.
+    """
     if row.best is None:
         return to_one_line(row.reason, 60)
     if row.proven:

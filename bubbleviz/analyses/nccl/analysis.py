@@ -349,10 +349,10 @@ def _find_clock_bases(
     profiles: Sequence[NcclProfile],
     dump_clocks: Collection[int],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Determine for each clock of an event file with which base clock it ticks.
+    """Determine the base of each clock of an event file. Clocks with the same base agree already.
 
-    A clock that was aligned by kernels ticks with the machine of the profile. Without profiles, the
-    first clock becomes the reference (base 0), and so do the clocks of flight recorders: they
+    The base of a clock that was aligned by kernels is the machine of the profile. Without profiles,
+    the first clock becomes the reference (base 0), and so do the clocks of flight recorders: they
     record UTC, and their operations are compared by duration. Every other clock is its own base.
 
     Args:

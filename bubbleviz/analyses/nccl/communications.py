@@ -87,7 +87,7 @@ class Split(IntEnum):
 class Alignment(Enum):
     """How a clock was aligned to the report's clock. The values are written to JSON."""
 
-    #: It is the report's clock, or ticks with it.
+    #: The report's clock, or a clock that agrees with it.
     REFERENCE = "reference"
     #: By matching its operations with the kernels of a profile.
     KERNELS = "kernels"

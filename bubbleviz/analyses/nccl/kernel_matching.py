@@ -24,7 +24,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: Maximum distance between a kernel's start and the start of a channel's work on the GPU's clock.
 GPU_TOLERANCE_NS = 20_000
-#: The same for start times from the host, whose thread may have slept.
+#: Maximum distance for start times from the host, whose thread may have slept.
 HOST_TOLERANCE_NS = 1_000_000
 #: Tolerance for the lengths of a kernel and an operation, which are recorded at different points:
 #: a fraction of the length plus a time.
@@ -289,7 +289,10 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
 
 
 def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
-    """Divide the range of possible offsets into parts with about the same number of differences."""
+    """Return ascending bounds that divide the possible offsets into parts of about equal size.
+
+    The size of a part is the number of differences in it, about ``_DIFFERENCES_AT_ONCE``.
+    """
     start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
     step = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
     cuts_ns = (kernel_ns[step::step] - int(start_ns[len(rows) // 2])).tolist()

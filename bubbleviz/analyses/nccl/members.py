@@ -216,7 +216,7 @@ def align_clocks_by_ends(
         table: Operations of all files, each on its own clock.
         instance: Instance of each row, or -1.
         clocks: Clocks of the recordings.
-        bases: For each clock, the base clock with which it ticks; 0 is the reference.
+        bases: Base of each clock. Clocks with the same base agree already; 0 is the reference.
 
     Returns:
         The operations with shifted times, and the clocks with the distances that remain.

@@ -53,7 +53,7 @@ class NcclProfile:
             read it, or "".
         window_ns: Start and end (exclusive) of the iterations to analyze, or None for the complete
             profile.
-        recorded: Devices, with the time at which their recordings start.
+        recorded: Start of the recording of each device, and its first and longest communication.
     """
 
     source: Source

@@ -112,9 +112,9 @@ class TotalEntry(Struct, frozen=True):
         duration_ns: Sum of the times from start to end.
         timed_operations: Number of operations with a known duration.
         busy_ns: Time in which any of the operations runs; each instant of a GPU counts once.
-        waiting_ns: Time before the last member entered.
+        waiting_ns: Sum of the waiting times, usually until the last member started.
         waiting_operations: Number of operations with a known waiting time.
-        moving_ns: The rest of the duration.
+        moving_ns: Sum of the moving times, the durations without the waiting times.
         moving_operations: Number of operations with a known moving time.
         algorithm_gbps: Algorithm bandwidth in GB/s: bytes over the duration.
         bus_gbps: Bus bandwidth in GB/s: algorithm bandwidth times the factor of nccl-tests.
@@ -158,11 +158,11 @@ class NcclSummary(Struct, frozen=True):
         duration_ns: Sum of the times from start to end.
         timed_operations: Number of operations with a known duration.
         busy_ns: Time in which any operation runs; each instant of a GPU counts once.
-        waiting_ns: Time before the last member entered.
+        waiting_ns: Sum of the waiting times, usually until the last member started.
         waiting_operations: Number of operations with a known waiting time.
-        moving_ns: The rest of the duration.
+        moving_ns: Sum of the moving times, the durations without the waiting times.
         moving_operations: Number of operations with a known moving time.
-        missing_ranks: Ranks that hold up the run.
+        missing_ranks: Ranks that hold up the run: they miss an operation and wait in no other one.
         faults: Operations at which the run hangs, or that members called differently.
         waited_for: Ranks that entered operations last, the longest awaited first.
         totals: Sums over operations of one kind, the longest first.

@@ -93,6 +93,10 @@ def _list_hang_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yield lines, each with its label, on hangs, unfinished operations and mismatched calls.
 
+    The first line is the first of these that applies: ranks that all others wait for, missing
+    dumps, a deadlock, or unfinished operations that all ranks have entered. A line for each
+    mismatched call and each unfinished operation follows.
+
     Args:
         faults: Operations at which the run hangs, or that were called differently.
         describe_ranks: Function that describes ranks in words.
@@ -160,7 +164,8 @@ def summary(communication: Communication) -> str:
 def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
     """Make the table of totals.
 
-    The totals after the first ``max_rows`` are summed in one row. The last row is the sum of all.
+    The totals after the first ``max_rows`` are summed in one row. If there are several totals, the
+    last row is the sum of all.
     """
     totals, operations = find_totals(communication), communication.operations
     rows = []
@@ -220,7 +225,7 @@ def _format_sums(sums: Total) -> dict[str, str]:
 
 
 def _make_clock_table(clocks: Sequence[RecordingClock]) -> Iterator[blocks.Table]:
-    """Yield a table of the clocks and how they were aligned, or nothing."""
+    """Yield a table of the clocks and how they were aligned, unless there is only the reference."""
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
     rows = [

@@ -36,9 +36,9 @@ class Total:
         timed_operations: Number of operations with a known duration.
         busy_ns: Time in which any of the operations runs. Each instant of a GPU counts once, and
             operations with an unknown start add their duration.
-        waiting_ns: Time before the last member entered.
+        waiting_ns: Sum of the waiting times, usually until the last member started.
         waiting_operations: Number of operations with a known waiting time.
-        moving_ns: The rest of the duration.
+        moving_ns: Sum of the moving times, the durations without the waiting times.
         moving_operations: Number of operations with a known moving time.
         rows: Rows of the operations, or empty for the sum of all.
         communicator: NCCL's hash, or PyTorch's group, or None if unknown.

@@ -81,11 +81,11 @@ class Costs:
         instructions: Costs, sorted by name.
         modules: Modules that ran, sorted by decreasing time: label (name, and number of the program
             if recorded), number of instructions with costs, and total time on all devices in ns.
-        executions: Number of executions that count.
+        executions: Number of executions that the costs are based on.
         compilation: Number of executions left out because XLA was compiling.
         cut: Number of executions left out because the capture cuts their module.
         warm_up: Number of executions left out as warm-up of their module.
-        devices: Number of devices that ran them.
+        devices: Number of devices with such executions.
         aggregate: Statistic for compute instructions.
         aggregate_collectives: Statistic for collectives.
         limitations: What could not be measured, and what makes costs wrong.

@@ -243,6 +243,9 @@ def _select_executions(
 ) -> tuple[Bools, Counter[str], int]:
     """Select the executions that count.
 
+    Executions are left out during compilation, if the capture cuts them, if they are in no module
+    although the profile names modules, and in the first ``skip`` runs of their module on a device.
+
     Args:
         thunks: One range of each execution on a device.
         device: Device of each execution.

@@ -44,11 +44,13 @@ def list_warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
 
 
 def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
-    """Return the flags of the two runs as text.
+    """Return the flags of the run to profile and of the runs that use the costs, as text.
+
+    For devices other than GPUs, the text says that XLA has no such flags.
 
     Args:
         paths: Paths of the cost files.
-        device: Kind of the run's devices; the flags exist only for GPUs.
+        device: Kind of the run's devices.
     """
     if device != "GPU":
         used = "ran on CPUs" if device == HOST else f"used {device}s"

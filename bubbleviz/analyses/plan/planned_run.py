@@ -42,9 +42,9 @@ class MeasuredRun:
         source: Path of the report, or of the profiles.
         workload: Times and memory of the virtual stages.
         schedule: Name of the run's schedule, or None if it was not recognized.
-        executed_plan: Order of the operations in the typical iteration. If the report lists no
-            operations, it is the order of the recognized schedule, or None if the schedule is
-            unknown as well.
+        executed_plan: Order of the operations in the typical iteration, or None if this iteration
+            is incomplete. If the report lists no operations, it is the order of the recognized
+            schedule, or None if the schedule is unknown as well.
         makespan_ns: Time from the first start to the last end of the typical iteration, or None if
             unknown.
         restrictions: Reasons why the times may not be the times of a complete pipeline.

@@ -55,7 +55,7 @@ def _compare_saving(saving: float) -> str:
 
 
 def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
-    """Yield the table rows: the order that ran, then all candidates."""
+    """Yield the table rows: the order that ran, if it is known, then all candidates."""
     executed, best = planned.executed, planned.best
     executed_ns = 0 if executed is None else best.length_ns(executed)
 

@@ -141,7 +141,7 @@ class Watcher:
         )
 
     def list_empty_recordings(self) -> tuple[str, ...]:
-        """Return the paths of the recordings, if all of them are still empty."""
+        """Return the paths of the recordings if all are readable and empty, otherwise ()."""
         parts = self._folder.parts
         have_bytes = any(part.header is not None or part.cut_bytes for part in parts)
         if have_bytes or self._folder.unreadable:
@@ -165,6 +165,9 @@ class Watcher:
         self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float
     ) -> None:
         """Add new iterations to their rank, and detect a restart of the run.
+
+        The run restarted if a rank began a new session, or if a rank of a run with another number
+        of ranks appears. Iterations of earlier runs are ignored.
 
         Args:
             part: Reader of the file with the iterations.
@@ -377,8 +380,8 @@ class Watcher:
         """Return the usual length of a pause if the pause before an iteration is long, or -1.
 
         The usual length is the lower quartile of the pauses in the trend. A pause is long if it is
-        more than ``_PAUSE_TIMES`` as long, and if the excess is more than ``_PAUSE_SHARE`` of the
-        iteration.
+        more than ``_PAUSE_TIMES`` times as long, and if the excess is more than ``_PAUSE_SHARE`` of
+        the iteration.
         """
         pauses_ns = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
         if iteration.pause_ns == NONE or not pauses_ns:

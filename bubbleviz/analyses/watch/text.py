@@ -154,7 +154,10 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
 
 
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
-    """Return one bar per value (blank if unknown), and the scale in words."""
+    """Return one bar per value (blank if unknown), and the scale in words.
+
+    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``.
+    """
     known_values = [value for value in values if value is not None]
     if not known_values:
         return " " * len(values), ""
