@@ -45,8 +45,9 @@ class Recorder:
 
     Args:
         folder: Folder of the files, one file per rank.
-        every: Length of the cycle of which some iterations are recorded, or 0 to record all.
-        iterations: Number of iterations recorded per cycle, from its first one on.
+        every: Length of a cycle of iterations, of which only the first ``iterations`` are recorded,
+            or 0 to record all.
+        iterations: Number of iterations recorded per cycle.
         limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
         place: Rank and world size, or None to ask torch.distributed or the launcher.
         monotonic: The monotonic clock, in nanoseconds.

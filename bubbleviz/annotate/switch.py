@@ -37,7 +37,8 @@ def record(
 
     Args:
         folder: Folder of the files; created when the first iteration ends.
-        every: Length of the cycle of which some iterations are recorded, or 0 to record all.
+        every: Length of a cycle of iterations, of which only the first ``iterations`` are recorded,
+            or 0 to record all.
         iterations: Number of iterations recorded per cycle.
         limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
         rank: Rank of this process, if neither torch.distributed nor the launcher provides it.

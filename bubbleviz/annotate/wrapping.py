@@ -215,8 +215,9 @@ def wrap_once(
 
     Args:
         framework: Name of the framework.
-        wrap_all: Wraps everything. If it raises, everything is restored.
-        folder: Folder in which the ranges are recorded until they are removed, or None.
+        wrap_all: Function that wraps the framework. If it raises, everything is restored.
+        folder: Folder to which the ranges are recorded until the annotations are removed, or None
+            to record nothing.
         written_for: First and last version that are known to work, as "0.5 to 0.19".
 
     Raises:

@@ -66,7 +66,7 @@ class ActivityList:
     cache: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
 
     def find(self, name: str) -> Activity | None:
-        """Return the activity with this name, or None for ``host: NAME``.
+        """Return the activity with this name, or None if it is not listed, such as ``host: NAME``.
 
         Several entries may share a name; the first one with a meaning is preferred.
         """

@@ -40,11 +40,14 @@ class ConventionScore:
 def score_conventions(
     counts: Mapping[str, int], conventions: Sequence[Convention]
 ) -> tuple[ConventionScore, ...]:
-    """Score each convention on a sample of range names, the best first.
+    """Score each convention on a sample of range names.
 
     Args:
         counts: Number of ranges per name.
         conventions: The candidates. Ties keep this order.
+
+    Returns:
+        The scores, sorted by ``work``, then by ``other``, the largest first.
     """
     scores = []
     for convention in conventions:

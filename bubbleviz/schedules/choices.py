@@ -52,7 +52,8 @@ class Choice:
             None if there is no measured window.
         fits: Whether the choice needs no more memory than the order that ran, or than the limit if
             one is given, and has one replica. None if memory is not compared.
-        peak_bytes: Memory of the fullest device, or None if it was not measured.
+        peak_bytes: Predicted memory of the fullest device in bytes, or None if the memory of the
+            run is unknown.
         reason: Why the choice cannot be simulated, or "" if it can.
     """
 
@@ -245,12 +246,12 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
     """Simulate a plan with equal stages and free transfers.
 
     Args:
-        plan: What each device runs, or None for 1F1B in the sizes of the run.
-        measured: Times and sizes of the run. All stages take the mean of its stages.
+        plan: What each device runs, or None for 1F1B with the sizes of the run.
+        measured: Times and sizes of the run. Each stage takes the mean time of all stages.
 
     Returns:
-        The simulation, or None if the plan cannot be simulated, or there is none and the run has
-        several chunks per stage.
+        The simulation. It is None if the plan cannot be simulated, or if ``plan`` is None and the
+        run has several chunks per stage.
     """
     times = measured.times
     forward, backward, weight = (

@@ -124,7 +124,7 @@ class PlanSearch:
         limit: Default memory limit as a function of p, in units of M_B, or None if the schedule has
             a fixed order without a limit.
         peak: Maximum number of microbatches that a device keeps from F to the backward in the
-            schedule's paper, as a function of p. Measured orders are recognized by it.
+            schedule's paper, as a function of p. Used to recognize measured orders.
         weight_memory: Default of M_W, in units of M_B.
     """
 

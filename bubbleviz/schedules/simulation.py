@@ -118,7 +118,8 @@ class Outcome:
         simulation: When the operations run, in nanoseconds.
         peak_memory: Peak of each device, in the unit of the workload's ``activation``.
         fits: Whether no device exceeds its limit.
-        allowed: Whether the plan fits, and does not split the backward of a run that cannot.
+        allowed: Whether the plan fits in memory, and only splits the backward if the run can split
+            it.
     """
 
     plan: Plan

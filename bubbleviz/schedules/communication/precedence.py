@@ -169,9 +169,9 @@ class Precedence:
     def _find_inputs(self, operation: PlannedOperation) -> list[int]:
         """Return the events at which the inputs of an operation arrive.
 
-        These are the end of the F (or, for a W, of the B) on the same virtual stage, and the
-        arrival of the message from another virtual stage. A message arrives when its receive is
-        complete, or as soon as it is computed if it is not transferred.
+        A B or BW needs the end of the F on the same virtual stage, and a W the end of the B. F, B
+        and BW also need a message from the neighbouring virtual stage, if there is one. It arrives
+        when its receive is complete, or as soon as it is computed if it is not transferred.
         """
         stage, microbatch = operation.virtual_stage, operation.microbatch
         local_phase = Phase.B if operation.phase is Phase.W else Phase.F

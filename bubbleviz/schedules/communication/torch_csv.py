@@ -339,7 +339,7 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
 
 
 def find_transport(name: str | None) -> Transport:
-    """Find a transport by name; None selects the transport of GPUs.
+    """Find a transport by name; None selects ``streams``, the transport of GPUs.
 
     Raises:
         UsageError: There is no transport of that name.
