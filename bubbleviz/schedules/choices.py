@@ -131,7 +131,7 @@ def compare_schedules(
             sizes = (measured.stages, measured.microbatches, rule.chunks)
             compared.append((Choice(rule.name, *sizes, reason=str(error)), None))
         else:
-            compared.append((_make_choice(ran, simulated, by_makespan=by_makespan), simulated))
+            compared.append((_compare_with_run(ran, simulated, by_makespan=by_makespan), simulated))
 
     def make_sort_key(row: tuple[Choice, Ideal | None]) -> tuple[bool, float, str]:
         choice, _ = row
@@ -168,7 +168,7 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     )
 
 
-def _make_choice(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
+def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
     """Return a simulated schedule as a choice, compared with the order that ran.
 
     The speedup and the bubble ratio refer to the makespan, or to the longest window of a stage if

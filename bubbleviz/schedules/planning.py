@@ -98,7 +98,7 @@ class BestPlan:
 
     def length_ns(self, order: Outcome) -> int:
         """Return the length by which an order is compared; see ``by_makespan``."""
-        return _length_ns(order, self.by_makespan)
+        return _get_length_ns(order, self.by_makespan)
 
     def bubble_ratio(self, order: Outcome) -> float | None:
         """Return the bubble ratio of an order in the window by which orders are compared."""
@@ -159,7 +159,7 @@ def find_best_plan(
             [*initial_orders, *orders],
             fused=is_fused,
             by_makespan=by_makespan,
-            watch=partial(_watch_part, watch, n_done, len(kinds)),
+            watch=partial(_report_part_progress, watch, n_done, len(kinds)),
         )
         orders.append(outcome)
         if is_fused is not split:
@@ -167,7 +167,7 @@ def find_best_plan(
     candidates = [
         replace(order, allowed=order.fits and (split or not order.plan.splits)) for order in orders
     ]
-    candidates.sort(key=partial(_sort_key, by_makespan=by_makespan))
+    candidates.sort(key=partial(_make_sort_key, by_makespan=by_makespan))
     best_split = None
     if may_report_split and not split:
         fitting_splits = (order for order in candidates if order.plan.splits and order.fits)
@@ -211,16 +211,16 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
     return kinds
 
 
-def _watch_part(watch: Watch, n_done: int, n_parts: int, fraction: float) -> None:
+def _report_part_progress(watch: Watch, n_done: int, n_parts: int, fraction: float) -> None:
     """Report the progress of one of several searches as progress of all of them."""
     watch((n_done + fraction) / n_parts)
 
 
-def _length_ns(order: Outcome, by_makespan: bool) -> int:
+def _get_length_ns(order: Outcome, by_makespan: bool) -> int:
     return order.makespan_ns if by_makespan else order.simulation.cost_ns
 
 
-def _sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
+def _make_sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
     """Return the key that sorts orders from best to worst.
 
     Allowed orders come first, then shorter ones. Ties go to orders that do not split the backward,
@@ -229,7 +229,7 @@ def _sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float
     name = order.plan.name
     return (
         not order.allowed,
-        _length_ns(order, by_makespan),
+        _get_length_ns(order, by_makespan),
         order.plan.splits,
         max(order.peak_memory, default=0.0),
         name in {SEARCHED, SEARCHED_SPLIT},
@@ -279,7 +279,7 @@ def _search_orders(
     if not fused and relaxed != workload:
         fused_plan = replace(plan, orders=tuple(map(_fuse_backwards, plan.orders)))
         fused_outcome = simulate_outcome(fused_plan, workload)
-        outcome = min(outcome, fused_outcome, key=lambda order: _length_ns(order, by_makespan))
+        outcome = min(outcome, fused_outcome, key=lambda order: _get_length_ns(order, by_makespan))
     return outcome, lower_bound_ns
 
 

@@ -55,14 +55,14 @@ class Simulation(Table):
     @property
     def schedule_ratio(self) -> float | None:
         """The bubble ratio in the window of all devices, or None without work."""
-        return self._ratio(self.makespan_ns)
+        return self._compute_bubble_ratio(self.makespan_ns)
 
     @property
     def stage_ratio(self) -> float | None:
         """The bubble ratio in the longest window of a single device, or None without work."""
-        return self._ratio(self.cost_ns)
+        return self._compute_bubble_ratio(self.cost_ns)
 
-    def _ratio(self, window_ns: int) -> float | None:
+    def _compute_bubble_ratio(self, window_ns: int) -> float | None:
         whole_ns = len(np.unique(self.device)) * window_ns
         return 1 - int((self.end_ns - self.start_ns).sum()) / whole_ns if whole_ns else None
 

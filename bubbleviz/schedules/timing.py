@@ -207,8 +207,8 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
     n_rows = len(meeting)
     n_awaited = np.bincount(follower, minlength=n_rows)
     n_missing = np.bincount(meeting)
-    members_of = _lookup(meeting, np.arange(n_rows), len(n_missing))
-    followers_of = _lookup(predecessor, follower, n_rows)
+    members_of = _make_group_lookup(meeting, np.arange(n_rows), len(n_missing))
+    followers_of = _make_group_lookup(predecessor, follower, n_rows)
     start_level, end_level = np.full((2, n_rows), NONE, np.int64)
     ready, level = np.flatnonzero(n_awaited == 0), 0
     while len(ready):
@@ -225,7 +225,7 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
     return start_level, end_level
 
 
-def _lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
+def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
     """Return a function that lists the values of some groups, group by group."""
     values, first = _list_by_group(group, values, n_groups)
 

@@ -316,10 +316,10 @@ def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
     if not names:
         annotations.get_attribute(owner, "send_forward")
     for name in names:
-        annotations.wrap(owner, name, _make_transfer_ranges(annotations, batch, owner, name))
+        annotations.wrap(owner, name, _make_transfer_range_factory(annotations, batch, owner, name))
 
 
-def _make_transfer_ranges(
+def _make_transfer_range_factory(
     annotations: Annotations, batch: _Batch, owner: Any, name: str
 ) -> wrapping.RangeOfCall:
     """Return a function that creates the range of each call of a transfer function.

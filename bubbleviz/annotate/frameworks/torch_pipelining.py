@@ -115,11 +115,13 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
     annotations.wrap(base, "backward_weight_one_chunk", of_weights)
     if hasattr(base, "perform_reduce_grad"):  # since PyTorch 2.9
         annotations.wrap(
-            base, "perform_reduce_grad", _make_reduction_range(getattr(stages, "FSDPModule", ()))
+            base,
+            "perform_reduce_grad",
+            _make_reduction_range_factory(getattr(stages, "FSDPModule", ())),
         )
 
 
-def _make_reduction_range(sharded: Any) -> wrapping.RangeOfCall:
+def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
     """Return a function that creates the ranges of gradient reductions.
 
     Only stages whose module is sharded reduce gradients.

@@ -119,7 +119,7 @@ class Precedence:
                         events[transfer] = self._add_event(device, str(transfer))
                         self.message[events[transfer]] = transfer.message
 
-    def _transfer_ns(self, message: Message) -> int:
+    def _get_transfer_ns(self, message: Message) -> int:
         """Return the transfer time of a message, or 0 without a workload."""
         if self._workload is None:
             return 0
@@ -197,7 +197,7 @@ class Precedence:
         rendezvous = self.transport.rendezvous
         for send in [transfer for transfer in self._started if transfer.sends]:
             receive = Transfer(send.message, sends=False)
-            transfer_ns = self._transfer_ns(send.message)
+            transfer_ns = self._get_transfer_ns(send.message)
             self._add_edge(self._complete[send], self._started[send], transfer_ns)
             self._add_edge(self._complete[receive], self._started[send], transfer_ns)
             lag_ns = transfer_ns if rendezvous else 0
@@ -219,7 +219,7 @@ class Precedence:
             for transfer in step.transfers:
                 queue = self.lowered.peer(transfer), transfer.sends and not streams
                 queued.setdefault(queue, []).append(self._complete[transfer])
-                lag_ns = self._transfer_ns(transfer.message) if streams else 0
+                lag_ns = self._get_transfer_ns(transfer.message) if streams else 0
                 other_end = Transfer(transfer.message, not transfer.sends)
                 for end in (transfer, other_end) if streams else (transfer,):
                     for event in ahead.get(queue, []):

@@ -104,7 +104,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
             cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
     placement = _find_placement(rows)
     microbatches = _count_from_zero(rows)
-    _refuse_disorder(rows, microbatches)
+    _check_operations(rows, microbatches)
     plan = Plan(
         name,
         len(rows),
@@ -258,7 +258,7 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
     return len(new_number)
 
 
-def _refuse_disorder(rows: list[list[_Cell]], microbatches: int) -> None:
+def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
     """Raise InputError unless each stage runs F, then B, then W of each microbatch, once.
 
     Each stage must run all microbatches. A backward is one BW, or a B and a W.

@@ -166,10 +166,10 @@ def find_best_layouts(
                 raise
             rows.append(ScheduleLayout(rule.name, reason=str(error)))
     watch(1.0)
-    return tuple(sorted(rows, key=_rank_row))
+    return tuple(sorted(rows, key=_make_sort_key))
 
 
-def _rank_row(row: ScheduleLayout) -> tuple[bool, int, str]:
+def _make_sort_key(row: ScheduleLayout) -> tuple[bool, int, str]:
     makespan_ns = 0 if row.best is None else row.best.makespan_ns
     return row.best is None, makespan_ns, row.schedule
 
@@ -198,12 +198,12 @@ def _find_for_schedule(
         row = _find_for_plan(question, plan, layout)
         first_ns = rows[0].baseline_ns if rows else row.baseline_ns
         row = replace(row, schedule=rule.name, exact=False, baseline_ns=first_ns)
-        is_worse = any(_rank_row(row) >= _rank_row(other) for other in rows)
+        is_worse = any(_make_sort_key(row) >= _make_sort_key(other) for other in rows)
         rows.append(row)
         if is_worse or row.best is None:
             break
         layout = row.best.layout
-    return min(rows, key=_rank_row)
+    return min(rows, key=_make_sort_key)
 
 
 def _build_device_workload(

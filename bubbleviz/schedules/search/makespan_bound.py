@@ -44,14 +44,14 @@ def compute_lower_bound(problem: Problem) -> int:
     """
     if not problem.microbatches or not problem.makespan:
         return problem.max_work
-    ways = _measure_ways(problem)
+    ways = _compute_way_times(problem)
     last_forward = problem.lengths[0::3][-1]
     bounds = [ways.to_forward[-1] + last_forward + ways.from_forward[-1]]
     bounds += [_bound_device(problem, ways, device) for device in range(problem.devices)]
     return max(bounds)
 
 
-def _measure_ways(problem: Problem) -> _WayTimes:
+def _compute_way_times(problem: Problem) -> _WayTimes:
     """Compute how long a microbatch that never waits takes to and from each virtual stage."""
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     n_stages = len(problem.placement)
@@ -87,15 +87,17 @@ def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
     )
     head = ways.to_forward[first]
     # Forwards that fit in memory before the first backward.
-    warmup = _maximize(problem, device, [forward[stage] for stage in stages])
+    warmup = _maximize_value_in_memory(problem, device, [forward[stage] for stage in stages])
     idle = max(0, ways.to_backward[last] - head - warmup)
     last_backward_end = head + idle + forwards + backwards
 
     # Work that can remain after the last F: backwards of microbatches in memory, and weight
     # gradients of microbatches that occupy only the memory kept for them.
-    remaining = _maximize(problem, device, [backward[stage] + weight[stage] for stage in stages])
+    remaining = _maximize_value_in_memory(
+        problem, device, [backward[stage] + weight[stage] for stage in stages]
+    )
     weight_times = [weight[stage] for stage in stages]
-    remaining += _maximize(problem, device, weight_times, only_weights=True)
+    remaining += _maximize_value_in_memory(problem, device, weight_times, only_weights=True)
     idle_at_end = max(0, ways.from_forward[last] - remaining)
     idle_before = idle if warmup < forwards else 0
     last_forward_bound = head + idle_before + forwards + backwards + weights + idle_at_end
@@ -106,7 +108,7 @@ def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
     )
 
 
-def _maximize(
+def _maximize_value_in_memory(
     problem: Problem, device: int, values: Sequence[int], *, only_weights: bool = False
 ) -> int:
     """Return the maximum total value of microbatches that fit in the memory of a device at once.
