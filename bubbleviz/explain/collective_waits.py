@@ -121,7 +121,13 @@ def measure_collective_waits(
 
 
 def _find_last_started_operations(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the last compute operation that each rank started before a time, or -1 if none."""
+    """Return the row of the last compute operation that each rank started before a time, or -1.
+
+    Args:
+        operations: Operations of all ranks.
+        rank: One rank per query.
+        time_ns: Time of each query.
+    """
     if not len(rank):
         return rank
     rows = np.flatnonzero((operations.has_span == 1) & mask_phases(operations.phase, COMPUTE))

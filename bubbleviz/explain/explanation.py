@@ -273,7 +273,7 @@ def _replay_iteration(
 
     Args:
         replayed: The ranks that are replayed.
-        iteration: The iteration.
+        iteration: The iteration to replay.
         operations: Operations of all ranks; rows of the path refer to them.
         is_replayed: Mask of the ranks that are replayed, or None if all are.
     """
@@ -300,7 +300,7 @@ def _find_unordered_reason(
 
     Args:
         run: The merged profiles.
-        iteration: The iteration.
+        iteration: The iteration to check.
         parts: Explanations of the stretches.
     """
     if stretches.has_contradicted_stages(run):

@@ -98,7 +98,7 @@ class BusyTimes(Table):
         """Return the gaps between busy times within windows.
 
         Args:
-            windows: The windows.
+            windows: Disjoint intervals; gaps outside of them are left out.
             also_busy: Other times that count as busy.
         """
         start_ns, end_ns = self.start_ns, self.end_ns

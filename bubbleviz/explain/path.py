@@ -458,7 +458,14 @@ def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[
 def _sum_delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield each cause with the ranks and times of its delays, then the delays without a cause."""
+    """Yield each cause with the ranks and times of its delays, then the delays without a cause.
+
+    Args:
+        idle: Idle intervals of all ranks.
+        rank: Rank of each delay.
+        since_ns: Start of each delay.
+        delay_ns: Length of each delay.
+    """
     cause_ns = sum_idle_by_cause(idle, rank, since_ns, since_ns + delay_ns)
     other_ns = delay_ns - cause_ns.sum(axis=1)
     labels = [*(cause.label for cause in Cause), "other work"]

@@ -355,7 +355,7 @@ def _select_gaps(
 def _list_counted_rows(
     operations: Operations, kind: Codes, is_counted: Bools
 ) -> Iterator[tuple[Codes, tuple[Codes]]]:
-    """Yield the kinds and rows of the operations that count, part by part."""
+    """Yield the kinds and rows of the operations that count, for one group of ranks at a time."""
     for part in grouping.split_by_owner(operations.rank):
         row = _convert_to_int32(part.start + np.flatnonzero(is_counted[part]))
         yield kind.take(row), (row,)

@@ -217,6 +217,10 @@ def compute_median_of_others(group: Ints, values: Floats) -> Floats:
 
         sorted      a   b   c   d        median of the values other than b: c
                         ^
+
+    Args:
+        group: Group of each value, from 0.
+        values: One value per row.
     """
     count = len(values)
     order = sort_rows(group, values)

@@ -63,7 +63,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             idle: Idle time, cut at the windows.
             iteration: Iteration of each piece.
             ratio: Name of the ratio.
-            operations: The operations.
+            operations: The table that rows and names refer to.
             kinds: NCCL's names of collectives.
         """
         columns = {name: getattr(idle, name) for name in IdleIntervals.column_names()}

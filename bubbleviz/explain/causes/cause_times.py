@@ -161,7 +161,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 
     Args:
         idle: Idle time of all ranks.
-        regions: The regions.
+        regions: Regions of the windows.
         cell: Cell of each region, from 0.
         n_cells: Number of cells.
     """
@@ -177,7 +177,7 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 
     Args:
         idle: Idle time of all ranks.
-        regions: The regions.
+        regions: Regions of the windows.
 
     Returns:
         region: Region of each overlap.

@@ -258,7 +258,7 @@ def _split_waits(
 
 
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
-    """Return the idle time before each operation by cause, shape (operations, causes)."""
+    """Return the idle time before each operation by cause in ns, shape (operations, causes)."""
     operations = find_distinct(idle.after)
     # The last row, for operations without idle time before them, stays 0.
     time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)

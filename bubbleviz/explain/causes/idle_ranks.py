@@ -209,7 +209,10 @@ def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER)
 
 
 def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
-    """Set the cause of idle time before operations with an unknown input to unknown."""
+    """Set the cause of idle time before operations with an unknown input to unknown.
+
+    An input whose receive was recorded is not unknown.
+    """
     if not inputs.unknown.any():
         return idle
     is_unknown = inputs.unknown & (arrivals.exact_ns == NEVER)
@@ -227,7 +230,7 @@ def _split_in_collectives(
     Args:
         idle: Idle time, with all times on the line.
         exposed: Intervals in which collectives ran but no operation did.
-        collectives: The collectives.
+        collectives: Collectives with times on the line.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle

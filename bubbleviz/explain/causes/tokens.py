@@ -78,7 +78,7 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
 
 
 def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
-    """Return each rank that waited for tokens, and the last rank that produced one for it."""
+    """Return each rank that waited for tokens, and the highest rank that produced one for it."""
     first = operations.rank[tokens.successor]
     return [
         (rank, int(operations.rank[tokens.predecessor[first == rank]].max()))

@@ -339,7 +339,7 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     The factor is 1 for computes without a microbatch, and for a microbatch on a single stage.
 
     Args:
-        computes: The computes.
+        computes: The computes of the run.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
         ratio: Time of each compute divided by the earlier factors.
     """
@@ -382,7 +382,7 @@ def _estimate_replica_lengths(
     median of all replicas.
 
     Args:
-        computes: The computes.
+        computes: The computes of the run.
         copies: Groups of cells that do the same work.
         microbatches: Groups of computes of one microbatch.
         effect: Effect of each microbatch.
@@ -419,7 +419,7 @@ def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) 
     lower median, one slow copy does not make the stage slow.
 
     Args:
-        computes: The computes.
+        computes: The computes of the run.
         copies: Groups of cells that do the same work.
         cell_ns: Time of each cell.
     """

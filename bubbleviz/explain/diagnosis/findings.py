@@ -175,6 +175,10 @@ class _FaultReplay:
 
         Both have the shape (rows, scenarios). Pauses are subtracted last, and in nanoseconds:
         the factors of other faults do not scale them.
+
+        Args:
+            scenarios: The faults that are removed in each scenario.
+            replay: Replay whose order the rows have.
         """
         own_ns = self.evidence.own_ns
         n_rows = len(replay.rows)
@@ -689,7 +693,7 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
     Args:
         run: The replayed run.
         bubbles: Bubbles of one cause, each followed by an operation.
-        cause: The cause.
+        cause: Cause of these bubbles.
     """
     operations, dependencies = run.operations, run.explained().dependencies
     if cause != Cause.PROFILER and run_kind(operations.phase) != INFERENCE:
@@ -714,7 +718,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
     Args:
         run: Operations of all ranks.
         scenarios: Replayed scenarios of the run, which contain the transfer time of each input.
-        rows: Rows of the operations that compute, in the order of the first rows of the work.
+        rows: For each row of ``scenarios.work[: len(rows)]``, its row in the operations table.
 
     Returns:
         Delay of each of ``rows``, or 0 if it is not the first operation, its launch is unknown, or

@@ -157,7 +157,7 @@ def recognise_schedule(
 
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
-    """Return whether only one rank, or only replicas of one stage, ran operations."""
+    """Return whether only one rank, or only replicas of one known stage, ran operations."""
     work = mask_phases(operations.phase, COUNTED)
     working = find_distinct_rows(operations.rank, mask=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
@@ -168,6 +168,12 @@ def compare_with_plan(
     ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration], plan: Plan
 ) -> Recognition:
     """Compare a run with a plan. Iterations with the sizes of the plan get its name.
+
+    Args:
+        ranks: Ranks of the report.
+        operations: Operations of the report.
+        iterations: Iterations of the report.
+        plan: The plan that the run should have followed.
 
     Raises:
         MismatchError: No iteration has as many stages, chunks and microbatches as the plan.

@@ -325,7 +325,7 @@ def _measure_link_times(
 
     Args:
         operations: Operations of all ranks.
-        messages: The messages.
+        messages: Messages between operations.
         gap_ns: Time from sending to receiving each message.
         shows_time: Mask of the messages whose data moved for all of this time.
     """

@@ -86,7 +86,12 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
 
 
 def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
-    """Concatenate the rows of stretches, after :meth:`ExplainedRows.renumber` for the run."""
+    """Concatenate the rows of stretches, which must be renumbered (:meth:`ExplainedRows.renumber`).
+
+    Args:
+        parts: Rows of each stretch, with the numbers of the run.
+        operations: Operations of the run, to which the bubbles then refer.
+    """
     bubbles = join_tables([part.bubbles for part in parts]).compact()
     return ExplainedRows(
         join_tables([part.dependencies for part in parts]),

@@ -65,7 +65,7 @@ class Kind:
     """A kind of work; all rows of one kind take equally long in an ideal iteration.
 
     Attributes:
-        name: Recorded name.
+        name: Name of the kind, for example ``F``, ``SEND_F``, or a collective and its number.
         role: Role in the iteration.
         phase: Name in reports, which several kinds can share.
     """

@@ -40,7 +40,7 @@ def order_work(
 
     Args:
         work: Operations, then sends, then receives, then collectives.
-        rows: Row in the operations table of each of the first rows of the work.
+        rows: For each row of ``work[: len(rows)]``, its row in the operations table.
         messages: Messages between operations. Those with a transfer are the sends and receives.
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it.
@@ -188,7 +188,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     Args:
         run: Operations of all ranks.
         work: Work of the run.
-        rows: Row in the operations table of each of the first rows of the work.
+        rows: For each row of ``work[: len(rows)]``, its row in the operations table.
 
     Returns:
         Rows of the work, and the time in ns for which each was queued: at most the time in which
