@@ -31,6 +31,8 @@ Pairs = tuple[Ints, Ints]
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
     """Return the rows that sends and receives follow, and the rows that follow them.
 
+    Sends and receives without a compute only follow the previous one of their kind and link.
+
     Args:
         work: Work of all ranks.
         rows: Rows of the sends and receives.

@@ -7,8 +7,9 @@ just follows its producer. Transfers are found in four steps:
 2. A message has the receive that the explanation of its consumer names. If names give no
    microbatch, the n-th receive of a rank belongs to its n-th operation with an input from another
    rank, if there are as many of both. Sends are matched in the same way.
-3. A receive outside its consumer's time is ignored, and so are the receives of two ranks that do
-   not arrive in the order in which they were sent (:func:`_mask_crossing`).
+3. A receive that starts after the start of its consumer, or ends after its end, is ignored. So are
+   the receives between two ranks that do not arrive in the order in which they were sent
+   (:func:`_mask_crossing`).
 4. Remaining messages get a transfer of the usual length of their link (:func:`_infer_transfers`).
 """
 
@@ -46,7 +47,7 @@ class Messages(Table):
 
     Attributes:
         consumer: Row of the operation that takes the input.
-        producer: Row of the operation that produces it.
+        producer: Row of the operation that produces the input.
         forward: Whether activations move, rather than gradients.
         receive_start_ns: Start of the receive; meaningless without ``has_transfer``.
         receive_end_ns: End of the receive; meaningless without ``has_transfer``.
@@ -66,10 +67,10 @@ class Messages(Table):
 
 
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
-    """List the inputs that operations take from other ranks in their iteration.
+    """List the inputs that operations take from other ranks in their iteration, with transfers.
 
     Args:
-        run: Operations of all ranks, and their explanation.
+        run: The replayed run.
         rows: Rows of the operations; messages between other operations are left out.
     """
     operations = run.operations
@@ -149,8 +150,8 @@ def _find_send_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the send of each message.
 
-    Without a send, it lasts from the end of the producer to the end of the receive. Both are never
-    before the end of the producer.
+    If no send was recorded, the time from the end of the producer to the end of the receive is
+    returned. Neither time is before the end of the producer.
 
     Args:
         run: The replayed run.
@@ -326,7 +327,7 @@ def _measure_link_times(
     Args:
         operations: Operations of all ranks.
         messages: Messages between operations.
-        gap_ns: Time from sending to receiving each message.
+        gap_ns: Time from the send to the receipt of each message.
         shows_time: Mask of the messages whose data moved for all of this time.
     """
     links = group_rows(operations.rank[messages.producer], operations.rank[messages.consumer])

@@ -72,8 +72,7 @@ class Replay:
         """Return how long iterations take, shape (iterations, scenarios).
 
         An iteration ends with its last optimizer. On ranks without an optimizer, it ends with their
-        last work.
-        See :meth:`compute_ends` for the arguments.
+        last work. See :meth:`compute_ends` for the arguments.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)

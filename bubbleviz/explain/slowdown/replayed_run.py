@@ -27,8 +27,8 @@ class ExplainedRows:
 
     Attributes:
         dependencies: Dependencies between operations.
-        receives: Receives of operations.
-        idle: Idle intervals up to the last optimizers.
+        receives: The last receive of each operation whose input is known.
+        idle: Idle intervals between the earliest and the latest window of each rank.
         bubbles: Idle intervals in the windows of one ratio.
         tokens: Operations that wait for a token, and the operations that produce it.
     """
@@ -131,10 +131,10 @@ class ReplayedRun:
     Attributes:
         operations: Operations of all ranks.
         ranks: The ranks, by index.
-        explained: Returns the tables about single operations.
+        explained: Function that returns the tables about single operations.
         collectives: Collectives of all ranks.
         averaged: Mask of the iterations that are replayed.
-        hosts: What launching threads did before late launches.
+        hosts: Activities of launching threads before late launches.
         numbers: Number of each iteration in the report, or -1 if a window leaves it out.
         reason: Reason why the run is not replayed, or "" if it is.
         paused: Mask of the iterations after which recording paused, or None if there are none.

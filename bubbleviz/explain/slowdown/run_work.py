@@ -170,7 +170,8 @@ def select_outer_collectives(
     """Select the collectives that run outside of operations, one row per rank and collective.
 
     A collective inside the span of its own operation is part of that operation. The pieces of a
-    collective on a rank are merged.
+    collective on a rank are merged. Meetings that a member left before all members had entered
+    become -1.
 
     Args:
         collectives: Collectives of all ranks.

@@ -88,10 +88,10 @@ class Work(Table):
         iteration: Index of the iteration.
         kind: Index in ``kinds``.
         microbatch: Number of the microbatch.
-        chunk: Model chunk of the rank.
+        chunk: Index of the model chunk on the rank.
         virtual_stage: Position of the chunk in the model.
-        start_ns: Start; within an iteration all ranks share a clock.
-        end_ns: End.
+        start_ns: Start of the work; within an iteration, all ranks share a clock.
+        end_ns: End of the work.
         meeting: Number shared by the rows of one communication.
         kinds: Kinds of work.
     """
@@ -116,7 +116,7 @@ class Work(Table):
 
     @property
     def communicates(self) -> Bools:
-        """Which rows are communication."""
+        """Mask of the rows that are communication."""
         return np.asarray(self.role >= Role.SEND_F, bool)
 
     @property
@@ -124,7 +124,8 @@ class Work(Table):
         """Duration of each row without waiting; for communication, its transfer time.
 
         The transfer time is the end minus the latest start of the members of the meeting, as in
-        ``get_transfer_time`` of the published ``analyzer/wia.py``.
+        ``get_transfer_time`` of the published ``analyzer/wia.py``. It is 0 for a member that had
+        buffered the data, because it ended at least 10 ms before another one started.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])

@@ -102,8 +102,8 @@ def _order_transfers(
     Args:
         work: Work of all ranks.
         transfers: Rows of the sends and receives.
-        compute: Row of the compute that produces or consumes the data of each.
-        sent_ns: Start of the send of each.
+        compute: Row of the compute that produces or consumes the data of each transfer.
+        sent_ns: Start of the send of each transfer.
         computes: Rows that ranks compute one after the other, in order.
     """
     send_start_ns = np.full(len(work), NEVER, np.int64)
@@ -132,7 +132,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
 
     Args:
         work: Work of all ranks.
-        order: Pairs of a send and the compute that it follows.
+        order: Pairs of a row and one of its predecessors, including the compute of each send.
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     ready_ns = _find_ready_times(work, transfers, order)
@@ -153,7 +153,7 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     Args:
         work: Work of all ranks.
         transfers: Rows of the sends and receives.
-        order: Pairs of a send and the compute that it follows.
+        order: Pairs of a row and one of its predecessors, including the compute of each send.
     """
     role = work.role
     sends = transfers[has_role(role[transfers], SENDS)]
@@ -169,7 +169,10 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
 
 
 def _find_waiting_transfers(work: Work) -> Ints:
-    """Return the rows of the sends and receives that waited for their peer."""
+    """Return the rows of the sends and receives that started clearly before their peer.
+
+    The difference must exceed ``CLOCK_NS``.
+    """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
     latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
@@ -285,7 +288,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
 
 
 def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
-    """Keep the pairs whose rows are of the same rank and iteration."""
+    """Return the pairs whose rows are of the same rank and iteration."""
     is_same = work.rank_iteration[rows] == work.rank_iteration[matches]
     return rows[is_same], matches[is_same]
 
