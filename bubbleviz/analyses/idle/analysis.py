@@ -80,9 +80,11 @@ def idle(
 ) -> IdleReport:
     """Return the busy and idle time of devices, with idle time attributed to what hosts did.
 
+    Without ``window``, if a device waited until the recording of another device began, the time
+    before that is left out of all profiles, and a limitation says so.
+
     Args:
-        paths: Profiles of any kind. A directory stands for the profiles in it, a pattern for its
-            matches.
+        paths: Profiles of any kind, directories of profiles, or glob patterns.
         step: Name of the ranges that are steps, or a regex that matches the complete name. Steps
             are recognized if it is not given.
         shortest_us: Shorter gaps are kernel-to-kernel gaps, and are not attributed.

@@ -280,7 +280,7 @@ class _AlignedGpu(NamedTuple):
         clock: The clock; unaligned if no profile has matching kernels.
         is_ambiguous: Whether the clock is unaligned because several offsets match.
         start_ns: Start times, on the profiles' clock if the clock is aligned.
-        end_ns: End times, likewise.
+        end_ns: End times on the same clock.
         kernel: Row of the kernel of each operation, or -1 if it has none.
     """
 

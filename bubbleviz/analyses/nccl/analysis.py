@@ -103,8 +103,8 @@ def measure_communication(
     """Measure the communication operations of all ranks, from NCCL's event files and profiles.
 
     Args:
-        paths: Event files and profiles of one run, recognized by their content. A directory stands
-            for the files in it, a pattern for its matches.
+        paths: Event files and profiles of one run, recognized by their content, directories of such
+            files, or glob patterns.
         convention: Conventions whose lists of communication kernels are added to NCCL's: names, or
             paths of TOML files.
         window: Part of the run to analyze, by iterations as the first profile names them, or by

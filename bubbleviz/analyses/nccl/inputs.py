@@ -12,12 +12,14 @@ from bubbleviz.sources.gzip_files import read_head
 from bubbleviz.sources.nccl.formats import detect_format
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_duplicates
 
-#: Suffixes of event files; a pointer file with such a name in a directory may stand for one.
+#: Suffixes of event files, also of pointers to event files.
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
 def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
-    """Find the files that paths stand for, with the format of each event file, or "" for profiles.
+    """Find the files at the paths, and the format of each event file, or "" for profiles.
+
+    Directories and glob patterns are expanded.
 
     Raises:
         InputError: A path does not exist, or leads to neither event files nor profiles.
