@@ -81,7 +81,7 @@ def idle(
     """Return the busy and idle time of devices, with idle time attributed to what hosts did.
 
     Without ``window``, if a device waited until the recording of another device began, the time
-    before that is left out of all profiles, and a limitation says so.
+    before that is left out of profiles on a common clock, and a limitation says so.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
