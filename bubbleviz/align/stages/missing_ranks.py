@@ -15,7 +15,7 @@ _MAX_LISTED = 8
 
 
 def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
-    """Return the limitation for missing ranks, given their number and how they are known."""
+    """Return the limitation for missing ranks, given how they are known and their number."""
     reason = f"{reason}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, count),)
 
@@ -25,8 +25,9 @@ def find_missing_ranks(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile.
 
-    Without the sizes of the run, these are gaps in the rank numbers in names. Rank numbers in equal
-    steps show no gap, because they may belong to one of several pipelines.
+    The run has the ranks of ``parallel``, or else ``world`` ranks if fewer were recorded. If
+    neither applies, missing ranks are gaps in the rank numbers in names. Numbers in equal steps
+    show no gap, because they may belong to one of several pipelines.
 
     Args:
         numbers: Numbers of the recorded ranks.

@@ -78,7 +78,11 @@ class RankNumbers:
     from_names: bool
 
     def reordered(self, order: Sequence[int]) -> RankNumbers:
-        """Return the same numbers, sorted along an order of ranks; unchanged if it is empty."""
+        """Return the same numbers, reassigned so that they ascend along an order of ranks.
+
+        Args:
+            order: Indices of the ranks in pipeline order. If empty, the numbers do not change.
+        """
         if not order:
             return self
         number = np.empty_like(self.number)
@@ -104,8 +108,8 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """Refuse ranks that do not match the sizes of the run.
 
     Raises:
-        MismatchError: There are more ranks than in the run, or fewer and names do not show which
-            ranks are missing.
+        MismatchError: A rank number is too large for the run, or there are fewer ranks than in the
+            run and names do not show which ones are missing.
     """
     count, largest = len(numbers.number), int(numbers.number.max(initial=0))
     if largest >= parallel.ranks or (count < parallel.ranks and not numbers.from_names):
@@ -118,9 +122,9 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
 
 
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
-    """Return the pipeline of each rank from tables of operations or file names, or None.
+    """Return the pipeline of each rank from tables of operations or file names.
 
-    It is None unless all ranks have one.
+    The result is None unless all ranks have one.
     """
     pipeline = lookup_declared(recordings, "pipeline")
     return None if (pipeline < 0).any() else pipeline

@@ -53,6 +53,9 @@ def _count_orders(
 ) -> tuple[Ints, Ints, Ints]:
     """Count the iterations in which each rank of a block ran each order.
 
+    An order consists of the forwards and backwards of an iteration, sorted by launch. Repeated
+    operations are left out.
+
     Args:
         operations: Operations of these ranks.
         codes: Code of the phase, microbatch and chunk of each operation.
