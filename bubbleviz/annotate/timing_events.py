@@ -61,7 +61,10 @@ class TimingEvents:
         return str(self._cuda.get_device_name())
 
     def begin(self, block: Block) -> None:
-        """Record the anchor of a block."""
+        """Record the anchor of a block.
+
+        The block gets no anchor if a CUDA graph is being captured or no event is available.
+        """
         event = None if self._cuda.is_current_stream_capturing() else self._take_event()
         if event is not None:
             block.start_ns = self._monotonic()

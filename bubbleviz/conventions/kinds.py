@@ -109,7 +109,7 @@ def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
 
 @cache
 def _combine_kinds(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
-    """Combine the regexes into one with group ``k<index>`` per kind, which compiles faster."""
+    """Combine the regexes into one with a group ``k<index>`` per kind, which compiles faster."""
     groups = (f"(?P<k{number}>{regex})" for number, (_, regex) in enumerate(kinds))
     return re.compile("|".join(groups) or r"(?!)", re.IGNORECASE)
 
@@ -210,13 +210,20 @@ _NCCL_SPELLING = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
 
 
 def get_nccl_operation(name: str) -> str:
-    """Return NCCL's name of an operation of PyTorch or NCCL, or "" if unknown."""
+    """Return NCCL's name of an operation of PyTorch or NCCL, or "" if unknown.
+
+    Affixes that describe the call, such as ``_base`` or ``_coalesced``, are ignored in PyTorch's
+    names.
+    """
     names = _load_kinds()["operations"]
     return name if name in names.values() else names.get(_CALL_AFFIXES.sub("", name), "")
 
 
 def parse_launch_range(name: str) -> str:
-    """Return NCCL's name of the operation that a launch range names, or "" if it names none."""
+    """Return NCCL's name of the operation that a launch range names, or "" if it names none.
+
+    The range is PyTorch's (``nccl:send 0->1``) or NCCL's own (``ncclAlltoAll``).
+    """
     match = _LAUNCH_RANGE.fullmatch(name)
     if match is None:
         return ""

@@ -96,6 +96,9 @@ def search_plan(
 ) -> Plan:
     """Search for the plan of a schedule at given times.
 
+    The search starts from the known plans with the same placement, among others, and stops at a
+    lower bound of the length.
+
     Args:
         name: Name of the plan.
         workload: Times and memory; see :func:`get_searched_placement` for the placement.

@@ -28,6 +28,9 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     of the best order, and keeps the shortest result if it is an improvement. The plan itself does
     not change; only the microbatches trade places.
 
+    The random numbers have a fixed seed. The search ends after ``_PATIENCE`` rounds without a
+    shorter order, or after a maximum number of operations.
+
     Args:
         plan: What each device runs, in one direction.
         times: Times of the stages, with the lengths of the microbatches.

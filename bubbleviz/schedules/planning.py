@@ -200,6 +200,11 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
 
     If orders may split the backward, fused orders are only searched for if a fused backward is
     shorter than B and W together on some virtual stage.
+
+    Args:
+        workload: Times of the virtual stages.
+        split: Whether orders may split the backward.
+        report_split: Whether to search for orders that split the backward, allowed or not.
     """
     times = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
     fusing_pays = any(fused < backward + weight for fused, backward, weight in times)

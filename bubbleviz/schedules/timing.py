@@ -115,7 +115,7 @@ class Timing:
         return end_times[:count]
 
     def _levels(self) -> Iterator[_Level]:
-        """Yield the levels in order."""
+        """Yield the levels in the order in which they are computed."""
         row, meeting = self.levels.T
         bounds = row, self.followed_first[row], meeting, self.members_first[meeting]
         slices = (starmap(slice, pairwise(column.tolist())) for column in bounds)

@@ -71,6 +71,9 @@ class _Batch:
     def begin(self, model: object, microbatches: int) -> None:
         """Reset the state for a new batch.
 
+        With several chunks, the operations whose inputs come from other stages are listed in the
+        order of the interleaved schedule.
+
         Args:
             model: The model, or the list of chunks of this rank.
             microbatches: Number of microbatches in the batch.

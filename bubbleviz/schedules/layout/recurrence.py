@@ -107,7 +107,10 @@ class Recurrence:
         return paths
 
     def _find_longest(self, lengths: Ints, transfers: Ints) -> Path:
-        """Return the longest path, given the times of one layout."""
+        """Return the longest path, given the times of one layout.
+
+        If several devices end last, the path ends on the first of them in the graph.
+        """
         edges = self._graph.edges
         operation_ns = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
         lags = [int(transfers[way, boundary, 0]) for way, boundary in self._transfer_index]

@@ -77,6 +77,9 @@ def _place_weights(
 ) -> tuple[int, tuple[int, ...]] | None:
     """Place the W of each virtual stage in the slots that F and B leave free.
 
+    Of the two assignments of the free slots to the chunks, the one with the smaller sum of slots
+    wins.
+
     Args:
         devices: Number of devices.
         forward: Slots of F by virtual stage.

@@ -67,9 +67,10 @@ def improve_orders(
         problem: Times and memory.
         codes: Complete orders to start from. Orders with a fused backward contain no W.
         trials: Number of moves to try. With 0, the orders are only timed.
-        memory: Number of steps back to the length that a new one is compared with. A longer memory
-            searches more widely, and needs more trials.
-        rise: Maximum increase of the length over the first one, in thousandths.
+        memory: Number of steps of the history. New orders are accepted if they take no longer than
+            the current ones, or than the ones this many steps ago. A longer history searches more
+            widely, and needs more trials.
+        rise: Maximum increase over the length of ``codes``, in thousandths of that length.
         seed: Seed of the random numbers.
         enough: Length, in ticks, at which the search stops.
 
