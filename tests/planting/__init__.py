@@ -46,6 +46,9 @@ __all__ = ["Planting", "Truth", "plant", "read_truth"]
 def plant(planting: Planting, directory: Path) -> Truth:
     """Write the exports into a directory, and return the truth.
 
+    Files in ``absent`` are not written, but their operations are part of the truth. Iterations of
+    which the capture contains no operation are left out of the truth.
+
     Args:
         planting: Parameters of the run.
         directory: Output directory, created if necessary. Files with the same names are replaced.
@@ -97,7 +100,11 @@ def _name_file(planting: Planting, location: Location) -> str:
 
 
 def _list_operations(recording: Recording, units: list[Unit], clock: Clock) -> list[TrueOperation]:
-    """Return the operations of a rank, with the part of each that the capture contains."""
+    """Return the operations of a rank, with the span and kernels that the capture links to them.
+
+    Times are None if none of the kernels is linked. An operation is complete if the capture lost
+    none of its kernels.
+    """
     device = recording.device
     is_kernel = (device["kind"] == KERNEL) & (device["operation"] != NONE)
     is_captured = is_kernel & recording.linked
@@ -162,6 +169,7 @@ def _find_unattributed(recording: Recording) -> list[Span]:
 
 
 def _describe_rank(planting: Planting, location: Location) -> TrueRank:
+    """Return the true place of a rank: its file, host, process, device, stage and pipeline."""
     return TrueRank(
         rank=location.rank,
         file=_name_file(planting, location),

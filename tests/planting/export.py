@@ -69,7 +69,11 @@ class Recording:
 def make_recording(
     planting: Planting, recorder: Recorder, location: Location, cut_ns: int | None
 ) -> Recording:
-    """Return the recording of a rank, cut off at the global time ``cut_ns`` if given."""
+    """Return the recording of a rank, cut off at the global time ``cut_ns`` if given.
+
+    Device rows, calls and overheads that end after the cut are lost. Ranges that begin before it
+    stay, with an open end if they end after it.
+    """
     times = recorder.host.times()
     device, calls, ranges = (
         columns.arrays() for columns in (recorder.device, recorder.host.calls, recorder.host.ranges)
@@ -227,6 +231,10 @@ def _sort(columns: Arrays, *keys: str) -> Arrays:
 def _collect_device_rows(
     recordings: Sequence[Recording], clock: Clock, kinds: Sequence[int]
 ) -> Arrays:
+    """Return the captured device rows of some kinds, on the file's clock.
+
+    They are sorted by start, recording and stream.
+    """
     parts = []
     for recording in recordings:
         rows = recording.kept & np.isin(recording.device["kind"], kinds)
@@ -240,7 +248,7 @@ def _collect_device_rows(
 
 
 def _select_activity_columns(rows: Arrays) -> dict[str, Ints | int]:
-    """Return the columns that kernels, copies and fills have in common."""
+    """Return the columns that the tables of kernels, copies and fills share."""
     return {
         "start": rows["start"],
         "end": rows["end"],
@@ -254,6 +262,7 @@ def _select_activity_columns(rows: Arrays) -> dict[str, Ints | int]:
 
 
 def _make_kernels(recordings: Sequence[Recording], clock: Clock, strings: _Strings) -> TableColumns:
+    """Return the table of kernels, compute and communication, sorted by start."""
     rows = _collect_device_rows(recordings, clock, (KERNEL, COMMUNICATION))
     # Only some plantings use the last kernels.
     n_used = max(USUAL_KERNELS, int(rows["name"].max(initial=NONE)) + 1)
@@ -305,6 +314,11 @@ def _make_runtime(recordings: Sequence[Recording], clock: Clock, strings: _Strin
 def _make_ranges(
     planting: Planting, recordings: Sequence[Recording], clock: Clock, strings: _Strings
 ) -> TableColumns:
+    """Return the table of NVTX ranges, sorted by start.
+
+    Only ranges of the framework can have registered strings or be start/end ranges. If the planting
+    mixes two kinds, they alternate.
+    """
     parts = []
     first = 0
     names: list[str] = []
@@ -344,6 +358,7 @@ def _mask_second(word: str, words: tuple[str, str], number: Ints) -> Bools:
 def _make_overheads(
     recordings: Sequence[Recording], clock: Clock, strings: _Strings
 ) -> TableColumns:
+    """Return the table of profiler overheads, sorted by start, or {} if there are none."""
     rows = sorted(
         (clock.of_one(start), clock.of_one(end), recording.location.thread(MAIN))
         for recording in recordings

@@ -113,7 +113,11 @@ class Host:
         self.range(text, push, pop, thread, library=1)
 
     def times(self) -> Ints:
-        """Return the time of every instant."""
+        """Return the time of every instant.
+
+        An instant is as late as its own deadline and those of later instants allow. A closing
+        instant follows the last instant before it that is not closing, after the minimum gaps.
+        """
         gaps, deadlines = np.array(self.gaps), np.array(self.deadlines)
         elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(gaps)[:-1]])
         slack = (deadlines - elapsed)[::-1]

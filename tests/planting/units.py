@@ -29,7 +29,10 @@ SLOW = 1.5
 
 
 def make_plan_of_run(planting: Planting) -> Plan:
-    """Return the order of one training iteration: the schedule's, plus the planted deviation."""
+    """Return the plan of one training iteration for all replicas.
+
+    It is the plan of the schedule, except that ``swapped_device`` swaps two adjacent operations.
+    """
     plan = make_plan(planting.schedule, planting.stages, planting.microbatches, planting.chunks)
     plan = replicate(plan, planting.replicas)
     if planting.swapped_device < 0:
@@ -41,7 +44,11 @@ def make_plan_of_run(planting: Planting) -> Plan:
 
 
 def simulate_run(planting: Planting) -> Simulation:
-    """Simulate the run, starting at time 0."""
+    """Simulate the run, starting at time 0.
+
+    Iterations run forwards only if the planting asks for inference or an evaluation. In
+    ``idle_iterations``, the devices of ``idle_stage`` run no forward or backward.
+    """
     plan = make_plan_of_run(planting)
     plans = [select_forwards(plan) if planting.inference else plan] * planting.iterations
     for iteration in planting.idle_iterations:
@@ -86,6 +93,7 @@ def _make_durations(planting: Planting, plan: Plan) -> Duration:
     noise = np.random.default_rng(planting.seed).uniform(-1, 1, shape) if planting.jitter else None
 
     def duration(task: Task) -> int:
+        """Return the duration of a task; postponed optimizer work always takes its full length."""
         op = task.operation
         if op.phase is Phase.OPTIMIZER and op.microbatch == POSTPONED:
             return planting.postponed_ns
@@ -145,6 +153,7 @@ def _make_transfers(planting: Planting, plan: Plan) -> Duration:
     noise = np.random.default_rng([planting.seed, 1]).uniform(0, planting.transfer_jitter, shape)
 
     def transfer(task: Task) -> int:
+        """Return the transfer time of a task's input: activations for F, else gradients."""
         op = task.operation
         length = planting.transfer_ns if op.phase is Phase.F else back
         source = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
@@ -219,6 +228,11 @@ def _add_reductions(
 
 
 def _make_unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:
+    """Return the task in a row of a simulation as a unit, on the global clock.
+
+    It receives if the task had a remote input, and sends if the next virtual stage is on another
+    device that is not idle; neither applies without communication.
+    """
     phase = Phase(int(sim.phase[row]))
     stage, microbatch = int(sim.virtual_stage[row]), int(sim.microbatch[row])
     times = {

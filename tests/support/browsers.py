@@ -37,7 +37,7 @@ _PREFERENCES = {
     "services.settings.server": "data:,",
     "toolkit.telemetry.enabled": False,
 }
-#: Script that collects the errors of a page; it runs before the page's own code.
+#: Timeout for the start of the browser, in seconds. Other timeouts are multiples of it.
 _SECONDS = 60
 
 
@@ -65,6 +65,12 @@ class Firefox:
         self._asked = 0
 
     def __enter__(self) -> Firefox:
+        """Start the browser, open a session, and give the page the requested size.
+
+        Raises:
+            FileNotFoundError: No Firefox is installed.
+            TimeoutError: The browser does not listen.
+        """
         program = shutil.which("firefox-esr") or shutil.which("firefox")
         if program is None:
             raise FileNotFoundError("firefox-esr")
@@ -130,6 +136,11 @@ class Firefox:
         return result["value"] if isinstance(result, dict) and "value" in result else result
 
     def _read_message(self) -> Any:
+        """Return the next message of the browser, decoded from JSON.
+
+        Raises:
+            EOFError: The browser closed the connection.
+        """
         length = b""
         while (digit := self._stream.read(1)) != b":":
             if not digit:

@@ -107,6 +107,15 @@ def _list_tables(database: sqlite3.Connection) -> list[str]:
 def _write(
     database: sqlite3.Connection, table: str, path: Path, form: Form, names: Mapping[int, str]
 ) -> None:
+    """Write one table of an SQLite export as a Parquet or Arrow file.
+
+    Args:
+        database: The open export.
+        table: Name of the table.
+        path: File to write.
+        form: Options of the columnar export.
+        names: Strings by id that replace ids, or {} to keep ids.
+    """
     described = list(database.execute("SELECT name, type FROM PRAGMA_TABLE_INFO(?)", (table,)))
     fields = [(str(name), _find_type(str(kind))) for name, kind in described]
     if form.narrow:
@@ -144,7 +153,7 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the 32-bit type of a column if all of its values fit, otherwise its own type."""
+    """Return the type that a column has in real exports if its values fit, otherwise ``kind``."""
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
@@ -160,7 +169,7 @@ def _encode_type(kind: Any, form: Form) -> Any:
 
 
 def _make_array(column: Sequence[Any], kind: Any) -> Any:
-    """Return a column; values that contradict its declared type make it a column of strings."""
+    """Return a column of a type; values of other types are converted via texts."""
     try:
         return pa.array(column, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -72,6 +72,7 @@ def _write_convention(folder: Path) -> None:
 
 
 def _write_traces(folder: Path) -> None:
+    """Write a planted run as traces of PyTorch with memory events, and as files of rocprofv3."""
     planted = folder / "planted"
     planted.mkdir()
     plant(Planting(stages=2, microbatches=4, iterations=2), planted)
@@ -110,6 +111,7 @@ def write_documented_jax_files(folder: Path) -> None:
 
 
 def _write_nccl(folder: Path) -> None:
+    """Write the event files of NCCL's profiler plugin for two ranks."""
     for rank in range(2):
         plugin = Plugin(pid=100 + rank)
         plugin.add(Op("AllReduce", 1_000_000, 2_000_000, rank))

@@ -68,6 +68,11 @@ class Op:
 
 
 def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
+    """Return operations, sorted by rank and start, and the intervals in which they were busy.
+
+    Each operation runs one kernel that is active for its whole span. Columns that :class:`Op` lacks
+    are -1.
+    """
     ops = sorted(ops, key=lambda op: (op.rank, op.start))
     names = tuple(dict.fromkeys(op.name for op in ops))
     intervals = [
@@ -154,6 +159,7 @@ def make_report(
 
 
 def make_empty_explanation(iterations: int, ranks: int, operations: Operations) -> Explanation:
+    """Return an explanation without any idle time, dependencies, critical path or changes."""
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
@@ -225,7 +231,10 @@ def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
 
 
 def make_iteration(number: int, ops: Sequence[Op]) -> Iteration:
-    """Return an iteration with its ``schedule`` ratio."""
+    """Return a training iteration with its ``schedule`` ratio, the mean over its ranks.
+
+    Ranks without device work are left out. The ``step`` ratio is set to the same value.
+    """
     work: dict[int, list[Op]] = {}
     for op in ops:
         if op.phase in WORK and op.busy is not None:
@@ -281,7 +290,16 @@ def run_plan(
     latency: int = 0,
     optimizer: bool = False,
 ) -> list[Op]:
-    """Simulate one iteration of a plan; optimizers start once all devices are done."""
+    """Simulate one iteration of a plan; optimizers start once all devices have ended their work.
+
+    Args:
+        plan: The plan.
+        durations: Duration of each task.
+        iteration: Number of the iteration.
+        start: Start of the iteration.
+        latency: Transfer time between two devices.
+        optimizer: Whether the iteration ends with an optimizer on each device.
+    """
     gate = make_barrier(plan.stages)
     simulation = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
     names = ("device", "phase", "virtual_stage", "microbatch", "start_ns", "end_ns")

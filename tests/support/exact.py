@@ -78,7 +78,11 @@ def find_extent(spans: Iterable[Span]) -> Span | None:
 
 
 class Account(NamedTuple):
-    """Division of a window; precedence: compute, own Optimizer, overlap, unattributed."""
+    """Division of a rank's window into disjoint parts, in ns.
+
+    Time that several parts contain counts for the first of them: compute, the Optimizer of the
+    iteration, work of other iterations (``overlap``), unattributed kernels. The rest is bubble.
+    """
 
     window: Span
     compute: int
@@ -129,7 +133,10 @@ def make_account(window: Span, *sets: Iterable[Span]) -> Account:
 
 
 def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
-    """Return the operations of the ranks that have an F, B, W or BW with a span, by rank."""
+    """Return the operations of an iteration, keyed by rank.
+
+    Only ranks that have an F, B, W, BW or FB with a span in this iteration are included.
+    """
     operations_of_rank: dict[Any, list[Ran]] = {}
     for o in operations:
         if o.iteration == number:
@@ -162,7 +169,12 @@ def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
 def find_windows(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
-    """Return the window of each ratio and rank; period only if every rank continues."""
+    """Return the window of each ratio and rank.
+
+    Schedule lasts from the first start to the last end of all ranks, and step to the last end
+    including Optimizers. Stage starts with the rank and is as long as the longest rank's work.
+    Period lasts from a rank's start to its next start; it is left out unless all ranks have one.
+    """
     extent_of_rank = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin_ns = min(times[0] for times in extent_of_rank.values() if times)
     # A rank without work has an empty window at the start of the iteration.
@@ -200,7 +212,7 @@ def compute_numbers(
     operations: Sequence[Ran],
     unattributed: Mapping[Any, Sequence[Span]],
 ) -> dict[Any, RankIteration]:
-    """Return the numbers of one iteration, by rank.
+    """Return the windows, accounts and ratios of one iteration, keyed by rank.
 
     An iteration with any backward is training; then a rank without F or without B is missing it.
     """

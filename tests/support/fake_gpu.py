@@ -35,6 +35,7 @@ class Event:
         self.pending = False
 
     def record(self, stream: Stream) -> None:
+        """Record the event on a stream: it completes once the work launched before is done."""
         is_complete = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
         assert is_complete or not self.pending, "an event is recorded again before it is complete"
         assert not self._gpu.capturing, "an event would become part of a CUDA graph"
@@ -49,6 +50,10 @@ class Event:
         return self.at_ns <= self._gpu.clock.now_ns
 
     def elapsed_time(self, other: Event) -> float:
+        """Return the time to another event in ms on the device's clock, in single precision.
+
+        Both events must be complete.
+        """
         for event in (self, other):
             assert event.at_ns is not None
             assert event.at_ns <= self._gpu.clock.now_ns, "an event is read before it is complete"

@@ -100,7 +100,16 @@ def find_outcome(job: Job) -> Outcome:
 
 
 def compare_with_truth(report: Report, truth: Truth, complete_iterations: range) -> Outcome:
-    """Compare a report with the truth; ratios are compared for the complete iterations."""
+    """Compare a report with the truth.
+
+    The outcome is "wrong" if a clock or a ratio is outside its bounds, or if iterations are paired
+    wrongly without a limitation. It is "right" if all clocks are aligned, and else "unknown".
+
+    Args:
+        report: Report of the analysis.
+        truth: Truth about the job.
+        complete_iterations: Iterations whose ratios are compared.
+    """
     unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
     is_paired = _known_offsets(report)
     true_iterations = _find_true_iterations(report, truth)
@@ -299,6 +308,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
 
 
 def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
+    """Set the clock of a random host by 0.2 to 20 ms during the run, in one of five jobs."""
     if draw.random() > 0.2:
         return planting
     step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
@@ -310,6 +320,12 @@ def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
 
 
 def _cut_captures(planting: Planting, draw: random.Random) -> Job:
+    """Return a job in which the captures of some hosts begin later or end earlier by iterations.
+
+    Two of five jobs keep whole captures. Otherwise the last host, and each host between the first
+    and the last with a probability of one half, begin later ("starts", "shifted") or end earlier
+    ("ends"). In a "shifted" job, all other hosts end earlier.
+    """
     n = planting.iterations
     sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))
     captured = []

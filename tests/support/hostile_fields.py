@@ -116,6 +116,7 @@ def arrow_variants(path: Path) -> Iterator[str]:
         table = pa.ipc.open_stream(pa.BufferReader(good)).read_all()
 
     def write(changed: Any) -> None:
+        """Write a table in the format of the original file."""
         if good.startswith(b"PAR1"):
             parquet.write_table(changed, path)
             return
@@ -199,6 +200,7 @@ def _checked_line(document: dict[str, Any]) -> str:
 
 
 def _text_fields(message: Any) -> Iterator[str]:
+    """Yield the name ``MESSAGE.field`` of each bytes field that is set, in nested messages too."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_BYTES:
             yield f"{message.DESCRIPTOR.name}.{field.name}"
@@ -208,6 +210,7 @@ def _text_fields(message: Any) -> Iterator[str]:
 
 
 def _make_fields_hostile(message: Any, name: str) -> None:
+    """Append the hostile text to a bytes field (``MESSAGE.field``), in nested messages too."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_BYTES:
             if f"{message.DESCRIPTOR.name}.{field.name}" != name:

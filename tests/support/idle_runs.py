@@ -98,7 +98,11 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    # What starts at 0 lacks a start.
+    """Draw a world: up to eight kernels on two devices, most with a launching call, and noise.
+
+    The noise consists of calls that launch nothing, ranges on up to three threads, and overheads.
+    """
+    # A start of 0 would mean that the start is missing.
     time, length, thread = st.integers(1, 150), st.integers(0, 40), st.integers(1, 3)
     kernels, calls = [], []
     for number in range(draw(st.integers(1, 8))):
@@ -122,6 +126,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def write_world(folder: Path, world: World) -> Path:
+    """Write a world as an nsys export, and return its path."""
     file = write_profile(
         folder,
         [k(a, b, n, device=d) for a, b, d, n in world.kernels],

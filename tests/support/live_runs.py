@@ -72,6 +72,7 @@ class LiveRun:
             recorder.stop()
 
     def _recorder(self, rank: int) -> Recorder:
+        """Return the recorder of a rank, which is created on first use."""
         if rank not in self._recorders:
             clock = self.clocks[rank]
             self._recorders[rank] = Recorder(

@@ -105,6 +105,7 @@ class Plugin:
         assert pid == self.pid
 
     def _channel(self, op: Op, channel: int) -> None:
+        """Write the kernel of an operation on one channel; channel 0 contains its transfers."""
         seen_ns = op.start - self.begin + self.lag[channel % len(self.lag)]
         clock = ""
         if self.gpu_clock:
@@ -117,6 +118,7 @@ class Plugin:
         self._line("KernelCh", "GPU", "e", 0, end_ns)
 
     def _proxy(self, step_: Step) -> None:
+        """Write one step of a network transfer, with its states."""
         first, last = step_.bounds[0] - self.begin, step_.bounds[-1] - self.begin
         name = "ProgressSend" if step_.states[0].startswith("Send") else "ProgressRecv"
         arguments = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'

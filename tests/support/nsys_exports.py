@@ -65,6 +65,8 @@ class K:
 
 @dataclass(frozen=True)
 class C:
+    """A CUDA API call; a ``correlation`` of None is written as NULL."""
+
     start: int
     end: int
     correlation: int | None
@@ -108,6 +110,8 @@ class M:
 
 @dataclass(frozen=True)
 class T:
+    """The name of a thread."""
+
     tid: int
     name: str
     pid: int = 1
@@ -250,13 +254,14 @@ class ExportRows:
 
 
 def _list_activity_columns(row: K | M) -> tuple[object, ...]:
-    """Return the columns that kernels, copies and fills have in common."""
+    """Return the values of the columns that kernels, copies and fills share."""
     device_columns = (row.device, 1, row.stream)
     return (row.start, row.end, *device_columns, row.correlation, pack_global_id(row.pid))
 
 
 @cache
 def _declare_columns(columns: str) -> str:
+    """Return the column definitions of a table for SQL, from an entry of ``_TABLES``."""
     declared = []
     for word in columns.split():
         name, _, kind = word.rstrip("!").partition(":")

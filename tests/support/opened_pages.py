@@ -95,6 +95,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     pages: list[Opened] = []
 
     def opening(report: Report | str, width: int = 1280, scheme: Any = "light") -> Opened:
+        """Open a report, or the text of a page, and wait until the page is ready."""
         file = tmp_path / f"report{len(pages)}.html"
         text = report if isinstance(report, str) else html.render(report, View())
         file.write_text(text, encoding="utf-8")

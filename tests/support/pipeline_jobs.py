@@ -134,6 +134,11 @@ class SimulatedJob:
 
 
 def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
+    """Simulate a job, iteration by iteration.
+
+    Replicas are independent until they reduce the gradients of each stage together; a single
+    replica reduces nothing. The next iteration starts once all ranks have ended their optimizer.
+    """
     random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
     for iteration in range(job.iterations):
         lengths, free_ns = job.drawn_lengths(random_of.gauss), {}
@@ -172,7 +177,19 @@ def _simulate_replica(
     base_ns: float,
     random_of: random.Random,
 ) -> dict[int, tuple[float, list[Row]]]:
-    """Return the end of each rank of a replica, and its rows."""
+    """Simulate one replica in one iteration, without the reduction and the optimizer.
+
+    Args:
+        job: Parameters of the job.
+        iteration: Number of the iteration.
+        replica: Number of the replica.
+        lengths: Relative length of each microbatch.
+        base_ns: Start of the iteration.
+        random_of: Source of the noise.
+
+    Returns:
+        For each rank, the end of its last operation and its rows.
+    """
     plan, first = job.plan, replica * job.stages
     is_late = iteration % job.late_every == job.late_every - 1
     late_ns = [is_late * job.late.get(first + s, 0.0) * MS for s in range(job.stages)]

@@ -110,6 +110,7 @@ def write_parquet_table(folder: Path) -> Path:
 
 
 def _write_table(folder: Path, kind: str) -> Path:
+    """Write a table of two ranks, each on a separate host and clock, in one format only."""
     rows = [
         (rank, f"{HOST}-{rank}", f"{HOST}-clock{rank}", phase, microbatch, rank, start, start + 400)
         for rank in range(2)
@@ -172,6 +173,7 @@ def has_token(content: bytes, token: str) -> bool:
 
 
 def _unpack(content: bytes) -> Iterator[bytes]:
+    """Yield the content of a file, and the contents that it packs, by the format of its start."""
     yield content
     if content.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(content)) as archive:

@@ -494,6 +494,11 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
         return n.chunks or (-1,), n.sequences or (-1,), n.microbatches or (-1,)
 
     def flaws(numbers: Sequence[int]) -> tuple[int, int]:
+        """Return the number of misplaced entries, and minus the number of complete iterations.
+
+        A forward is misplaced if its iteration already contains the same forward, and a backward if
+        it is not in the iteration of the last forward of its microbatch and chunk.
+        """
         wrong = sum(
             any(numbers[j] == numbers[i] and identity(j) == identity(i) for j in forwards[:n])
             for n, i in enumerate(forwards)

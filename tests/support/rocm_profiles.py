@@ -97,6 +97,17 @@ def _add_views(db: sqlite3.Connection) -> None:
 
 @dataclass
 class _RocpdWriter:
+    """Writes processes into a file of rocprofv3.
+
+    Attributes:
+        db: The open file.
+        guid: GUID of the process, written into each row.
+        suffix: End of the table names.
+        release: Release of ROCm, a key of ``MARKERS``.
+        link: Column of events with which a call and its work are linked.
+        machine: Id of the machine, or "" to derive it from the host.
+    """
+
     db: sqlite3.Connection
     guid: str
     suffix: str
@@ -105,6 +116,13 @@ class _RocpdWriter:
     machine: str
 
     def insert(self, table: str, rows: Sequence[tuple[object, ...]], columns: str) -> None:
+        """Insert rows into a table, with the GUID except in the table of metadata.
+
+        Args:
+            table: Name of the table, without the prefix ``rocpd_`` and the suffix.
+            rows: Values of the columns.
+            columns: Names of the columns, separated by commas.
+        """
         names = [f'"{c.strip()}"' for c in columns.split(",")]
         with_guid = table != "metadata"
         names += ['"guid"'] if with_guid else []
@@ -119,6 +137,12 @@ class _RocpdWriter:
         return (number, other) if self.link == "stack_id" else (0, number)
 
     def write(self, process: Process, number: int) -> None:
+        """Write all tables of a process. Fills become kernels of the runtime.
+
+        Args:
+            process: The process.
+            number: Index of the process in the file. It makes ids differ between processes.
+        """
         strings, events = _Strings(1 + 3 * number), _Events()
         node, pid = 77, process.pid
         columns_of_node = "id, hash, machine_id, hostname"
@@ -233,6 +257,13 @@ def write_rpd(path: Path, processes: Sequence[Process]) -> Path:
 
 
 def _write_session(db: sqlite3.Connection, process: Process, offset: int) -> None:
+    """Write the calls, ranges and work of a process into a trace of rocmProfileData.
+
+    Args:
+        db: The open file.
+        process: The process.
+        offset: Number added to all ids.
+    """
     strings = _Strings(offset + 1)
     strings.id("")
     api_of = {}

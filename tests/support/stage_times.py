@@ -27,6 +27,7 @@ def make_durations(
         return times if isinstance(times, int) else times[stage]
 
     def duration(task: Task) -> int:
+        """Return the duration of a task, in nanoseconds."""
         stage, phase = task.operation.virtual_stage, task.operation.phase
         if phase is Phase.F:
             return at(forward_ns, stage)

@@ -42,6 +42,7 @@ class Rows:
     threads: tuple[T, ...] = ()
 
     def write(self, folder: Path, name: str = "profile.sqlite") -> Path:
+        """Write the rows as an nsys export, and return its path."""
         return write_profile(
             folder,
             self.kernels,

@@ -185,6 +185,13 @@ def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseT
 
 
 def _rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
+    """Return a rank that is the stage of its index.
+
+    Args:
+        index: Index of the rank.
+        number: Number of the rank in its job, or None if it is the index.
+        label: Label of the rank, or "" for a GPU of node0.
+    """
     return RankEntry(
         index=index,
         global_rank=index if number is None else number,
@@ -204,6 +211,7 @@ def _rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
 
 
 def _iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntry:
+    """Return a complete training iteration without ratios."""
     return IterationEntry(
         index=0,
         name="0",
@@ -227,6 +235,7 @@ def _iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntr
 
 
 def _schedule(name: str) -> ScheduleEntry:
+    """Return a schedule that every iteration follows exactly."""
     return ScheduleEntry(
         name=name,
         also=(),

@@ -70,6 +70,15 @@ class E:
 
 @dataclass(frozen=True)
 class L:
+    """A line of a plane.
+
+    Attributes:
+        name: Name of the line.
+        events: Events of the line.
+        number: Id of the line, such as the thread.
+        timestamp: Start of the line in ns, which the times of its events are relative to.
+    """
+
     name: str
     events: Sequence[E]
     number: int = 1
@@ -92,12 +101,22 @@ def _encode(text: str) -> bytes:
 
 
 class _Numbers(dict[str, int]):
+    """Numbers names from 1, in the order of first use."""
+
     def __missing__(self, key: str) -> int:
         self[key] = len(self) + 1
         return self[key]
 
 
 def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, refs: bool) -> None:
+    """Add statistics to a message.
+
+    Args:
+        into: Message that contains statistics.
+        stats: Values of the statistics, by name.
+        names: Numbers of the names of statistics, and of the texts that statistics refer to.
+        refs: Whether texts are stored as references instead of strings.
+    """
     for name, value in stats.items():
         stat = into.stats.add(metadata_id=names[name])
         if isinstance(value, int):

@@ -52,6 +52,10 @@ LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
 
 
 def make_tpu(stages: int = STAGES) -> list[P]:
+    """Return a run of GPipe on TPUs, one plane per stage.
+
+    A plane has lines of steps, modules, instructions, and a derived line with the same events.
+    """
     planes = []
     for stage in range(stages):
         rows = [row for step in range(STEPS) for row in run_gpipe(stage, 5000 + step * 2 * LENGTH)]

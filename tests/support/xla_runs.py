@@ -59,6 +59,18 @@ class Run:
         stream: int = 7,
         call: str = "cudaLaunchKernel",
     ) -> None:
+        """Add a call, and the kernel or copy that it launches.
+
+        The work starts once the call has ended and the stream is free.
+
+        Args:
+            took: Duration of the work.
+            kernel: Name of the kernel, or None for a copy.
+            device: Device of the work.
+            tid: Thread of the call.
+            stream: Stream of the work.
+            call: Name of the call.
+        """
         number = len(self.calls) + 1
         self.calls.append(C(self.tick(), self.tick(), number, tid, name=call))
         start = max(self.free[device, stream], self.now)
@@ -85,6 +97,7 @@ class Run:
         tid: int = 1,
         stream: int = 7,
     ) -> None:
+        """Add the range of an instruction, and one launch per duration inside it."""
         with self.range(form.format(op), tid):
             for duration in took:
                 self.launch(duration, kernel=kernel, device=device, tid=tid, stream=stream)
@@ -92,6 +105,7 @@ class Run:
     def written(
         self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
     ) -> Path:
+        """Write the run as an nsys export without some tables, and return its path."""
         return write_profile(
             folder,
             self.kernels,

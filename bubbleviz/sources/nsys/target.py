@@ -125,6 +125,7 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
     losses = []
 
     def add_limitation(what: str, name: str, *, empty: bool, column: str = "") -> None:
+        """Add a limitation if a query lacks tables or columns, or if ``empty`` is true."""
         missing = export.find_missing(name)
         if name == "target/threads":
             missing += export.find_missing("strings/by_id")

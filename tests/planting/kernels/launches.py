@@ -111,7 +111,7 @@ class _Transfer:
 
 
 def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
-    """Return the activity of one process in one iteration; calls are deterministic."""
+    """Return the activity of one process in one iteration; equal arguments give equal blocks."""
     simulation = timetable.iterations[iteration]
     rows = simulation.take(simulation.device == device)
     begin_ns = timetable.starts_ns[iteration]
@@ -171,6 +171,13 @@ def _list_transfers(
 
 
 def _make_operation_ranges(phases: list[int], microbatches: list[int], slots: Ints) -> list[Range]:
+    """Return one range per operation, around the slots of its launches.
+
+    Args:
+        phases: Phase of each operation.
+        microbatches: Microbatch of each operation.
+        slots: Start of the slot of each kernel, shape (operations, kernels).
+    """
     ranges = []
     firsts, lasts = slots[:, 0].tolist(), slots[:, -1].tolist()
     for phase, microbatch, first, last in zip(phases, microbatches, firsts, lasts, strict=True):
@@ -181,6 +188,7 @@ def _make_operation_ranges(phases: list[int], microbatches: list[int], slots: In
 
 
 def _make_transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
+    """Return the range of each transfer, and inside each receive the range of NCCL."""
     ranges = []
     for transfer in transfers:
         ranges.append(Range(*transfer.on_host("range"), transfer.name))

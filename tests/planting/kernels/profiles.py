@@ -62,7 +62,7 @@ def write_profile(recipe: Recipe, path: Path) -> Timetable:
 
 
 def is_made_from(recipe: Recipe, path: Path) -> bool:
-    """Return whether a file was written from this recipe."""
+    """Return whether a file was written from this recipe by this edition of the generator."""
     if not path.exists():
         return False
     query = "SELECT value FROM META_DATA_EXPORT WHERE name = ?"
@@ -132,6 +132,7 @@ def _sort(columns: Arrays) -> Arrays:
 def _write_calls(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
+    """Write the table of calls, grouped by (thread, event class), and by time in each group."""
     layout.create_table(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
     names = np.array([strings[name] for name in CALL_NAMES], dtype=np.int64)
     for device in range(DEVICES):
@@ -154,6 +155,7 @@ def _write_calls(
 def _write_kernels(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
+    """Write the table of kernels, sorted by start within each iteration."""
     layout.create_table(database, "CUPTI_ACTIVITY_KIND_KERNEL")
     names = np.array([[strings[text] for text in texts] for texts in KERNEL_NAMES], dtype=np.int64)
     processes = np.array([_get_process(device) for device in range(DEVICES)], dtype=np.int64)
@@ -190,6 +192,10 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
 def _write_ranges(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
+    """Write the table of NVTX ranges, sorted by start within each iteration.
+
+    Library ranges are written only for deep recipes.
+    """
     layout.create_table(database, "NVTX_EVENTS")
     first = 0
     for iteration in range(timetable.recipe.iterations):

@@ -59,6 +59,15 @@ def _make_clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
 def _make_header(
     rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int
 ) -> dict[str, Any]:
+    """Return the header of a rank's recording, which began at global time 0.
+
+    Args:
+        rank: Number of the rank.
+        ranks: Number of ranks.
+        host: Hostname.
+        uptime_ns: Monotonic clock of the host at global time 0.
+        utc_less_ns: UTC minus the monotonic clock.
+    """
     return {
         "schema": SCHEMA,
         "rank": rank,
