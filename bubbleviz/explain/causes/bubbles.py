@@ -23,7 +23,8 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     Rows are sorted by (rank, iteration, start). The rows of an idle interval share its number in
     ``interval``.
-    Arrow's libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
+
+    Arrow libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
     ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are row numbers of the
     operations, from 0.
 
@@ -61,7 +62,7 @@ class Bubbles(IdleIntervals, ArrowTable):
 
         Args:
             idle: Idle time, cut at the windows.
-            iteration: Iteration of each piece.
+            iteration: Iteration whose window contains each piece.
             ratio: Name of the ratio.
             operations: The table that rows and names refer to.
             kinds: NCCL's names of collectives.
@@ -126,7 +127,7 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
 
     Args:
         bubbles: Idle intervals, by cause.
-        hosts: What launching threads did, in order of the operation that was launched late.
+        hosts: Activities of launching threads, sorted by the operation that was launched late.
     """
     hosts = hosts.take(hosts.operation != NONE)
     is_host = bubbles.cause == Cause.HOST

@@ -45,7 +45,7 @@ class CauseTimes:
     idle_ns: Mapping[str, Ints]
 
     def columns(self, ratio: str, iteration: int, rank: Ints) -> dict[str, list[int]]:
-        """Return the times of ranks in an iteration's window in ns, one column per cause."""
+        """Return the idle time in ns of ranks in an iteration, one column per cause label."""
         return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
@@ -87,7 +87,7 @@ def measure_causes(
     """Find why the ranks of a stretch were idle, and for how long.
 
     Args:
-        stretch: The pipelines to explain.
+        stretch: The stretch to explain, which consists of complete pipelines.
         inputs: Inputs that operations waited for on other ranks.
         arrivals: Arrivals of these inputs, as shown by receives.
 
@@ -181,9 +181,10 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 
     Returns:
         region: Region of each overlap.
-        row: Row of its idle interval.
-        cause: The region's cause, or the interval's if the region has none, if the interval may
-            have run unrecorded work, or if its cause counts everywhere.
+        row: Row of the idle interval of each overlap.
+        cause: Cause of each overlap: the cause of the region. The idle interval keeps its own cause
+            if the region has none, if unrecorded work may have run in the interval, or if its
+            cause counts in every region (:data:`.ALWAYS`).
     """
     # The idle intervals between the last that ended by the start and the last that begins before
     # the end.
@@ -201,8 +202,8 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     """Split the windows of a ratio into regions, and return the non-empty ones.
 
-    Idle time in a warm-up or drain region gets this cause. In the other regions, it keeps its own
-    cause::
+    Idle time in a warm-up or drain region gets the cause of the region. In the other regions, it
+    keeps its own cause. Unknown windows have no regions::
 
         low    first         last    drained        filling     high
          ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤

@@ -194,7 +194,7 @@ def _explain_later_stage(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> IdleIntervals:
-    """Divide the waits of a rank for the previous stage by where they began.
+    """Divide the waits of a rank for the previous stage by the causes of the delay upstream.
 
     Only idle time with the cause DEPENDENCY outside collectives, before operations with a known
     producer, is divided. It keeps this cause as far as nothing else explains it.
@@ -231,7 +231,9 @@ def _split_waits(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> Ints:
-    """Return the part of each wait that is due to each cause, shape (waits, causes).
+    """Return the part of each wait that is due to each cause in ns, shape (waits, causes).
+
+    Negative parts count as 0, so the parts need not add up to the wait.
 
     A chunk comes as late as the previous rank got it, and later by as much as it took longer there
     than the previous chunk took here::

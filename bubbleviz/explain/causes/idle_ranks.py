@@ -1,8 +1,8 @@
 """Find the idle time of ranks, in which they ran no operation, and split it by cause.
 
-Idle time does not depend on a window. An idle interval before an operation is split at the time
-when the input of the operation becomes ready, when its receive is launched, when the transfer ahead
-in the queue ends, and when the receive ends::
+Windows do not affect how idle time is split. An idle interval before an operation is split when the
+input of the operation becomes ready, when the receive of the input is launched, when the transfer
+ahead in the queue ends, and when the receive ends::
 
     last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
                dependency    host    queued   communication   other
@@ -157,6 +157,9 @@ def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
     """Yield the waits of the operation after each gap, in order of precedence.
+
+    These are the waits for the input, for the launch of its receive, for the transfer ahead in the
+    queue, for the transfer of the input, and for the launch of the operation; then the rest.
 
     Args:
         operations: Operations of all ranks.
