@@ -38,7 +38,7 @@ from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Tr
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
-#: Cells that are no computation. Some have no microbatch.
+#: Cells that are not computations; some of them have no microbatch.
 _NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
@@ -47,7 +47,7 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: Backward phases that each microbatch needs on a stage, besides a forward: one of these sets.
+#: Sets of backward phases; each microbatch needs one of them on every stage, and a forward.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
