@@ -105,7 +105,7 @@ def _select_compute(part: RankSlice) -> _Compute:
 
 
 def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each window intervals of its iteration and rank cover.
+    """Measure how much of each window is covered by intervals of its iteration and rank, in ns.
 
     Args:
         sets: Cell, start and end of disjoint intervals.
@@ -118,7 +118,7 @@ def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> I
 
 
 def _measure_by_rank(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each window intervals of its rank cover, whatever their iteration.
+    """Measure how much of each window is covered by intervals of its rank, of any iteration, in ns.
 
     Args:
         sets: Rank, start and end of disjoint intervals.
@@ -176,14 +176,14 @@ def _add_intervals(
 
 
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of a measured time falls into each window [low, high].
+    """Return the sum of a measured time over the intervals inside each window [low, high].
 
-    If a window cuts one of the intervals, the time counts in proportion to the part inside. The
-    first start and last end of an iteration cut none.
+    If a window cuts an interval, its time counts in proportion to the part inside the window. The
+    first start and last end of an iteration cut no interval.
 
     Args:
         times: Intervals of ranks with measured times.
-        time_ns: One of their columns.
+        time_ns: Measured time of each interval, a column of ``times``.
         low_ns: Start of each window, shape (windows, ranks).
         high_ns: End of each window, not before its start, shape (windows, ranks).
     """

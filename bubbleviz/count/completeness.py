@@ -100,9 +100,12 @@ class Evidence:
     def has_beginning(self) -> Bools:
         """Whether the capture contains the start of the rank's part of the iteration.
 
-        An iteration that does not start with the smallest microbatch is whole if it contains only
-        whole passes and its Optimizer, and follows the Optimizer of another iteration or has as
-        many passes as other ranks ran. No capture leaves the backward of a forward that it cuts.
+        An iteration that starts with the F of the smallest microbatch has its start. Any other
+        iteration has its start if it is ``closed``, and either follows an Optimizer of the rank or
+        runs as many microbatches as the largest iteration of any rank. If the capture cut only a
+        forward, its backward shows that the iteration is not closed. If it cut whole passes, fewer
+        microbatches are left.
+
         Without Optimizers, when a repeated forward ends an iteration, the rest of a cut iteration
         may be merged with the start of the next::
 
@@ -179,6 +182,9 @@ def classify_iterations(
 ) -> IterationStatuses:
     """Determine the kind and completeness of each iteration.
 
+    If the run is inference (see :func:`~bubbleviz.model.run_kinds.run_kind`), so are all its
+    iterations; otherwise see :func:`_classify_training`.
+
     Args:
         ran: Evidence on what the ranks ran.
         phase: Phase of each operation of the run.
@@ -217,8 +223,9 @@ def classify_iterations(
 def _find_complete_inference(ran: Evidence) -> Bools:
     """Return a mask of the iterations of a forward-only run that the capture contains as a whole.
 
-    All ranks of the run take part in them and ran the same microbatches. A single iteration is the
-    window of the whole recording, so it is complete wherever that starts and ends.
+    All ranks of the run take part in them and ran the same microbatches, and the end of the capture
+    cut none of their operations. The only iteration of a run is always complete, because it stands
+    for the whole recording.
     """
     all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
     is_complete = all_present & _find_uniform(ran) & ~ran.cut.any(axis=1)
@@ -229,6 +236,12 @@ def _classify_training(
     ran: Evidence, trains: Bools, is_whole: Bools, all_present: Bools
 ) -> tuple[npt.NDArray[np.str_], Bools]:
     """Determine the kind of each iteration of a training run, and whether it is complete.
+
+    An iteration without a backward is an evaluation, unless it is the last one of a run with
+    backwards and some rank did not run all its forwards: the capture may then have cut a training
+    iteration. A training iteration is complete if all ranks take part or are idle, and the part of
+    each rank is whole. An evaluation is complete if all ranks ran the same microbatches, and the
+    capture cut no forward.
 
     Args:
         ran: Evidence on what the ranks ran.
@@ -388,6 +401,8 @@ def _find_with_final_step(
 ) -> Bools:
     """Return a mask of the cells whose first Optimizer comes after their last forward.
 
+    Cells without an Optimizer are not in the mask.
+
     Args:
         cell: Cell of each operation, ascending.
         is_forward: Mask of the forwards.
@@ -540,7 +555,7 @@ def _find_unpaired(operations: Operations, cell: Ints, is_forward: Bools) -> _Un
 
 
 def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:
-    """Find the passes with a W of their own, and the B operations that no W completes.
+    """Find the passes with a W of their microbatch, and the B operations that no W completes.
 
     A W without a microbatch completes all backwards of its chunk, and a W without a chunk all
     backwards of its cell.

@@ -285,6 +285,9 @@ def _make_account(
 ) -> rank_iterations.AccountColumns:
     """Make the account of the windows of one ratio.
 
+    ``work_ns`` is the compute time of the iteration, plus the time of its Optimizer and of other
+    iterations if the ratio counts them as work.
+
     Args:
         run: The merged profiles.
         ratio: The ratio.
@@ -427,7 +430,7 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
     """Return the latest start of a recording that other ranks waited for, or None if none waited.
 
     Such a wait does not count as a bubble, because the rank may be late only because its profiler
-    was starting.
+    was starting. It must take more than ``_LONG_WAIT`` of the median length of an iteration.
     """
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
@@ -440,8 +443,9 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     """Return a mask of the iterations in which each rank may have had nothing to run.
 
-    The mask is False if the clocks of the ranks cannot be compared, or if the recording of the rank
-    paused during the iteration. Its shape is (iterations, ranks).
+    The mask is False if the iterations of the ranks were not matched, if the clocks of any ranks
+    cannot be compared, or if the recording of the rank paused during the iteration. Its shape is
+    (iterations, ranks).
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
@@ -518,8 +522,9 @@ def _compute_ratio(
 ) -> Ratio:
     """Compute one ratio of one iteration over its ranks.
 
-    It is unknown if the iteration is incomplete, if a rank lacks a forward or backward, or if the
-    window is unknown.
+    It is unknown if the iteration is incomplete, if a rank lacks a forward or backward, if the
+    window is unknown, or if the ratio counts the Optimizer as work and a rank did not finish its
+    Optimizer.
 
     Args:
         run: The merged profiles.

@@ -67,10 +67,12 @@ def locate_damage(
 def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
     """Return a limitation with its noticeable kind if it affects an averaged iteration noticeably.
 
-    A few losses may make the ratio of an iteration wrong if they are all in this iteration.
+    The times that the limitation makes unknown must take at least ``_NOTICEABLE`` of the total time
+    of the profile's ranks in this iteration. A few losses may make the ratio of an iteration wrong
+    if they are all in this iteration.
 
     Args:
-        note: Any limitation.
+        note: Limitation of any kind.
         profile: Index of its profile.
         run: The merged recordings.
         averaged: Mask of the averaged iterations.
@@ -88,7 +90,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the summed length of all intervals, each cut at every time in turn.
+    """Return the total length of all intervals before each of the times.
 
     Args:
         times_ns: Times to cut at.
@@ -96,7 +98,7 @@ def _sum_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
         end_ns: End of each interval.
 
     Returns:
-        Sum of the parts before each time, shape of ``times_ns``. Overlaps count several times.
+        Total length before each time, shape of ``times_ns``. Overlaps count several times.
     """
     # Sums of timestamps since the epoch would not fit into 64 bits.
     base_ns = start_ns.min()
@@ -116,8 +118,12 @@ def _add_place(
 ) -> Limitation:
     """Return a limitation whose reason says if its damage is outside the averaged iterations.
 
+    Such a limitation gets the kind ``COSTS``, so it no longer restricts the ratios. If the damage
+    is in an averaged iteration, the reason suggests the window instead. A limitation whose damage
+    has no known place is returned unchanged.
+
     Args:
-        note: Any limitation.
+        note: Limitation of any kind.
         is_damaged: Mask of the iterations with its damage, or None if unknown.
         averaged: Mask of the averaged iterations.
         window: Undamaged window to suggest, or "" if there is none.
@@ -137,8 +143,11 @@ def _find_damaged_iterations(
 ) -> Bools | None:
     """Return a mask of the iterations with the damage of a limitation, or None if unknown.
 
+    If operations lack work, these are their iterations. Otherwise, they are found by the launch
+    times of the lost work, or else by the times that are unknown.
+
     Args:
-        note: Any limitation.
+        note: Limitation of any kind.
         profile: Index of its profile.
         run: The merged recordings.
         counts: Ratios of the run's iterations.
@@ -171,9 +180,10 @@ def _mask_work(run: Run) -> Bools:
 
 
 def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Ints:
-    """Return the forwards and backwards of a profile that lack GPU work.
+    """Return the rows of the forwards and backwards of a profile that lack GPU work.
 
-    Operations of a rank that had nothing to run in their iteration are left out.
+    Operations that the capture cut, operations outside all iterations, and operations of a rank
+    that had nothing to run in their iteration are left out.
 
     Args:
         profile: Index of the profile.
@@ -193,10 +203,13 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording, without damage where ranks had nothing to run.
+    """Yield the limitations of a recording, and explain operations that idle ranks did not run.
+
+    If all operations without work belong to ranks that had nothing to run in an iteration, the
+    limitation on these operations gets another reason and no longer restricts the ratios.
 
     Args:
-        recording: Any recording.
+        recording: Recording of one profile.
         profile: Index of its profile.
         run: The merged recordings.
         counts: Ratios of the run's iterations.
@@ -257,10 +270,11 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
 
 
 def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
-    """Return the longest window of complete iterations without damage, or "" if it is too short.
+    """Return the longest window of complete iterations without damage, as text for ``--window``.
 
-    The first one is returned if several windows are longest. Only iterations with a numeric name
-    are used, because ``--window`` takes numbers.
+    It is "" if the window is shorter than ``_MIN_WINDOW_SHARE`` of the number of averaged
+    iterations. The first one is returned if several windows are longest. Evaluations end a window,
+    and so do iterations without a numeric name, because ``--window`` takes numbers.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]

@@ -96,6 +96,10 @@ def _score(trial: DraftTrial) -> tuple[bool, bool, float]:
 def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
     """Return the result of a drafted convention on a profile, or None if the draft is useless.
 
+    It is useless if no forward or no backward has GPU work, if it names parts of operations and the
+    ranks have different numbers of passes, or if it yields no ratio and attributes less than
+    ``_MIN_SHARE`` of the compute time.
+
     Args:
         read: The profile, interpreted with the draft.
         parts: Whether the draft names parts of operations.

@@ -224,7 +224,7 @@ def has_account(ranks: RankIterations, ratio: str) -> bool:
 
 
 def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
-    """Return a field of each rank's :class:`.Account`, or 0 if the rank has no account.
+    """Return a field of each rank's :class:`.Account`, or 0 if the windows are unknown.
 
     Args:
         ranks: Ranks of an iteration.
@@ -262,10 +262,10 @@ def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]
 
 
 def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
-    """Return the bounds of each rank's own ratio given the uncertainty of the clocks.
+    """Return the bounds of the ratio of each rank alone, given the uncertainty of the clocks.
 
-    The bounds are None if the rank lacks work, if the window is on one machine, or if the ratio
-    does not compare clocks.
+    The bounds are None if the rank lacks work, if the window is on one machine, if the uncertainty
+    is unknown, or if the ratio does not compare clocks.
     """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:

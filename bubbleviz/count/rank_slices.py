@@ -56,7 +56,8 @@ class RankSlice:
 def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     """Split the ranks of a run into slices of about ``TARGET_OPERATIONS`` operations.
 
-    At least one slice is yielded, even for a run without ranks.
+    A slice contains all operations of its ranks, so it may be larger. At least one slice is
+    yielded, even for a run without ranks.
 
     Args:
         run: The merged profiles.
@@ -93,7 +94,8 @@ def list_stages_and_pipelines(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]
 def split_pipelines(run: Run, target: int) -> list[int]:
     """Split the ranks of a run between pipelines.
 
-    All ranks are one group if the pipeline of any rank is unknown.
+    All ranks are one group if the pipeline of any rank is unknown, or if the ranks are not in order
+    of their pipelines.
 
     Args:
         run: The merged profiles.

@@ -40,7 +40,11 @@ class Summary:
 
 
 def summarize(iterations: Sequence[Iteration]) -> Summary:
-    """Return the statistics over the averaged iterations."""
+    """Return the statistics over the averaged iterations.
+
+    ``bubble_interval`` contains the mean lower and the mean upper bound. It is None if any averaged
+    iteration with the ratio has no interval.
+    """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]
 
@@ -70,9 +74,10 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Choose the ratio to quote.
 
-    It is ``period`` if consecutive iterations overlap or the run only goes forward, otherwise
-    ``schedule``, or ``stage`` if the ranks have no common clock. Ratios without a value are
-    skipped.
+    It is ``period`` if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a rank's
+    window or the run only goes forward, otherwise ``schedule``, or ``stage`` if the ranks have no
+    common clock. Ratios without a value in any averaged iteration are skipped. Without averaged
+    iterations or values, it is ``schedule``.
 
     Args:
         iterations: All iterations of a run.
@@ -146,7 +151,11 @@ def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, 
 
 
 def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
-    """Return whether a training iteration overlaps another one, rather than only an evaluation."""
+    """Return whether a training iteration overlaps another one, rather than only an evaluation.
+
+    Only training iterations between training iterations are checked. The overlap must exceed
+    ``OVERLAP_SHARE`` of a rank's window.
+    """
     between_training = []
     for iteration in iterations:
         first = max(iteration.index - 1, 0)
@@ -157,7 +166,11 @@ def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
 
 
 def _compute_overlap(iteration: Iteration) -> float:
-    """Return the largest share of any rank's window that is spent on other iterations."""
+    """Return the largest share of any rank's window that is spent on other iterations.
+
+    The window is the one of ``schedule``, or of ``stage`` if the clocks contradict or ``schedule``
+    is unknown. The share is 0 if both windows are unknown.
+    """
     ranks = iteration.ranks
     # Contradicting clocks make the window over all hosts useless. The longest rank's window is
     # then used instead.

@@ -43,7 +43,9 @@ class WindowBounds:
     jump_ns: Ints
 
     def compute_interval(self, k: int, work_ns: int, n_ranks: int) -> tuple[float, float] | None:
-        """Return the bounds of a bubble ratio, or None if the uncertainty is unknown.
+        """Return the bounds of a bubble ratio, or None if the uncertainty is unknown or too large.
+
+        It is too large if the shortest possible window is empty.
 
         Clocks of several machines may also run at different speeds (``DRIFT``), so they measure
         work in different units.
@@ -67,6 +69,9 @@ class WindowBounds:
 
 def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
     """Return the bounds of the windows of a ratio that needs a common clock.
+
+    A window over several machines is uncertain by the clocks of its two ends. A clock that was set
+    during the iteration makes the window uncertain by the amount of this step, too.
 
     Args:
         ratio: The ratio. All ranks of an iteration must have the same window.

@@ -759,7 +759,10 @@ def describe_lost_kernels(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield a limitation if kernels were lost.
+    """Yield a limitation if more kernels were lost than another limitation reports.
+
+    It restricts the ratios only if a process or the file lost a noticeable share of its kernels
+    (see :func:`_is_noticeable`).
 
     Args:
         path: Path of the profile.

@@ -305,6 +305,9 @@ def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
 def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
     """Return a mask of the Optimizers that start an idle iteration, by counting their ranges.
 
+    Among consecutive Optimizer ranges, every ``n_parts``-th range starts an Optimizer. The first of
+    these Optimizers ends the iteration before it, and each later one starts an idle iteration.
+
     Args:
         is_step: Mask of the Optimizers of a rank. The other ranges are forwards and backwards, at
             least one.
@@ -330,8 +333,9 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
                                   └─ as long as ─┘└ idle            two parts ┘
                                      F0 and B0
 
-    If such a gap is between two Optimizers in every iteration, both belong to the same iteration
-    and none is idle.
+    A gap counts if it is longer than ``_IDLE_STEP`` times the median time from the start of the
+    work to the Optimizer. If such a gap is between two Optimizers in every iteration, both belong
+    to the same iteration and none is idle.
 
     Args:
         ranges: Forwards, backwards and Optimizers of one rank.

@@ -65,7 +65,8 @@ class OperationRanges(Table):
         rank: Rank that its work ran on.
         mark: Iteration number in the name of a range around it, or -1 if there is none.
         iteration: Iteration of the rank, from 0.
-        unnumbered: Whether its name contains no microbatch, so that its order determines it.
+        unnumbered: Whether its order determines its microbatch, because its name contains none or
+            all names on the rank contain the same one.
         operation: Number of the operation, in order of (rank, host start).
     """
 

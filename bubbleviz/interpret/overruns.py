@@ -145,6 +145,9 @@ def _classify_overruns(
 ) -> _Evidence:
     """Collect the evidence for wrong ends.
 
+    If so many kernels start before the previous one ends that damage cannot explain it, only
+    overruns that contain the next work count as outliers.
+
     Args:
         activities: Kernels, then copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
@@ -170,7 +173,10 @@ def _select_wrong(
 ) -> tuple[Bools, tuple[Limitation, ...]]:
     """Select the overruns whose ends are corrected.
 
-    Outliers are always corrected. Only the other overruns can show that work runs concurrently.
+    Outliers are always corrected. Only the other overruns can show that work runs concurrently. If
+    many of them contain the next work of a hardware queue, no others are corrected. Otherwise, if
+    many overlap it without containing it, only those that contain it are corrected. Otherwise, all
+    are corrected.
 
     Args:
         path: Path of the profile.
@@ -229,6 +235,9 @@ def _find_late_ends(
     activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
 ) -> tuple[Ints, Ints]:
     """Find the last work on streams whose end is wrong.
+
+    A wait for the device must have returned after the start and before the end of the work, and the
+    work must take more than ``_FAR_LONGER`` times as long as any other work of its name.
 
     Args:
         activities: Kernels, then copies.
@@ -296,6 +305,9 @@ def _clip_ends(
     path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, contains_next: Bools
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """Correct the ends of overruns.
+
+    Each ends at the start of the next work. If it contains the next work or takes longer than all
+    other work of its name, it takes at most the longest time of this other work.
 
     Args:
         path: Path of the profile.
@@ -385,6 +397,8 @@ def _find_on_stream(
 
 def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
     """Return whether overruns are too many to be damage.
+
+    They must be at least ``_MIN_MANY``, and more than ``max_share`` of all work.
 
     Args:
         number: Number of overruns.

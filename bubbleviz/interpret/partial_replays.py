@@ -95,7 +95,8 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
 def _find_short(n_kernels: Ints) -> Ints:
     """Return the graph launches that have few kernels.
 
-    A launch has few kernels if some larger number of kernels is at least four times as common.
+    A launch has few kernels if some larger number of kernels is at least four times as common. At
+    most ``_MAX_SHORT`` launches are returned, the first ones.
 
     Args:
         n_kernels: Number of kernels of each graph launch.
@@ -108,6 +109,8 @@ def _find_short(n_kernels: Ints) -> Ints:
 
 def _find_longer(n_kernels: Ints, row: int) -> Ints:
     """Return the nearest graph launches whose number of kernels is larger and far more common.
+
+    At most ``_NEAREST`` launches before ``row``, and as many after it, are returned.
 
     Args:
         n_kernels: Number of kernels of each graph launch.
@@ -188,6 +191,10 @@ def _is_partial(
     activities: model.Activities,
 ) -> bool:
     """Return whether kernels of a graph launch ran but were not recorded.
+
+    At least ``_FAR_MORE`` of the longer launches must be complete: they run the same kernels and
+    one more contiguous stretch of kernels. The device must have had about as much time for this
+    launch as the median of the complete launches.
 
     Args:
         row: Index of the graph launch.

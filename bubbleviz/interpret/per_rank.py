@@ -125,6 +125,8 @@ class Line:
 def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
     """Yield ranges of consecutive ranks that are handled together, in ascending order.
 
+    Together, they have at most ``_TOGETHER`` kernels and copies, unless a single rank has more.
+
     Args:
         kernels: Number of kernels and copies of each rank.
         ranges: Number of ranges of the profile. Each of them may have run on any rank.

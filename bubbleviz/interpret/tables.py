@@ -353,7 +353,8 @@ def _measure_ranks(
         operations: Its operations, in order of rank.
         busy: When they kept the GPU busy.
         unattributed: When ranks computed outside operations.
-        exposed: When only collectives ran, according to the table.
+        exposed: When only collectives ran, according to the table. If the table does not say so,
+            these times are computed from the collectives.
 
     Returns:
         tables: The tables ``active``, ``running`` and ``exposed`` of a recording, by name.
@@ -406,7 +407,10 @@ def _make_work(
     on_line: intervals.Intervals,
     is_exposed: slice,
 ) -> LinkedWork:
-    """Make a kernel of each interval in which a rank did something.
+    """Turn each interval in which a rank did something into a kernel.
+
+    Kernels of communication operations and of exposed intervals communicate; all others compute.
+    Only kernels of busy intervals belong to an operation.
 
     Args:
         operations: Operations of the table.
