@@ -54,7 +54,7 @@ class _Scenario:
         name: Stable name of the change.
         change: Description of the change for the user.
         duration_ns: Duration of each row of the work without waiting.
-        delay_ns: Delay before each row.
+        delay_ns: Time from the end of the last predecessor of each row to its start.
     """
 
     name: str
@@ -209,7 +209,7 @@ def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
 
 
 def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
-    """Return whether the microbatches of the iteration differ by more than chance."""
+    """Return whether the lengths of the iteration's microbatches vary more than by chance."""
     work, rows = graph.work, graph.operation_rows
     pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
     pipeline[work.rank] = work.replica
@@ -237,7 +237,7 @@ def replay_planned_order(
     """Replay the averaged iterations as measured and in the planned order.
 
     Args:
-        run: The operations of all ranks.
+        run: The replayed run.
         deviations: All deviations from the planned order.
 
     Returns:

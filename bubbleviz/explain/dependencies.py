@@ -84,6 +84,9 @@ class Inputs(Table):
 def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
     """Find the dependencies between operations.
 
+    Operations without a span, or without a known iteration, microbatch or virtual stage, have none.
+    If an operation ran several times in an iteration, only the first run counts as a producer.
+
     Args:
         operations: Operations of all ranks, with iterations numbered consistently over all ranks.
         ranks: The ranks, by index.
@@ -271,6 +274,10 @@ def find_inputs(
     ends_early: bool = False,
 ) -> Inputs:
     """Find when the inputs that operations take from other ranks were ready.
+
+    The input of a forward or backward is unknown if its virtual stage is unknown, or may be wrong
+    (``stages_known`` is false), and operations take inputs from other ranks at all (``passing``).
+    With ``ends_early``, the input of a backward of the last virtual stage is unknown as well.
 
     Args:
         operations: Operations of all ranks.

@@ -68,8 +68,8 @@ class Explanation:
     """Why there are bubbles, and what bounds an iteration.
 
     Attributes:
-        causes: Idle time by cause.
-        explained: Returns the tables that have rows for single operations.
+        causes: Idle time by cause in each window.
+        explained: Function that returns the tables that have rows for single operations.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
         received: Number of receives with a known input, per iteration.
         communication: How long receives waited, and how long their transfers took.
@@ -132,12 +132,18 @@ class Explanation:
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:
-        """Cost of stragglers over all averaged iterations, or None if it is unknown."""
+        """Cost of stragglers over all averaged iterations, or None if it is unknown.
+
+        It is computed on first access.
+        """
         return None if self.scenarios is None else measure_slowdowns(self.scenarios)
 
     @cached_property
     def diagnosis(self) -> Diagnosis | None:
-        """Reasons why the averaged iterations are long, or None if they are unknown."""
+        """Reasons why the averaged iterations are long, or None if they are unknown.
+
+        They are found on first access, by replaying ``replayed_source``, or all ranks.
+        """
         part, source = self.replayed_source, self.replayed_source or self.slowdown_source
         scenarios = self.scenarios if part is None else build_scenarios_of_run(part)
         if source is None or scenarios is None:
@@ -155,8 +161,8 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
     """Return explained rows from a cache, which is filled at the first call.
 
     Args:
-        read: Function that makes the rows.
-        cache: List that is empty, or has the rows as its only entry.
+        read: Function that computes the rows.
+        cache: List that is empty or contains only the rows.
     """
     if not cache:
         cache.append(read())
@@ -165,6 +171,9 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
 
 def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
     """Explain why a run has bubbles, and what bounds its typical iteration.
+
+    The critical path and the changes are left out if there is no typical iteration, if its clocks
+    or dependencies are unknown, or if it is too large to replay.
 
     Args:
         run: The merged profiles.
@@ -231,7 +240,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
 
 
 def _join_causes(parts: Sequence[StretchExplanation]) -> CauseTimes:
-    """Return the idle time by cause of all stretches."""
+    """Return the idle time by cause of all ranks, from the explanations of the stretches."""
     causes = join_ranks([part.idle_ns for part in parts])
     return CauseTimes(dict(zip(tuple(parts[0].idle_ns), causes, strict=True)))
 
