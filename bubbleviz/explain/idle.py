@@ -218,12 +218,12 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
 
 def _is_absent(wait: Wait) -> bool:
-    """Return whether no idle interval has this wait."""
+    """Return whether no idle interval has this wait: all of its ends are ``NEVER``."""
     return bool((wait.until_ns == np.iinfo(np.int64).min).all())
 
 
 def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
-    """Look up the value of each piece.
+    """Look up the value of each piece in the column of its part.
 
     Args:
         columns: One column per part, with one value per gap.
@@ -261,6 +261,8 @@ def mark_inside(
     unrecorded: int = 0,
 ) -> IdleT:
     """Replace the cause or activity of the idle time inside the given intervals.
+
+    Pieces are split at the bounds of the intervals. The pieces inside lose their ``host_call``.
 
     Args:
         idle: Idle time of one rank, or of ranks packed into one line, sorted by time.

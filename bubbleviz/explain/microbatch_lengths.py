@@ -15,7 +15,7 @@ from bubbleviz.model.phases import WORK, Phase
 _MAX_ITERATIONS = 40
 #: Minimum ratio of the variance of lengths to the variance that chance alone explains.
 _MORE_THAN_CHANCE = 2.0
-#: Minimum standard deviation of lengths, as a share of their mean.
+#: Minimum standard deviation of lengths, as a fraction of their mean.
 _MIN_SPREAD = 0.01
 
 
@@ -74,7 +74,8 @@ def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
         chance: Variance of the lengths that is expected by chance.
 
     Returns:
-        The lengths, or None if they do not vary more than chance.
+        The lengths, or None if their variance is at most twice ``chance``, or their standard
+        deviation is below 0.01.
     """
     variance, mean = float(length.var()), float(length.mean())
     if variance <= _MORE_THAN_CHANCE * chance or variance < _MIN_SPREAD**2:
