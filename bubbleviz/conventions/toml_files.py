@@ -23,7 +23,7 @@ else:
 _MAX_BYTES = 1 << 22
 #: Maximum number of dots per line. The time to parse a dotted key is quadratic in its dots.
 _MAX_DOTS = 200
-#: Errors of ``re.compile``; the last two for repeat counts or nesting beyond its limits.
+#: Errors of ``re.compile``; the last two are raised for too large repeat counts and deep nesting.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
 #: A reference to a group by number, which changes when the regex is combined with others.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")

@@ -1,4 +1,4 @@
-"""Deadlocks: cycles of ranks that wait for each other, found and described before anything runs."""
+"""Deadlocks: cycles of ranks that wait for each other, detected before anything runs."""
 
 from __future__ import annotations
 
