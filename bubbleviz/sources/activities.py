@@ -153,10 +153,10 @@ class ActivitiesBuilder:
         groups = group_rows(process, device_id)
         rows = slice(0, self._count)
         rank, name_id = self._rank[rows], self._name_id[rows]
-        _translate(rank, groups.of_row)
+        _translate_codes(rank, groups.of_row)
         order = np.argsort(self._names.values)
         # The last entry is for activities without a name (-1).
-        _translate(name_id, np.append(invert_permutation(order), NONE))
+        _translate_codes(name_id, np.append(invert_permutation(order), NONE))
         columns: list[npt.NDArray[Any]] = [
             *(self._start_ns[rows], self._end_ns[rows]),
             *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
@@ -185,7 +185,7 @@ class ActivitiesBuilder:
         return int(np.isin(self._rank[: self._count], unknown).sum()) if len(unknown) else 0
 
 
-def _translate(codes: Codes, to: Ints) -> None:
+def _translate_codes(codes: Codes, to: Ints) -> None:
     """Replace each code by its entry in ``to``, in place and in pieces to save memory."""
     codes_to = to[:-1] if len(to) and to[-1] == NONE else to
     if np.array_equal(codes_to, np.arange(len(codes_to))):

@@ -41,7 +41,10 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     activities, rows = _join_activities([profile.activities for profile in profiles])
     ranges = merge_tables([profile.ranges for profile in profiles], names=["name_id"])
     path = profiles[0].source.path
-    limitations = (*_add_up(profiles), _limit_to_one_clock(path, len(parts), labels))
+    limitations = (
+        *_sum_limitations(profiles),
+        _make_one_clock_limitation(path, len(parts), labels),
+    )
     profile = replace(
         profiles[0],
         activities=activities,
@@ -50,7 +53,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         all_ranges=in_memory.InMemoryRanges(ranges),
         overheads=join_tables([profile.overheads for profile in profiles]),
         threads=tuple(dict.fromkeys(thread for p in profiles for thread in p.threads)),
-        devices=tuple(_devices_by_process(profiles)),
+        devices=tuple(_iter_devices_by_process(profiles)),
         limitations=limitations,
         global_rank=None,
         launches_known=any(profile.launches_known for profile in profiles),
@@ -74,7 +77,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     )
 
 
-def _limit_to_one_clock(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
+def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
     """Return the limitation that all recordings of the file are taken to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
@@ -231,7 +234,7 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
     return read
 
 
-def _devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
+def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
     """Yield the devices of each recording.
 
     A device without a process is yielded once for each process of its recording.
@@ -255,7 +258,7 @@ def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapp
     }
 
 
-def _add_up(profiles: Sequence[Profile]) -> Iterator[Limitation]:
+def _sum_limitations(profiles: Sequence[Profile]) -> Iterator[Limitation]:
     """Yield the limitations of all recordings.
 
     Limitations with equal texts are yielded once, with the sum of their counts.

@@ -652,7 +652,7 @@ class TraceFile(Generic[ArgsT]):
         """
         end = len(self._buffer)
         while (boundary := self._find_boundary(end)) is not None:
-            events = self._decoded(boundary + 1)
+            events = self._decode_at_once(boundary + 1)
             if events is not None:
                 self._buffer = self._buffer[self._buffer.index(b",", boundary) + 1 :]
                 return events
@@ -661,7 +661,7 @@ class TraceFile(Generic[ArgsT]):
                 break
         return None
 
-    def _decoded(self, length: int) -> TraceEvents[ArgsT] | None:
+    def _decode_at_once(self, length: int) -> TraceEvents[ArgsT] | None:
         """Decode the first bytes of the buffer at once, or return None if they are not events."""
         block = b"".join((b"[", memoryview(self._buffer)[:length], b"]"))
         kind: Any = TraceEvent

@@ -101,9 +101,9 @@ class Host:
                 )
             pops = [self.instant(closing=True) for _ in levels][::-1]
             for level, push, pop in zip(levels, pushes, pops, strict=True):
-                self._library(push, pop, thread, level)
+                self._record_library_range(push, pop, thread, level)
 
-    def _library(self, push: int, pop: int, thread: int, level: int) -> None:
+    def _record_library_range(self, push: int, pop: int, thread: int, level: int) -> None:
         """Record a library range with a name that rarely repeats, as in emit_nvtx."""
         stem = ("aten::linear", "aten::addmm", "aten::mm", "forward_step_func")[level % 4]
         if thread == AUTOGRAD and level == 0:

@@ -195,7 +195,7 @@ def find_windows(
     return result
 
 
-def _parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
+def _select_parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
     """Return the operations of the ranks that work or are idle in an iteration, by rank."""
     parts = select_parts(operations, number)
     if not parts:
@@ -216,11 +216,11 @@ def compute_numbers(
 
     An iteration with any backward is training; then a rank without F or without B is missing it.
     """
-    parts = _parts_with_idle(operations, number)
+    parts = _select_parts_with_idle(operations, number)
     if not parts:
         return {}
     windows = find_windows(
-        parts, {} if following is None else _parts_with_idle(operations, following)
+        parts, {} if following is None else _select_parts_with_idle(operations, following)
     )
     idle = find_idle_ranks(operations, number)
     training = any(o.phase in ("B", "BW", "W") for p in parts.values() for o in p)

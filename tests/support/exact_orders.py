@@ -114,12 +114,12 @@ class _Model:
                         intervals.append(interval)
                 for phase, size in size_until.items():
                     if size:
-                        lifetimes.append(self._lifetime(stage, phase, microbatch))
+                        lifetimes.append(self._make_lifetime(stage, phase, microbatch))
                         sizes.append(size)
         self.model.add_no_overlap(intervals)
         self.model.add_cumulative(lifetimes, sizes, problem.limit[device])
 
-    def _lifetime(self, stage: int, phase: int, microbatch: int) -> cp_model.IntervalVar:
+    def _make_lifetime(self, stage: int, phase: int, microbatch: int) -> cp_model.IntervalVar:
         """Return the time from the start of an F to the end of its B or W."""
         length = self.model.new_int_var(0, self.horizon, "")
         end = self.model.new_int_var(0, self.horizon, "")

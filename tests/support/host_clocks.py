@@ -111,7 +111,7 @@ def compare_with_truth(report: Report, truth: Truth, complete_iterations: range)
         complete_iterations: Iterations whose ratios are compared.
     """
     unpaired = [n for n in report.limitations if n.what.startswith("iterations across ranks")]
-    is_paired = _known_offsets(report)
+    is_paired = _has_known_offsets(report)
     true_iterations = _find_true_iterations(report, truth)
     pairs = {
         (int(k), t)
@@ -137,7 +137,7 @@ def compare_with_truth(report: Report, truth: Truth, complete_iterations: range)
     )
 
 
-def _known_offsets(report: Report) -> bool:
+def _has_known_offsets(report: Report) -> bool:
     return all(profile.clock_uncertainty_ns is not None for profile in report.profiles)
 
 

@@ -63,8 +63,8 @@ def json_variants(path: Path) -> Iterator[str]:
         content = json.dumps(document).encode()
         path.write_bytes(gzip.compress(content, mtime=0) if is_packed else content)
 
-    for key in sorted(set(_text_keys(json.loads(text)))):
-        write(_with_hostile_key(json.loads(text), key))
+    for key in sorted(set(_list_text_keys(json.loads(text)))):
+        write(_make_key_hostile(json.loads(text), key))
         yield key
     document = json.loads(text)
     if isinstance(document, dict):
@@ -75,17 +75,17 @@ def json_variants(path: Path) -> Iterator[str]:
 def json_line_variants(path: Path) -> Iterator[str]:
     """Make all strings of each key hostile in the lines of a recording."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    for key in sorted({key for line in lines for key in _text_keys(line)}):
-        hostile_lines = [_with_hostile_key(json.loads(json.dumps(line)), key) for line in lines]
-        path.write_text("".join(map(_checked_line, hostile_lines)))
+    for key in sorted({key for line in lines for key in _list_text_keys(line)}):
+        hostile_lines = [_make_key_hostile(json.loads(json.dumps(line)), key) for line in lines]
+        path.write_text("".join(map(_format_checked_line, hostile_lines)))
         yield key
 
 
 def pickle_variants(path: Path) -> Iterator[str]:
     """Make all strings of each key hostile in a pickled document."""
     good = path.read_bytes()
-    for key in sorted(set(_text_keys(pickle.loads(good)))):
-        path.write_bytes(pickle.dumps(_with_hostile_key(pickle.loads(good), key), 2))
+    for key in sorted(set(_list_text_keys(pickle.loads(good)))):
+        path.write_bytes(pickle.dumps(_make_key_hostile(pickle.loads(good), key), 2))
         yield key
 
 
@@ -141,7 +141,7 @@ def space_variants(path: Path) -> Iterator[str]:
     good = path.read_bytes()
     space = build_space_type()()
     space.ParseFromString(good)
-    for field in sorted(set(_text_fields(space))):
+    for field in sorted(set(_list_text_fields(space))):
         space.ParseFromString(good)
         _make_fields_hostile(space, field)
         path.write_bytes(space.SerializeToString())
@@ -159,7 +159,7 @@ def line_variants(path: Path) -> Iterator[str]:
         yield f"line {number}"
 
 
-def _text_keys(document: Any) -> Iterator[str]:
+def _list_text_keys(document: Any) -> Iterator[str]:
     """Yield the keys whose values are strings, or lists that contain strings."""
     if isinstance(document, dict):
         for key, value in document.items():
@@ -167,46 +167,46 @@ def _text_keys(document: Any) -> Iterator[str]:
                 isinstance(value, list | tuple) and any(isinstance(each, str) for each in value)
             ):
                 yield key
-            yield from _text_keys(value)
+            yield from _list_text_keys(value)
     elif isinstance(document, list | tuple):
         for value in document:
-            yield from _text_keys(value)
+            yield from _list_text_keys(value)
 
 
-def _with_hostile_key(document: Any, key: str) -> Any:
+def _make_key_hostile(document: Any, key: str) -> Any:
     """Return a copy of a document in which the strings of a key are hostile."""
     if isinstance(document, dict):
         return {
-            name: _hostile(value) if name == key else _with_hostile_key(value, key)
+            name: _make_hostile(value) if name == key else _make_key_hostile(value, key)
             for name, value in document.items()
         }
     if isinstance(document, list):
-        return [_with_hostile_key(value, key) for value in document]
+        return [_make_key_hostile(value, key) for value in document]
     return document
 
 
-def _hostile(value: Any) -> Any:
+def _make_hostile(value: Any) -> Any:
     if isinstance(value, str):
         return value + HOSTILE_TEXT
     if isinstance(value, list | tuple):
-        return type(value)(_hostile(each) for each in value)
+        return type(value)(_make_hostile(each) for each in value)
     return value
 
 
-def _checked_line(document: dict[str, Any]) -> str:
+def _format_checked_line(document: dict[str, Any]) -> str:
     del document["crc"]
     body = json.dumps(document, separators=(",", ":"))[:-1]
     return f"{body}{CRC_KEY}{zlib.crc32(body.encode())}}}\n"
 
 
-def _text_fields(message: Any) -> Iterator[str]:
+def _list_text_fields(message: Any) -> Iterator[str]:
     """Yield the name ``MESSAGE.field`` of each bytes field that is set, in nested messages too."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_BYTES:
             yield f"{message.DESCRIPTOR.name}.{field.name}"
         elif field.message_type is not None:
             for child in value if not hasattr(value, "ListFields") else [value]:
-                yield from _text_fields(child)
+                yield from _list_text_fields(child)
 
 
 def _make_fields_hostile(message: Any, name: str) -> None:

@@ -61,7 +61,7 @@ class LiveRun:
             # A recorder reads the name of its host when it first writes.
             host = f"node{rank}{self._host_ending}"
             self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
-            recorder = self._recorder(rank)
+            recorder = self._get_recorder(rank)
             operations = [
                 o for o in self._truth.operations if (o.rank, o.iteration) == (rank, iteration)
             ]
@@ -71,7 +71,7 @@ class LiveRun:
         for recorder in self._recorders.values():
             recorder.stop()
 
-    def _recorder(self, rank: int) -> Recorder:
+    def _get_recorder(self, rank: int) -> Recorder:
         """Return the recorder of a rank, which is created on first use."""
         if rank not in self._recorders:
             clock = self.clocks[rank]

@@ -94,42 +94,42 @@ class Plugin:
             arguments += f'"Peer": {op.peer}, "Count": {op.count}, "Datatype": "ncclFloat32", '
             arguments += f'"nChannels": {op.channels}'
         group = '"groupApiId": 0, "groupDepth": 1'
-        self._line("Group API", "GROUP_API", "b", number, enqueued_ns, group)
-        self._line(op.name, f"{kind}_API", "b", number, None, call)
-        self._line(op.name, kind, "b", number, enqueued_ns + 1_000, arguments)
+        self._write_line("Group API", "GROUP_API", "b", number, enqueued_ns, group)
+        self._write_line(op.name, f"{kind}_API", "b", number, None, call)
+        self._write_line(op.name, kind, "b", number, enqueued_ns + 1_000, arguments)
         for channel in range(op.channels):
-            self._channel(op, channel)
-        self._line(op.name, kind, "e", number, enqueued_ns + 3_000)
-        self._line(op.name, f"{kind}_API", "e", number, enqueued_ns + 4_000)
-        self._line("Group API", "GROUP_API", "e", number, enqueued_ns + 4_500)
+            self._write_channel(op, channel)
+        self._write_line(op.name, kind, "e", number, enqueued_ns + 3_000)
+        self._write_line(op.name, f"{kind}_API", "e", number, enqueued_ns + 4_000)
+        self._write_line("Group API", "GROUP_API", "e", number, enqueued_ns + 4_500)
         assert pid == self.pid
 
-    def _channel(self, op: Op, channel: int) -> None:
+    def _write_channel(self, op: Op, channel: int) -> None:
         """Write the kernel of an operation on one channel; channel 0 contains its transfers."""
         seen_ns = op.start - self.begin + self.lag[channel % len(self.lag)]
         clock = ""
         if self.gpu_clock:
             stop = 0 if op.end is None else op.end + self.gpu - 100 * channel
             clock = f', "StartGpuClk": {op.start + self.gpu + 10 * channel}, "StopGpuClk": {stop}'
-        self._line("KernelCh", "GPU", "b", 0, seen_ns, f'"Channel": {channel}{clock}')
+        self._write_line("KernelCh", "GPU", "b", 0, seen_ns, f'"Channel": {channel}{clock}')
         for step in op.steps if channel == 0 else ():
-            self._proxy(step)
+            self._write_proxy(step)
         end_ns = None if op.end is None else op.end - self.begin + 700
-        self._line("KernelCh", "GPU", "e", 0, end_ns)
+        self._write_line("KernelCh", "GPU", "e", 0, end_ns)
 
-    def _proxy(self, step_: Step) -> None:
+    def _write_proxy(self, step_: Step) -> None:
         """Write one step of a network transfer, with its states."""
         first, last = step_.bounds[0] - self.begin, step_.bounds[-1] - self.begin
         name = "ProgressSend" if step_.states[0].startswith("Send") else "ProgressRecv"
         arguments = '"Channel": 0, "Peer": 1, "Steps": 1, "ChunkSize": 1, "transSize": 1'
-        self._line(name, "PROXY", "b", self.step, first, arguments)
+        self._write_line(name, "PROXY", "b", self.step, first, arguments)
         for state, begin_ns, end in zip(step_.states, step_.bounds, step_.bounds[1:], strict=False):
-            self._line(state, "NET", "b", self.step, begin_ns - self.begin, '"Step": 0')
-            self._line(state, "NET", "e", self.step, end - self.begin)
-        self._line(name, "PROXY", "e", self.step, last)
+            self._write_line(state, "NET", "b", self.step, begin_ns - self.begin, '"Step": 0')
+            self._write_line(state, "NET", "e", self.step, end - self.begin)
+        self._write_line(name, "PROXY", "e", self.step, last)
         self.step += 1
 
-    def _line(
+    def _write_line(
         self,
         name: str,
         cat: str,

@@ -479,7 +479,7 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
         steps = [i for i in range(first_index[-1], index) if entries[i].is_step]
         if entry.is_forward and steps:
             first_index.append(steps[-1] + 1)
-    return _numbers(first_index, len(entries))
+    return _number_iterations(first_index, len(entries))
 
 
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
@@ -543,7 +543,7 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
             begin_index = steps[-1] + 1 if steps else forward_index
             if identity(forward_index) == start and begin_index > counted_index[0]:
                 first_index.append(begin_index)
-        ways.append(_numbers(first_index, len(entries)))
+        ways.append(_number_iterations(first_index, len(entries)))
     return min(*ways, repeated, key=flaws)
 
 
@@ -575,10 +575,10 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
             ):
                 break
             first_index.append(steps[-1] + 1 if steps else forward_index)
-    return _numbers(first_index, len(entries))
+    return _number_iterations(first_index, len(entries))
 
 
-def _numbers(first_index: Sequence[int], count: int) -> list[int]:
+def _number_iterations(first_index: Sequence[int], count: int) -> list[int]:
     """Return the iteration of every entry, given the first index of each iteration."""
     return [sum(begin <= place for begin in first_index) - 1 for place in range(count)]
 

@@ -55,13 +55,13 @@ class Rows:
         )
 
 
-def _small(high: int) -> st.SearchStrategy[int]:
+def _draw_small(high: int) -> st.SearchStrategy[int]:
     return st.integers(0, high)
 
 
 def draw_operation_names() -> st.SearchStrategy[str]:
     """Draw names of operations from a small set, so that parts and repetitions are common."""
-    coordinates = st.tuples(_small(2), _small(1), st.sampled_from((0, 0, 0, 1)))
+    coordinates = st.tuples(_draw_small(2), _draw_small(1), st.sampled_from((0, 0, 0, 1)))
     work = st.builds(
         lambda letter, at: f"{letter}{at[0]}.{at[1]}.{at[2]}",
         st.sampled_from("FFFBBBWWR"),
@@ -87,7 +87,7 @@ def draw_other_names() -> st.SearchStrategy[str | None]:
 
 
 def marks() -> st.SearchStrategy[str]:
-    return st.builds(lambda rank, n: f"iter_{rank}_{n}", _small(1), _small(3))
+    return st.builds(lambda rank, n: f"iter_{rank}_{n}", _draw_small(1), _draw_small(3))
 
 
 @st.composite
@@ -104,7 +104,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
                 lambda start, long, key, device_and_stream: C(
                     start, start + long, key, device_and_stream[1], device_and_stream[0]
                 ),
-                _small(horizon),
+                _draw_small(horizon),
                 st.sampled_from((0, 0, 1, 1, 2, 4)),
                 st.integers(0, 9),
                 device_and_stream,
@@ -126,7 +126,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
         for start, long, name, where in draw(
             st.lists(
                 st.tuples(
-                    _small(horizon),
+                    _draw_small(horizon),
                     st.sampled_from((0, 0, 1, 2, 3, 5, 8, horizon)),
                     st.sampled_from((*COMPUTE_KERNELS * 2, *COMMUNICATION_KERNELS)),
                     device,
@@ -145,8 +145,8 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
         lambda start, long, key, device_and_stream, where: M(
             start, start + long, key, device_and_stream[0], where
         ),
-        _small(horizon),
-        _small(4),
+        _draw_small(horizon),
+        _draw_small(4),
         copied,
         device_and_stream,
         device,
@@ -165,7 +165,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
                             device_and_stream[1], name, device_and_stream[0]
                         ),
                         device_and_stream,
-                        _thread_names(),
+                        _draw_thread_names(),
                     ),
                     max_size=3,
                 )
@@ -174,7 +174,7 @@ def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     )
 
 
-def _thread_names() -> st.SearchStrategy[str]:
+def _draw_thread_names() -> st.SearchStrategy[str]:
     return st.sampled_from(THREAD_NAMES)
 
 
@@ -199,7 +199,7 @@ def _draw_ranges(
                     end_tid,
                     registered,
                 ),
-                _small(horizon),
+                _draw_small(horizon),
                 st.sampled_from((-1, 0, 1, 2, 4, 8, 8, 12, horizon, horizon)),
                 names,
                 thread,
@@ -232,8 +232,8 @@ class _Process:
 
     def launch(self, draw: st.DrawFn, name: str, tid: int) -> None:
         """Launch a kernel or copy from a random thread, after a short time."""
-        start = self.host = self.host + draw(_small(1))
-        self.host += draw(_small(1))
+        start = self.host = self.host + draw(_draw_small(1))
+        self.host += draw(_draw_small(1))
         self.key += draw(st.sampled_from((1, 1, 1, 1, 0)))
         self.calls.append(C(start, self.host, self.key, tid, self.pid))
         self.gpu += draw(st.sampled_from((0, 0, 0, 1, 3)))
@@ -247,7 +247,7 @@ class _Process:
 
     def operation(self, draw: st.DrawFn, name: str, nested: str | None = None) -> None:
         """Open a range, launch work and close it; a backward may launch on another thread."""
-        start = self.host = self.host + draw(_small(1))
+        start = self.host = self.host + draw(_draw_small(1))
         backward = name[0] in "BW" and draw(st.booleans())
         index = len(self.ranges)
         for _ in range(draw(st.sampled_from((0, 1, 1, 2, 3)))):
@@ -258,7 +258,7 @@ class _Process:
         if nested is not None and draw(st.booleans()):
             self.operation(draw, nested)
             self.launch(draw, "gemm", 2 if backward else 1)
-        self.host += draw(_small(1))
+        self.host += draw(_draw_small(1))
         self.ranges.insert(index, R(start, self.host, name, 1, self.pid))
 
 
@@ -307,7 +307,7 @@ def schedules(draw: st.DrawFn) -> Rows:
         for pid in range(1, draw(st.integers(1, 3)) + 1)
     ]
     for process in processes:
-        process.gpu = draw(_small(3))
+        process.gpu = draw(_draw_small(3))
         for number in range(iterations):
             count = draw(st.sampled_from((microbatches,) * 9 + (microbatches + 1,)))
             begin_ns = process.host
@@ -321,12 +321,12 @@ def schedules(draw: st.DrawFn) -> Rows:
             if with_step:
                 process.operation(draw, "Optimizer")
             if with_marks:
-                end = process.host - draw(_small(1))
+                end = process.host - draw(_draw_small(1))
                 process.ranges.insert(
                     mark,
                     R(begin_ns, max(begin_ns, end), f"iter_{process.pid}_{number}", 1, process.pid),
                 )
-            process.gpu = max(process.gpu, 0) + draw(_small(2))
+            process.gpu = max(process.gpu, 0) + draw(_draw_small(2))
     rows = Rows(
         tuple(k for p in processes for k in p.kernels),
         tuple(c for p in processes for c in p.calls),
@@ -342,16 +342,16 @@ def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:
-        calls.pop(draw(_small(len(calls) - 1)))
-        ranges.pop(draw(_small(len(ranges) - 1)))
+        calls.pop(draw(_draw_small(len(calls) - 1)))
+        ranges.pop(draw(_draw_small(len(ranges) - 1)))
     if damage == "double" and calls and kernels:
-        call = calls[draw(_small(len(calls) - 1))]
+        call = calls[draw(_draw_small(len(calls) - 1))]
         shift = draw(st.integers(-1, 1))
         begin_ns = max(0, call.start + shift)
         calls.append(replace(call, start=begin_ns, end=begin_ns + call.end - call.start))
-        kernels.append(kernels[draw(_small(len(kernels) - 1))])
+        kernels.append(kernels[draw(_draw_small(len(kernels) - 1))])
     if damage == "begin":
-        offset = draw(_small(12))
+        offset = draw(_draw_small(12))
         kernels = [k for k in kernels if k.start >= offset]
         calls = [c for c in calls if c.start >= offset]
         ranges = [r for r in ranges if r.start >= offset]

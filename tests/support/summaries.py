@@ -85,7 +85,7 @@ def make_saved_run(
         headline_reason="",
         convention="",
         profiles=[],
-        ranks=[*map(_rank, range(ranks - 1)), _rank(ranks - 1, 13, "node3 GPU 1")],
+        ranks=[*map(_make_rank, range(ranks - 1)), _make_rank(ranks - 1, 13, "node3 GPU 1")],
         what_to_do_first=None,
         first=[],
         then=[],
@@ -93,9 +93,9 @@ def make_saved_run(
         restrictions=list(restrictions),
         typical_iteration=0,
         iterations_overlap=False,
-        iterations=[_iteration(microbatches, contradicted=contradicted)],
+        iterations=[_make_iteration(microbatches, contradicted=contradicted)],
         summary=summary,
-        schedule=None if schedule is None else _schedule(schedule),
+        schedule=None if schedule is None else _make_schedule(schedule),
         plan=None,
         phase_times=[make_phase_time(*key, ns) for key, ns in (stage_ns or {}).items()],
         chunk_costs=[],
@@ -184,7 +184,7 @@ def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseT
     return PhaseTimeEntry(**{**values, **numbers})
 
 
-def _rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
+def _make_rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
     """Return a rank that is the stage of its index.
 
     Args:
@@ -210,7 +210,7 @@ def _rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
     )
 
 
-def _iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntry:
+def _make_iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntry:
     """Return a complete training iteration without ratios."""
     return IterationEntry(
         index=0,
@@ -234,7 +234,7 @@ def _iteration(microbatches: int | None, *, contradicted: bool) -> IterationEntr
     )
 
 
-def _schedule(name: str) -> ScheduleEntry:
+def _make_schedule(name: str) -> ScheduleEntry:
     """Return a schedule that every iteration follows exactly."""
     return ScheduleEntry(
         name=name,

@@ -37,7 +37,7 @@ DEVICES = ("MTIA", "XPU", "accelerator")
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
-    """The arguments of events that are used."""
+    """The arguments of an event that the reader uses. Missing ones are None."""
 
     correlation: int | None = None
     device: int | None = None
@@ -104,15 +104,15 @@ class EventRows(Table):
     """Events as columns, without events whose times are impossible.
 
     Attributes:
-        thread: Number of the thread.
+        thread: Number of the thread, an index of ``EventCollector.threads``.
         start_ns: Start time, relative to the first event of the trace.
-        end_ns: End time.
-        name: Number of the name.
+        end_ns: End time, relative to the first event of the trace.
+        name: Number of the name, an index of ``EventCollector.texts``.
         correlation: Correlation id of a call or of the work that it launched, or -1 if it has none.
         device: Device number of a kernel or copy, or -1 if unknown.
         external: External id of an operator or of the work that it launched, or -1 if it has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
-        kind: Kind of the event.
+        kind: Kind of the event, one of ``KINDS``.
         impossible: Number of events dropped because of impossible times.
     """
 

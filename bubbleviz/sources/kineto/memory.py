@@ -19,7 +19,7 @@ _MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
-    """The arguments of memory events."""
+    """The arguments of a memory event. Missing ones are None."""
 
     change: int | None = msgspec.field(default=None, name="Bytes")
     address: int | None = msgspec.field(default=None, name="Addr")

@@ -300,11 +300,11 @@ class ColumnarExport(export.Export):
             reason = "a column of whole numbers or of texts contains something else"
             raise make_damage_error(self.path, query(name), reason) from error
         except duckdb.Error as error:
-            raise _make_read_error(self.path, self._files_read(name), error) from error
+            raise _make_read_error(self.path, self._name_files_read(name), error) from error
         except ValueError as error:
             raise make_damage_error(self.path, query(name), str(error)) from error
 
-    def _files_read(self, name: str) -> str:
+    def _name_files_read(self, name: str) -> str:
         """Return the names of the files that a query reads."""
         tables: list[str] = []
         for relation in query(name).requires:
@@ -417,7 +417,7 @@ def _open_files(
             name = f"arrow {table}"
             arrow[name] = _read_arrow(path, file, QUERIES.columns_read[table])
             connection.register(name, arrow[name])
-            types = _describe(connection, _quote_identifier(name))
+            types = _read_column_types(connection, _quote_identifier(name))
             files[table] = TableFile(
                 file, _quote_identifier(name), _quote_identifier(_ROW_NUMBER), types
             )
@@ -442,7 +442,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
     statement = f"SELECT name, num_children FROM parquet_schema({escaped_path})"
     try:
         (_, n_columns), *elements = connection.execute(statement).fetchall()
-        types = _describe(connection, source)
+        types = _read_column_types(connection, source)
     except duckdb.Error as error:
         raise _make_read_error(path, file.name, error) from error
     if n_columns == len(elements):  # no column is nested
@@ -451,7 +451,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
     return TableFile(file, source, "file_row_number + 1", types)
 
 
-def _describe(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
+def _read_column_types(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
     """Return DuckDB's type of each column of a table, by the column's name."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
     return {row[0]: row[1] for row in rows}

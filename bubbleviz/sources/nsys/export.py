@@ -150,8 +150,8 @@ class Export(ABC):
 
     Args:
         path: Path as the user gave it.
-        schema: The columns of each table.
-        what: Kind of the file in words.
+        schema: Names of the columns of each table.
+        noun: Noun for the kind of file, with its article, for messages.
         jobs: Number of threads that read.
         watch: Called with the fraction of rows of large tables that has been read.
 
@@ -177,7 +177,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Describe how the large tables are read, as far as known, and why if it is SQLite."""
+        """Describe what has read the large tables so far, and why, if that is SQLite."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:

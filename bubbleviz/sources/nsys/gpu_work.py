@@ -40,10 +40,11 @@ class GpuWork:
     """The work of the GPUs in an export.
 
     Attributes:
-        activities: The work.
-        group: Group of each row of the export that they were sorted by, or None if not sorted.
-        streams: Stream of each activity, -1 if unknown, or the error if streams are damaged.
-        limitations: Limitations of the work.
+        activities: Kernels and graphs, then copies and memsets.
+        group: Group of each row of the export by which the activities were sorted, or None if they
+            were not sorted.
+        streams: Stream of each activity, or -1 if unknown; or the error if streams are damaged.
+        limitations: What is missing from the work, such as launches without recorded kernels.
     """
 
     activities: Activities

@@ -50,7 +50,10 @@ _Key = tuple[int, int]
 
 
 class _Field(NamedTuple):
-    """A field of a layout: its name, its numpy type or "", and its first and last offset."""
+    """A field of a layout: its name, its numpy type, and its half-open range of offsets.
+
+    The type is "" if the code of the type is unknown.
+    """
 
     name: str
     type: str
@@ -63,7 +66,8 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
 
     Returns:
         payloads: The payloads.
-        limitations: A limitation if there are no payloads, or if some cannot be read.
+        limitations: A limitation if there are no payloads, or if some cannot be read because
+            their layout is unknown.
 
     Raises:
         ProfileError: The export cannot be read.

@@ -97,7 +97,7 @@ class DirectReader:
     Args:
         pages: The open file.
         stored: Columns of its tables, rows of schema.sql.
-        views: Variant of each view that queries read.
+        views: Variant of each view that queries read, keyed by the name of the view.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class DirectReader:
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Describe what has read the file so far, with the reason if that is SQLite."""
+        """Describe what has read the file so far, and why, if that is SQLite."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
@@ -140,7 +140,7 @@ class DirectReader:
         Returns:
             The columns, shape (columns, rows), or None if SQLite must read them.
         """
-        return self._read(name, lambda table: table.read_rows(first, last))
+        return self._read_or_leave(name, lambda table: table.read_rows(first, last))
 
     def read_selected(self, name: str, rows: Ints) -> Ints | None:
         """Return the int64 columns of a query in selected rows.
@@ -149,7 +149,7 @@ class DirectReader:
             name: Name of the query.
             rows: Row numbers, distinct and ascending.
         """
-        return self._read(name, lambda table: table.read_selected(rows))
+        return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
         """Return the given name ids that any call has, ascending, or None if SQLite must look."""
@@ -164,7 +164,7 @@ class DirectReader:
             used.update(number for number in numbers if (names == number).any())
         return sorted(used)
 
-    def _read(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
+    def _read_or_leave(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
         """Read the table of a query from its pages, or return None if SQLite must read it.
 
         If a page of the table cannot be decoded, SQLite reads this and every later table.
@@ -254,7 +254,7 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far, with the reason if that is SQLite."""
+        """Describe what has read the large tables so far, and why, if that is SQLite."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 

@@ -283,7 +283,7 @@ class Part:
                 f"{self.path}: the file lacks {', '.join(self.find_missing(name))}, which the "
                 f"analysis needs; {query.maker.again}"
             )
-        stored = self._page_table(name)
+        stored = self._find_page_table(name)
         columns = None if stored is None else stored.read_columns()
         return self._database.query_columns(query) if columns is None else columns
 
@@ -298,7 +298,7 @@ class Part:
         Raises:
             ProfileError: The file is damaged: its rows are not sorted by their ids.
         """
-        table = self._page_table("calls/events")
+        table = self._find_page_table("calls/events")
         packed = None
         if table is not None:
             packed = table.read_named(table.places["extdata"], (), before='{"message":')
@@ -313,7 +313,7 @@ class Part:
             )
         return packed
 
-    def _page_table(self, name: str) -> PageTable | None:
+    def _find_page_table(self, name: str) -> PageTable | None:
         """Return the table whose pages answer a query, or None if SQLite must run the query."""
         query = PAGE_QUERIES.get(name)
         if self._pages is None or query is None:

@@ -346,7 +346,8 @@ def _read_guids(part: Part) -> Sequence[str]:
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return the name and machine id of the nodes that the processes of a part ran on, as keys.
 
-    If no process names its node, all nodes are returned.
+    If no process refers to a node, all nodes are returned. Nodes without a name and a machine id
+    are left out.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
@@ -483,9 +484,9 @@ class _PartReader:
         return np.where(pid == NONE, NONE, (n_earlier << _PID_BITS) + pid)
 
     def _number_devices(self, agent: Ints) -> tuple[Ints, Bools]:
-        """Return the number of each agent among the GPUs, and a mask of the unknown agents.
+        """Return the device number of each agent, and a mask of the agents without one.
 
-        An agent whose number is unknown is returned unchanged.
+        An agent without a device number is returned unchanged.
         """
         return translate_ids(
             agent, {row: number for row, number, _ in self._agents if number != NONE}

@@ -42,7 +42,7 @@ ProcessName: TypeAlias = "int | str | None"
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """The arguments of events that are used."""
+    """The arguments of an event that the reader uses. Missing ones are None."""
 
     name: str | None = None
     tf_op: str | None = None
@@ -134,8 +134,8 @@ class TraceJsonPlanes:
         A new recording starts when the label of the process ids changes, or when a device or host
         occurs again, see :func:`number_recordings`.
         """
-        processes = sorted(self.processes, key=_process_order)
-        labels = [_process_label(process) for process in processes]
+        processes = sorted(self.processes, key=_make_process_sort_key)
+        labels = [_get_process_label(process) for process in processes]
         starts = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
         names = [self.processes[process] for process in processes]
         return dict(zip(processes, number_recordings(names, starts), strict=True))
@@ -226,14 +226,14 @@ class TraceJsonPlanes:
         return np.array(text_number, np.int64)[groups.of_row]
 
 
-def _process_label(process: ProcessName) -> str:
+def _get_process_label(process: ProcessName) -> str:
     """Return the part of a process id before its number."""
     return process.rstrip("0123456789") if isinstance(process, str) else ""
 
 
-def _process_order(process: ProcessName) -> tuple[str, int]:
+def _make_process_sort_key(process: ProcessName) -> tuple[str, int]:
     """Return the sort key of a process id: its label, then its number."""
-    label = _process_label(process)
+    label = _get_process_label(process)
     digits = process[len(label) :] if isinstance(process, str) else str(process or 0)
     return label, int(digits[-18:] or 0)
 

@@ -129,7 +129,7 @@ def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
         _make_iteration_range(f"iter_{device}_{iteration}", phases, starts, end_ns),
     ]
     calls = _make_calls(slots.ravel(), transfers)
-    _number(calls, iteration)
+    _number_calls(calls, iteration)
     kernels = _make_kernels(kernel_starts, kernel_ends, phases, transfers)
     launching = calls["name"] <= _LAUNCH_EX
     kernels["correlation"] = calls["correlation"][launching][
@@ -225,7 +225,7 @@ def _make_calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
     return {name: column[order] for name, column in calls.items()}
 
 
-def _number(calls: Arrays, iteration: int) -> None:
+def _number_calls(calls: Arrays, iteration: int) -> None:
     """Assign ids to the calls of an iteration, larger than all ids of earlier iterations."""
     count = len(calls["start"])
     expected_id = iteration * count + np.arange(count, dtype=np.int64)

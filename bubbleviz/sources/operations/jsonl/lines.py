@@ -91,7 +91,7 @@ class OperationColumns(msgspec.Struct):
         thread: Numbers of the threads; absent if all are 0.
         launches: Whether the range only started transfers; absent if none did.
         device_start: When the device began, or None if unknown; absent if the host ran them.
-        device_end: When the device ended, likewise.
+        device_end: When the device ended, or None if unknown; absent if ``device_start`` is.
     """
 
     name: list[_NameId]

@@ -97,7 +97,7 @@ class RecordedIterations(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedOperations(Table):
-    """Operations of these iterations, in the order in which they ended.
+    """Operations of the iterations of one rank, in the order in which they ended.
 
     Attributes:
         iteration: Row of the iteration.
@@ -107,7 +107,7 @@ class RecordedOperations(Table):
         host_start_ns: Time when the host entered the range.
         host_end_ns: Time when the host left the range.
         start_ns: Start on the device, or -1 if it is unknown or the operation ran on the host.
-        end_ns: End on the device, or -1 likewise.
+        end_ns: End on the device, or -1 if ``start_ns`` is -1.
         times_lost: Whether the operation ran on a device and its times are unknown.
     """
 

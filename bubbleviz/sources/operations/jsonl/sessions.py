@@ -61,9 +61,9 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Return the first part of each recording, and all other files.
+    """Return the first of the given parts of each recording, and all other files.
 
-    Opening the first part reads all parts of its recording.
+    Opening one part reads all parts of its recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -108,7 +108,8 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 def _estimate_end_utc_ns(file: str, header: Header) -> int:
     """Return UTC at the end of a recording.
 
-    This is when its last iteration was written, or when its last file began if it has none.
+    This is when the last iteration of its last file was written. If that file has no iteration, it
+    is the later of the starts of the recording and of the file.
     """
     last_part = find_parts(file)[-1]
     iteration = recorded.read_last_iteration(last_part)
