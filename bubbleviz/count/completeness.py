@@ -67,17 +67,18 @@ class Evidence:
 
     Attributes:
         present: Whether the rank takes part in the iteration.
-        microbatches: Number of microbatches it ran forward, or -1 if a name does not contain one.
+        microbatches: Number of microbatches that the rank ran forward, or -1 if any name contains
+            none.
         ran: Hash of the set of these microbatches. Equal hashes mean equal sets.
-        starts_regularly: Whether its first operation is the F of the smallest microbatch, and each
-            F comes before its backward.
-        closed: Whether it starts otherwise, and contains only whole passes, followed by its
+        starts_regularly: Whether the first forward or backward is the F of the smallest microbatch,
+            and each F comes before its backward.
+        closed: Whether the rank starts otherwise, and runs only whole passes, followed by its
             Optimizer.
         settled: Whether every F has its B, and every B that needs a W has one.
         cut: Whether the end of the capture cut an F, B, W or BW.
-        lacks: Work that it lacks for a ratio, as an index of :data:`LACKS`.
-        backward: Whether it ran any backward.
-        optimizer: Whether it ran an Optimizer.
+        lacks: Work that the rank lacks for a ratio, as an index of :data:`LACKS`.
+        backward: Whether the rank ran any backward.
+        optimizer: Whether the rank ran an Optimizer.
         step_cut: Whether the end of the capture cut that Optimizer.
         without_forward: Number of passes with a backward, or a W of a microbatch, and no F before
             it.
@@ -321,6 +322,8 @@ def _find_stepped(ran: Evidence, trains: Bools) -> Bools:
 
 def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     """Collect the evidence on what ranks ran in iterations.
+
+    Operations outside the cells of ``present`` are ignored.
 
     Args:
         operations: Operations of the ranks, in order of (rank, start).

@@ -355,6 +355,8 @@ def find_presence(
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
     """Find when the ranks of a slice worked in each iteration, and whether it is complete.
 
+    A rank takes part in an iteration if a forward or backward of the iteration has GPU work.
+
     Args:
         part: Slice of the ranks of a run.
 

@@ -23,7 +23,7 @@ class Ratio:
         interval: Lower and upper bound of the ratio given the uncertainty of the clock alignment,
             or None if the bounds are unknown or the ratio does not compare clocks.
         incomplete: Whether a rank that takes part in training is known to be missing.
-        contradicted: Whether it compares clocks that data dependencies contradict.
+        contradicted: Whether the ratio compares clocks that data dependencies contradict.
     """
 
     value: float | None
@@ -52,8 +52,8 @@ class Iteration:
         ranks: Ranks with work in it.
         unmatched: Whether an F has no B although its rank continued, so the capture did not cut it.
         bubble_ratio: The report's primary ratio in this iteration, or None if it is unknown.
-        began_unrecorded: Whether it began before the recording of a rank that others waited for, so
-            that it is incomplete.
+        began_unrecorded: Whether the iteration began before the recording of a rank that others
+            waited for, so that the iteration is incomplete.
     """
 
     index: int

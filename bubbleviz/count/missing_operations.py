@@ -57,6 +57,9 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
 def _find_missing(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
     """Count the missing forwards and backwards of each rank of whole pipelines.
 
+    A backward without its forward counts once, and a microbatch that only other stages ran counts
+    twice. Nothing is missing on a rank whose names mark no forward in the iteration.
+
     Args:
         part: Slice with all ranks of its pipelines.
         pipeline: Pipeline of each rank, or -1 if unknown.

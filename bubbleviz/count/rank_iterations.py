@@ -52,11 +52,13 @@ class RankIteration:
         last_ns: Last end of these operations.
         accounts: Use of the time in the window of each ratio, keyed by ratio name.
         bubble_ratio: Ratio of this rank alone in the same window, or None if it is unknown.
-        bubble_interval: Lower and upper bound of that ratio given the uncertainty of the clocks.
+        bubble_interval: Lower and upper bound of ``bubble_ratio`` given the uncertainty of the
+            clocks.
         missing: Work that the rank lacks for a ratio, or None if it lacks nothing.
         kernel_ns: Time in which any kernel or copy ran between ``first_ns`` and ``last_ns``,
             including communication.
-        gap_ns: Time in which none ran while F, B, W, BW, R or FB kept the GPU busy (launch gaps).
+        gap_ns: Time in which no kernel or copy ran while F, B, W, BW, R or FB kept the GPU busy
+            (launch gaps).
     """
 
     rank: int

@@ -168,8 +168,8 @@ def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
 def _compute_overlap(iteration: Iteration) -> float:
     """Return the largest share of any rank's window that is spent on other iterations.
 
-    The window is the one of ``schedule``, or of ``stage`` if the clocks contradict or ``schedule``
-    is unknown. The share is 0 if both windows are unknown.
+    The window of ``schedule`` is used, or the window of ``stage`` if ``schedule`` is unknown or
+    compares contradicting clocks. The share is 0 if both windows are unknown.
     """
     ranks = iteration.ranks
     # Contradicting clocks make the window over all hosts useless. The longest rank's window is

@@ -30,7 +30,7 @@ class WindowBounds:
         across: Whether the window is on several machines.
         comparable: Whether the clocks of all its ranks can be compared.
         bounded: Whether the uncertainty of these clocks is known.
-        contradicted: Whether it compares clocks that data dependencies contradict.
+        contradicted: Whether the window compares clocks that data dependencies contradict.
         jump_ns: Amount by which a clock was set during the iteration.
     """
 

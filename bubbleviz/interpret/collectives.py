@@ -265,6 +265,9 @@ def read_recorded_collectives(
 def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
     """Match each kernel with the last NCCL range that its thread opened before the launch.
 
+    Kernels without a launching call are left out. Ranges without a communicator or without bytes do
+    not count.
+
     Args:
         payloads: Payloads of NCCL's ranges.
         rows: Rows of the kernels of collectives.

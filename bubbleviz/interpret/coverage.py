@@ -120,7 +120,7 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Hardly any range contains one of these few launches, so the others are left out first.
+    # Hardly any range contains one of these few launches, so all other ranges are left out first.
     times_ns, named_ranges = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
     n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
     n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")

@@ -54,7 +54,10 @@ def interpret(
     layers: bool = False,
     memory: bool = False,
 ) -> Recordings:
-    """Turn the kernels of a profile into operations of its ranks.
+    """Turn the kernels of a profile into operations of its ranks, and return them as one recording.
+
+    Kernels are linked to ranges, ranges are merged into operations, and the work of the operations
+    is measured rank by rank.
 
     Args:
         profile: The profile, with at least the ranges that the conventions may name.

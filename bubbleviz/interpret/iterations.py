@@ -47,11 +47,11 @@ class HostOrder(Table):
         key: Number of the (chunk, sequence, microbatch).
         phase_key: Number of the (chunk, sequence, microbatch, phase, second microbatch and chunk).
         mark: Iteration number in the name of a range around it, or -1 if there is none.
-        forward: Whether it is a forward or contains one (F or FB).
-        counted: Whether it is an F, B, W, BW or FB.
-        transfer: Whether it is communication between two ranks.
-        optimizer: Whether it is an Optimizer that ends an iteration.
-        post_validation: Whether it is optimizer work for the previous iteration.
+        forward: Mask of the ranges that are or contain a forward (F or FB).
+        counted: Mask of the ranges that are an F, B, W, BW or FB.
+        transfer: Mask of the ranges of communication between two ranks.
+        optimizer: Mask of the Optimizers that end an iteration.
+        post_validation: Mask of the optimizer work for the previous iteration.
         start_ns: Start of its compute kernels, or of the range if these are unknown.
         end_ns: End of its compute kernels, or of the range if these are unknown.
     """

@@ -211,6 +211,9 @@ def add_host_activities(
 ) -> tuple[Operations, HostActivities]:
     """Find what the launching threads did during the delays before late launches.
 
+    For each delay, at most ``_MAX_ACTIVITIES`` calls and as many ranges are kept, those with the
+    longest overlap. Calls without a name are left out.
+
     Args:
         operations: Operations of one profile.
         late: Its late launches; see :func:`select_longest`.

@@ -31,7 +31,7 @@ class Launches:
 
     Attributes:
         call: Row of the launching call of each activity, or -1 if unknown.
-        start_ns: Start of that call.
+        start_ns: Start of the launching call, undefined if the call is unknown.
         ids: Correlation id of each activity.
         by_id: Rows of the activities, sorted by (process, id).
         processes: Processes of the activities, ascending.

@@ -133,7 +133,7 @@ def _find_compute_kernels(
 
     Returns:
         rows: Rows of the kernels.
-        operation: Operation of each.
+        operation: Operation of each of these kernels.
     """
     rows = np.flatnonzero(work.compute & (work.range != NONE))
     keys_of_rows = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)

@@ -97,16 +97,16 @@ class LinkedWork(Table):
         activity: Row of the activities of the profile.
         start_ns: Start on the device.
         end_ns: End on the device.
-        rank: Rank that it ran on.
+        rank: Rank that the activity ran on.
         name_id: Row of ``names``, or -1 for a copy without a name.
         call: Row of the launching call, or -1 if the rule is ``UNLINKED``.
-        launched_ns: Start of that call; meaningless without a call.
-        thread: Row of ``threads``, the thread of that call; meaningless without a call.
+        launched_ns: Start of the launching call, undefined without a call.
+        thread: Row of ``threads`` for the thread of the launching call, undefined without a call.
         rule: Code of :class:`LinkRule`.
-        range: Range whose operation it belongs to.
-        operation: Operation that owns it.
-        compute: Whether it is a compute kernel.
-        communication: Whether it is a communication kernel.
+        range: Range whose operation the activity belongs to.
+        operation: Operation that owns the activity.
+        compute: Mask of the compute kernels.
+        communication: Mask of the communication kernels.
         names: Names of kernels.
         threads: Threads that made calls, or may have.
     """

@@ -355,9 +355,9 @@ def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
 def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
     """Number the marks of a thread in order, without those that lack a forward or a backward.
 
-    A set-up or an evaluation that only one rank runs would otherwise shift its numbers against
-    those of the other ranks. An operation range belongs to the last mark that started before it, if
-    that mark is still open.
+    A set-up or an evaluation that only one rank runs would otherwise make its numbers differ from
+    the numbers of the other ranks. An operation range belongs to the last mark that started before
+    it, if that mark is still open.
 
     Args:
         marks: Marks whose names contain no number, in order of start; at least one.

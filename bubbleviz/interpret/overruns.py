@@ -369,6 +369,9 @@ def _find_on_stream(
 ) -> _Overruns:
     """Return the work of one stream that ends after the next work on it starts.
 
+    Work without a duration is ignored. Work of the same launch, and work with the same start, does
+    not count as the next work.
+
     Args:
         activities: Kernels, then copies.
         rows: Rows of the work on the stream, in order of their starts.
@@ -452,6 +455,9 @@ def _describe_corrections(
     path: str, start_ns: Ints, removed_ns: Ints, is_damaged: Bools
 ) -> tuple[Limitation, ...]:
     """Return the limitations for work whose end was corrected.
+
+    Damaged work and work that was only cut short at the start of the next work are separate
+    limitations.
 
     Args:
         path: Path of the profile.

@@ -207,6 +207,9 @@ class _NothingNamedError(NothingToAnalyseError):
 def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """Read and interpret one export.
 
+    A table of operations becomes one recording per clock. If nothing can be analysed, the error
+    suggests other commands that can read the profile.
+
     Raises:
         NothingToAnalyseError: No range name follows a convention for forward and backward.
     """

@@ -247,7 +247,7 @@ def _measure_communication(
     Args:
         keys: Operations of the ranks.
         work: All work of the ranks.
-        times: Times of that work.
+        times: Times of this work.
 
     Returns:
         times: The times, with the spans of these operations.

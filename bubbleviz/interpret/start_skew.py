@@ -249,6 +249,9 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
     """Return the latest start of a recording that another device waited for.
 
+    For each device, only the last recording that began before the end of its longest communication
+    kernel is checked; see :meth:`RecordedDevice.waits_long_for`.
+
     Args:
         devices: Devices of all profiles.
         long_ns: Minimum length of a wait, or None for 5 % of the span of the waiting device.
@@ -294,6 +297,9 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
 
 def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
     """Return the limitation for waits that a late recording may explain, if there are any.
+
+    Only waits of files without a common clock are unclear. They are long waits in the first
+    collective of a device; see :meth:`RecordedDevice.may_be_waiting_for`.
 
     Args:
         devices: Devices of all profiles.

@@ -141,6 +141,8 @@ def list_frequent_names(ranges: Ranges) -> str:
 def _make_steps(ranges: Ranges, by: str) -> Steps:
     """Make steps of ranges: the first one, then the first that starts after its end, and so on.
 
+    Of several ranges with the same start, the longest is used.
+
     Args:
         ranges: Ranges of a process. Those without a duration are ignored.
         by: Clause that says how the steps were found.
