@@ -82,7 +82,10 @@ def trim_column(column: _Ints, count: int) -> _Ints:
 
 
 def _convert_argument(argument: Argument, owners: list[Any]) -> Any:
-    """Convert an argument to ctypes, and append the objects that own its memory to ``owners``."""
+    """Convert an argument to ctypes, and append the objects that own its memory to ``owners``.
+
+    Columns and structures are passed by address, numbers by value, and None as a null pointer.
+    """
     if isinstance(argument, int):
         return _I64(argument)
     if isinstance(argument, np.ndarray):

@@ -122,7 +122,10 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Return the rows of a block with possible times, and count the others."""
+        """Return the rows of a block with possible times, and count the others by kind.
+
+        Rows from 0 to 0 count as ``untimed``, all others that are left out as ``impossible``.
+        """
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
             self.untimed[kind] += int((~timed).sum())

@@ -87,7 +87,10 @@ class UnpackedFile:
             ) from error
 
     def _iter_pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Yield the bytes of an open file of the given size, and report the progress."""
+        """Yield the bytes of an open file, unpacked if it is gzipped, and report the progress.
+
+        The end of the iteration sets ``damaged`` or ``cut`` if the gzip data is not intact.
+        """
 
         def read(length: int) -> bytes:
             self._watch(min(file.tell() / size, 1.0) if size else 1.0)

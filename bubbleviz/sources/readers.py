@@ -501,7 +501,10 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 
 
 def describe_empty_file(path: str) -> str:
-    """Return the reason why a file has no content (or only blanks), and advice, for messages."""
+    """Return why a file has no content (or only blanks), with advice, as a part of a message.
+
+    Special files, empty gzip data, empty recordings and other empty files have different reasons.
+    """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):
         return "a special file, which its system writes as it is read; name a profile"

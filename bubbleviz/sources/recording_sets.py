@@ -168,7 +168,10 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
 
 def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
-    """Join the synchronization events of recordings, or return None if they cannot be read."""
+    """Return a reader of the joined synchronization events, or None if no recording has a reader.
+
+    The reader returns the limitations of all recordings, also of those without events.
+    """
     if all(profile.synchronisation is None for profile in profiles):
         return None
 

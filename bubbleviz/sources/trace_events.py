@@ -530,7 +530,10 @@ class TraceFile(Generic[ArgsT]):
         self._check_end(content)
 
     def metadata(self) -> Mapping[str, object]:
-        """Return the values of the document other than its events. Known after the last block."""
+        """Return the values of the document other than its events. Known after the last block.
+
+        If the text after the events is not valid JSON, only the values before them are returned.
+        """
         for content in (self._head + b"[]" + self._tail, self._head + b"[]}"):
             try:
                 document = msgspec.json.decode(content)
@@ -543,7 +546,11 @@ class TraceFile(Generic[ArgsT]):
         return {}
 
     def limitations(self) -> Iterator[Limitation]:
-        """Yield limitations for what could not be read. Known after the last block."""
+        """Yield limitations for what could not be read. Known after the last block.
+
+        These are damaged gzip data, or else a missing end; text after the document; events that
+        cannot be read; and metadata that is nested too deeply, once :meth:`metadata` was called.
+        """
         if self._is_too_deep:
             reason = f"{self.path}: they are nested too deeply, so the file was edited"
             yield Limitation("the values next to the events", reason)

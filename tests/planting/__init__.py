@@ -138,7 +138,11 @@ def _list_operations(recording: Recording, units: list[Unit], clock: Clock) -> l
 def _measure_spans(
     device: dict[str, Ints], is_counted: Ints, n_operations: int
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the first start, last end, number and union length of each operation's kernels."""
+    """Return the first start, last end, number and union length of each operation's kernels.
+
+    Only the device rows in ``is_counted`` are kernels. Time in which kernels of several operations
+    run counts for the operation whose kernel starts first.
+    """
     row = np.flatnonzero(is_counted)
     row = row[np.argsort(device["start"][row], kind="stable")]
     start, end = device["start"][row], device["end"][row]

@@ -134,7 +134,11 @@ def _mask_dropped(planting: Planting, device: Arrays, rows: Ints) -> Bools:
 
 
 def _collect_calls(planting: Planting, device: Arrays, calls: Arrays, limit: int) -> Arrays:
-    """Return runtime and driver rows: launches, nested driver calls, and calls without work."""
+    """Return runtime and driver rows: launches, nested driver calls, and calls without work.
+
+    With ``double_calls``, each kernel launch contains a driver call with the same id. With
+    ``watchdog``, a thread queries an event every millisecond until ``limit``.
+    """
     kind = device["kind"][calls["device_row"]]
     columns = {
         "start": [calls["start"]],

@@ -143,7 +143,11 @@ def _count_rows(columns: Columns) -> int:
 
 
 def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> None:
-    """Insert rows; constant columns are part of the statement instead of every row."""
+    """Insert rows; constant columns are part of the statement instead of every row.
+
+    Raises:
+        ValueError: A column does not exist, or a column that is NOT NULL is missing.
+    """
     is_required = _read_schema()[table]
     strange = set(columns) - set(is_required)
     missing = {name for name, needed in is_required.items() if needed and name not in columns}

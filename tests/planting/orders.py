@@ -85,7 +85,10 @@ class Plan:
 
 
 def replicate(plan: Plan, replicas: int) -> Plan:
-    """Return a plan of several pipelines, each with its own devices and virtual stages."""
+    """Return a plan of several equal pipelines, each with its own devices and virtual stages.
+
+    The devices and virtual stages of the n-th copy follow those of the copies before it.
+    """
 
     def move(operation: Operation, number: int) -> Operation:
         stage = operation.virtual_stage + number * plan.virtual_stages

@@ -37,7 +37,11 @@ STEP, POSTPONED = 0, 1
 def _list_tasks(
     plans: Sequence[Plan], device: int, *, optimizer: bool, postponed: bool
 ) -> list[Task]:
-    """Return the tasks of a device, in order; see :func:`simulate`."""
+    """Return the tasks of a device, in order; see :func:`simulate`.
+
+    Only iterations with backwards have an Optimizer. Its second part runs after the first operation
+    of the next iteration.
+    """
     first = plans[0].placement.index(device)
     tasks: list[Task] = []
     pending: int | None = None

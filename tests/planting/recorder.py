@@ -165,7 +165,11 @@ class Recorder:
         self.span.append((push, pop))
 
     def _record_reductions(self, unit: Unit) -> None:
-        """Record the reduce-scatter and the gradient norm before an optimizer."""
+        """Record the reduce-scatter and the gradient norm before an optimizer, if planted.
+
+        Odd ranks run the reduce-scatter in ``reduce_pieces`` kernels. A late rank stalls first and
+        launches it late.
+        """
         planting, done_ns = self.planting, unit.previous_ns
         if planting.reduce_ns:
             is_late = self.rank == planting.late_reducer
@@ -189,7 +193,10 @@ class Recorder:
         self._record_activity(start, end, lead, **values)
 
     def _record_kernels(self, number: int, unit: Unit) -> int:
-        """Record the compute kernels of an operation, and return their number."""
+        """Record the compute kernels of an operation, and return their number.
+
+        They surround the stall of a paused operation, or the receive inside a nested operation.
+        """
         if unit.end_ns == unit.start_ns:
             return 0
         if unit.paused_ns:

@@ -33,7 +33,11 @@ def find_late_device(planting: Planting) -> int:
 
 
 def compute_reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the reduce-scatter of a device ends, or None if a member has not entered."""
+    """Return when the reduce-scatter of a device ends, or None if a member has not entered.
+
+    The members are the replicas of the device. The transfer starts when the last one enters. If no
+    reduce-scatter is planted, the result is the end of the device's work.
+    """
     devices = planting.stages * planting.replicas
     members = [d for d in range(devices) if d % planting.stages == device % planting.stages]
     if not planting.reduce_ns:
@@ -53,7 +57,11 @@ def is_idle(planting: Planting, iteration: int, device: int) -> bool:
 
 
 def compute_opening_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the optimizer of a device can start, or None if that is still unknown."""
+    """Return when the optimizer of a device can start, or None if that is still unknown.
+
+    This is the end of its reduce-scatter. With a barrier, it is the end of the gradient norm, which
+    starts after the reduce-scatters of all devices that are not idle.
+    """
     if not planting.barrier:
         return compute_reduced_ns(planting, iteration, device, done)
     end_ns = [

@@ -119,7 +119,10 @@ def _make_durations(planting: Planting, plan: Plan) -> Duration:
 
 
 def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
-    """Return the factor by which a task is slow because of its rank, microbatch and iteration."""
+    """Return the factor by which a task is slow because of its rank, microbatch and iteration.
+
+    All planted factors are multiplied. Those of microbatches do not apply to optimizers.
+    """
     op = task.operation
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
     if planting.lengths and op.phase is not Phase.OPTIMIZER:
@@ -286,7 +289,10 @@ def _is_on_other_device(plan: Plan, stage: int, other: int) -> bool:
 
 
 def _join_cleared_weights(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units with the last W of each iteration joined into one unit per chunk."""
+    """Return the units with the last W of each iteration joined into one unit per chunk.
+
+    The last W are those after the last F or B of their iteration.
+    """
     last_other = {unit.iteration: n for n, unit in enumerate(units) if _is_not_weight(unit)}
     joined_units: list[Unit] = []
     for n, unit in enumerate(units):

@@ -97,7 +97,11 @@ class _Model:
         self.model.minimize(makespan)
 
     def _add_device(self, device: int) -> None:
-        """Let a device run one operation at a time, within its memory."""
+        """Let a device run one operation at a time, within its memory.
+
+        An F takes the activation of its stage. Its B frees it, except for the part that its W frees
+        if orders contain W.
+        """
         problem = self.problem
         intervals: list[cp_model.IntervalVar] = []
         lifetimes: list[cp_model.IntervalVar] = []

@@ -180,7 +180,11 @@ def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
 
 
 def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
-    """Return the true iteration of each operation, or -1 for operations other than F, B and W."""
+    """Return the true iteration of each operation, or -1 for operations other than F, B and W.
+
+    An operation is identified by its rank and its end: the true operation of the rank that ends
+    at the same time on the clock of the file, or else next, is the same one.
+    """
     files = [file.path for file in truth.files]
     table = report.operations
     spanned = (table.has_span == 1) & np.isin(table.phase, COUNTED)

@@ -101,7 +101,11 @@ class Job:
         return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else lengths
 
     def factor(self, rank: int, iteration: int) -> float:
-        """Return the factor of a rank's computes in an iteration."""
+        """Return the factor of the compute times of a rank in an iteration.
+
+        It is the product of the factors of its stage, rank and iteration, its drift, and its
+        slowdown if that has begun.
+        """
         stage, last = rank % self.stages, max(self.iterations - 1, 1)
         of_stage = self.stage.get(stage, 1.0)
         if self.even_stages:

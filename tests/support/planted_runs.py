@@ -192,7 +192,7 @@ def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
 
 
 def check_ratios(report: Report, truth: Truth) -> None:
-    """Compare iterations and ratios with the truth."""
+    """Check that iterations agree with the truth, and the ratios of complete ones to 1e-9."""
     assert len(report.iterations) == len(truth.iterations)
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         assert (iteration.kind, iteration.complete) == (true.kind, true.complete)

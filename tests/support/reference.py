@@ -639,7 +639,11 @@ class Operation:
 
 
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
-    """Join the parts of each operation, and return them with the number of the occurrence."""
+    """Join the parts of each operation, and return them with the number of the occurrence.
+
+    Entries with equal keys are parts of one operation if no other F, B, W or BW is between them.
+    Otherwise the later one is another occurrence.
+    """
     result: list[tuple[int, list[Entry]]] = []
     latest: dict[tuple[object, ...], tuple[int, int, list[Entry]]] = {}
     for index, entry in enumerate(entries):

@@ -92,7 +92,10 @@ def marks() -> st.SearchStrategy[str]:
 
 @st.composite
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
-    """Draw rows without any order, as far as an export can contain them."""
+    """Draw rows without any order, as far as an export can contain them.
+
+    Half of the calls start at an edge of a range. Kernels may lack a call or share one.
+    """
     device_and_stream = st.tuples(
         st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3)))
     )
@@ -338,7 +341,7 @@ def schedules(draw: st.DrawFn) -> Rows:
 
 
 def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
-    """Lose, double, cut or shuffle a few rows, or leave all rows unchanged."""
+    """Lose or double a few rows, cut the begin or the end, shuffle, or leave all rows unchanged."""
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:

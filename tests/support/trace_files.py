@@ -51,7 +51,10 @@ def convert_to_ns(time_us: Decimal | int) -> int:
 
 
 def read_chrome(text: str) -> Loaded:
-    """Read a trace in Chrome's format."""
+    """Read a trace in Chrome's format, and check that viewers show it as intended.
+
+    Thread ids must be unique in the document, and a flow must begin and end at starts of slices.
+    """
     document = json.loads(text, parse_float=Decimal)
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
     assert document["displayTimeUnit"] == "ns"

@@ -317,7 +317,10 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 
 
 def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
-    """Read all events of a trace, and return them as columns with the data that they share."""
+    """Read all events of a trace, and return the data shared by its recordings and the events.
+
+    The API is HIP if the name of any call starts with "hip", and else CUDA.
+    """
     collector = EventCollector(file)
     for block in file.blocks(collector.find_described):
         collector.add(block)
@@ -347,7 +350,10 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 
 
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
-    """Yield the events of each recording in a merged trace."""
+    """Yield the events of each recording in a merged trace, in the order of ``recordings``.
+
+    Events dropped because of impossible times are counted in the first recording.
+    """
     recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 
     def is_inside(thread: int, device: int) -> bool:
@@ -385,7 +391,11 @@ class _DeviceWork:
 
 
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
-    """Decode one recording of a trace (steps 3 and 4 in the description of the module)."""
+    """Decode one recording of a trace (steps 3 and 4 in the description of the module).
+
+    If the recording has no work and did not lose any, operators are used as the work, unless the
+    trace is merged. Python functions are selected by name only if they are modules.
+    """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
     loss = ""
@@ -619,7 +629,11 @@ def _report_untimed_work(path: str, collector: EventCollector) -> tuple[Limitati
 def _make_source(
     path: str, metadata: Mapping[str, object], base_ns: int, device: str, api: str
 ) -> model.Source:
-    """Describe the file, its host and the UTC of its time 0."""
+    """Describe the file, its host and the UTC of its time 0.
+
+    Without a hostname, the name of the file identifies the host. A UTC before 2010 is unknown,
+    because it must be the time of another clock.
+    """
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)
     utc_ns = base_ns + max(zero_ns, 0)

@@ -142,7 +142,11 @@ class EventObjects:
 
 
 def _parse_event(text: bytes) -> EventObject | None:
-    """Parse one object, repairing it if needed, or return None if it is not an event."""
+    """Parse one object, or return None if it is not an event.
+
+    An object that is not valid JSON is repaired and parsed again: typographic quotes, control
+    characters, bytes that are not UTF-8, unquoted values and trailing commas are replaced.
+    """
     try:
         return _decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -88,7 +88,10 @@ class _Steps:
         self._builder.n_without_end += len(self._open) + len(self._open_since)
 
     def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
-        """Open a step, and add a row if it is the first of its operation, direction and peer."""
+        """Open a step, and add a row if it is the first of its operation, direction and peer.
+
+        The payload of a row is the sum over its transfers, which consist of several steps each.
+        """
         builder, args = self._builder, event.args or NO_ARGS
         count = parse_number(args.operation_count)
         key = count, direction, peer

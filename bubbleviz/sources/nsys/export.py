@@ -118,7 +118,7 @@ def make_binds(selection: Selection, first: int, last: int) -> Binds:
 
 
 def concatenate_named(parts: Sequence[Named]) -> Named:
-    """Concatenate one or more parts."""
+    """Concatenate one or more parts. Texts of different parts are not merged."""
     if len(parts) == 1:
         return parts[0]
     all_texts = [text for _, _, texts in parts for text in texts]

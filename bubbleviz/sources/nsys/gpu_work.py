@@ -82,7 +82,10 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
 
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
-    """Read the work of the GPUs, with or without streams; see :func:`read_gpu_work`."""
+    """Read the work of the GPUs, with or without streams; see :func:`read_gpu_work`.
+
+    Work without a process is assigned to the only process that made calls, if there is one.
+    """
     graphs, copies, memsets = _read_graphs(export), _read_copies(export), _read_memsets(export)
     first, last = export.find_bounds("gpu_work/kernel_bounds")
     max_kernels = last - first + 1 if export.has("gpu_work/kernels") else 0

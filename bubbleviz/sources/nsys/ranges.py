@@ -232,7 +232,11 @@ class LongRanges:
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Selection:
-        """Return the rows to read; see :meth:`lasting`. ``threads`` are distinct and ascending."""
+        """Return the selection of rows to read; see :meth:`lasting`.
+
+        The intervals of each thread are united. Intervals without a thread apply to all threads.
+        ``threads`` are distinct and ascending.
+        """
         group = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
         n_groups = 1 if of is None else len(threads)
         owner, starts, ends = intervals.group_union(group, n_groups, since_ns, until_ns)

@@ -332,7 +332,10 @@ class Cells:
 
 
 def _is_collective(entry: object) -> bool:
-    """Return whether a JSON value lists the texts and numbers of one collective."""
+    """Return whether a JSON value lists the texts and numbers of one collective.
+
+    Numbers are at least -1, except the start and end, of which the end is not before the start.
+    """
     return (
         isinstance(entry, list)
         and len(entry) == _N_TEXTS + _N_NUMBERS

@@ -137,7 +137,10 @@ class Database:
 
     @cached_property
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
-        """The connection for small queries, and the exceptions that signal handlers raised."""
+        """The connection for small queries, and the exceptions that signal handlers raised.
+
+        It is opened on first use, with the temporary views.
+        """
         try:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
         except sqlite3.Error as error:
@@ -156,7 +159,7 @@ class Database:
 
     @cached_property
     def connection(self) -> adbc.AdbcConnection:
-        """The connection for large queries."""
+        """The connection of the ADBC driver for large queries, opened on first use."""
         import adbc_driver_manager as adbc
         import adbc_driver_sqlite
 

@@ -359,7 +359,11 @@ def open_pages(path: str) -> Iterator[Pages | str]:
 
 
 def _read_page_layout(descriptor: int) -> FileShape | None:
-    """Return the layout of a file from its header, or None if the header is not plain."""
+    """Return the layout of a file from its header, or None if the header is not plain.
+
+    A plain file is in UTF-8, uses no write-ahead log and no auto-vacuum, and is exactly as long as
+    its header says.
+    """
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
     except OSError:

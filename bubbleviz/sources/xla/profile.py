@@ -150,7 +150,11 @@ class DeviceWork:
         self.activities = self._make_activities(work, correlation, is_async, n_kernels)
 
     def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
-        """Return one call per row of work, on the thread of its device, for lack of launches."""
+        """Return one call per row of work, on the thread of its device, for lack of launches.
+
+        A call has the times of its work, except that the call of an asynchronous transfer takes no
+        time. Its correlation id is the row.
+        """
         return in_memory.InMemoryCalls(
             model.Calls(
                 row=np.arange(len(work)),
@@ -365,7 +369,11 @@ class DeviceWork:
         return number
 
     def _make_step_ranges(self) -> Ranges:
-        """Return the ranges of training steps, on devices and on the host."""
+        """Return the ranges of training steps, on devices and on the host.
+
+        A range is named ``Steps#step_num=N#`` on a device. On the host, the name of the event
+        replaces ``Steps``.
+        """
         steps, texts = self.steps, self._texts
         on_device = steps.device != NONE
         thread = np.empty(len(steps), np.int64)

@@ -155,7 +155,10 @@ def _place_kernels(
 def _list_transfers(
     device: int, phases: list[int], microbatches: list[int], starts: list[int], ends: list[int]
 ) -> list[_Transfer]:
-    """Return the transfers of each operation: a receive before it, and a send after it."""
+    """Return the transfers of each operation: a receive before it, and a send after it.
+
+    The first device of a pass receives nothing, and the last one sends nothing.
+    """
     transfers = []
     for phase, microbatch, start, end in zip(phases, microbatches, starts, ends, strict=True):
         if phase == Phase.OPTIMIZER:
@@ -206,7 +209,11 @@ def _make_iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints
 
 
 def _make_calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
-    """Return the calls sorted by time; ``kernel`` is the row of the kernel that a call launches."""
+    """Return the calls sorted by time.
+
+    Each slot and each transfer has a launch. Two of three slots also have a call that launches
+    nothing. The column ``kernel`` is the row of the kernel that a call launches, or -1.
+    """
     number = np.arange(len(slots), dtype=np.int64)
     driver, other = number % 3 == 2, number[number % 3 != 2]
     times = [transfer.on_host("call") for transfer in transfers]

@@ -87,7 +87,10 @@ class Timetable:
 
 
 def simulate_timetable(recipe: Recipe) -> Timetable:
-    """Simulate the iterations of a recipe."""
+    """Simulate the iterations of a recipe, one after another.
+
+    All devices end an iteration before any of them starts its optimizer.
+    """
     plan = one_forward_one_backward(DEVICES, MICROBATCHES)
     iterations, starts, start_ns = [], [], _FIRST_NS
     for number in range(recipe.iterations):

@@ -351,7 +351,7 @@ _EXPECTED_COLUMNS = (
 
 @contextmanager
 def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
-    """Open a recording with all of its files. They are read on first use."""
+    """Open a recording with all of its files. They are read on first use, and only once."""
 
     @cache
     def read_once() -> RecordedSession:
