@@ -107,7 +107,10 @@ class InMemoryRanges:
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Return ranges with their own names only, instead of indices into all names."""
+    """Return ranges that contain only the names they use, instead of indices into all names.
+
+    The names are in the order of their indices in ``names``.
+    """
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
     return replace(ranges, name_id=find_positions(used, ranges.name_id), names=texts)

@@ -130,7 +130,7 @@ class Reader:
         table_suffixes: Suffixes of tables of operations, which are read in directories without
             profiles.
         operations: Noun for a file of operations, for messages, or "" for profiles.
-        sessions: Module that finds the files of one run, or "" if each file is a run of its own.
+        sessions: Module that finds the files of one run, or "" if each file is a separate run.
             Its function ``select_first_parts`` removes files that are read together with others
             from a list of paths, and ``select_newest_run`` selects the files of the newest run in a
             directory.

@@ -59,7 +59,7 @@ class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """An event that was decoded on its own. Times are decimals, in microseconds."""
+    """An event that was decoded one by one. Times are decimals, in microseconds."""
 
     ts: Decimal | None = None  # type: ignore[assignment]  # read apart from times of other events
     dur: Decimal | None = None  # type: ignore[assignment]  # likewise

@@ -196,7 +196,10 @@ def _add_batch(
 
 
 def _parse_name(entry: _Entry) -> re.Match[str]:
-    """Split the name of an entry into operation, own rank and peer rank."""
+    """Split the name of an entry into its operation, the calling rank and the peer rank.
+
+    Both ranks are None if the operation is not point-to-point.
+    """
     match = _NAME.match(replace_surrogates(entry.profiling_name))
     assert match is not None
     return match

@@ -219,7 +219,7 @@ class DirectReader:
 
 
 class SqliteExport(export.Export):
-    """An SQLite file. Each thread opens its own connection.
+    """An SQLite file. Each thread opens a separate connection.
 
     Args:
         database: The file as opened by this thread.

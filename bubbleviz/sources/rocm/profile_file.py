@@ -277,10 +277,11 @@ def _iter_limitations(
 ) -> Iterator[Limitation]:
     """Yield limitations: those of the recording, unnamed ranges and calls, and unrecorded work.
 
+    Kernels or copies are unrecorded if there are none, although some call launches them.
+
     Args:
         recording: The recording.
-        n_kernels: Number of kernels. Launches without any kernel are reported, and likewise calls
-            that copy, if no copy was recorded.
+        n_kernels: Number of kernels. If it is 0, calls that launch kernels are reported.
         call_names: Distinct names of the calls.
     """
     path, (kernel_table, copy_table) = recording.path, _TABLES[recording.format]

@@ -118,7 +118,7 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
 
 
 class Database:
-    """An open file. It is not shared by threads: each thread opens its own.
+    """An open file. Threads do not share it: each thread opens a separate ``Database``.
 
     Args:
         path: Path of the file as the user gave it.
