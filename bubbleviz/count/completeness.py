@@ -193,7 +193,7 @@ def classify_iterations(
         is_recorded: See :func:`find_idle_ranks`.
     """
     trains = np.asarray(ran.backward.any(axis=1))
-    has_stepped = _find_stepped(ran, trains)
+    has_stepped = _mask_stepped_cells(ran, trains)
     is_whole = _find_whole_parts(ran)
     idle = _find_idle_in_training(ran, trains, is_whole, can_idle, is_recorded)
     everyone = ran.present[trains].any(axis=0)
@@ -216,7 +216,7 @@ def classify_iterations(
         microbatches=tuple(n if n > 0 else None for n in n_microbatches),
         missing=np.where((kind == TRAINING)[:, None] & ~idle, ran.lacks, 0),
         unmatched=trains & is_unmatched.any(axis=1),
-        is_uniform=_find_uniform(ran) & is_matched.all(axis=1),
+        is_uniform=_mask_uniform_iterations(ran) & is_matched.all(axis=1),
         idle=idle,
     )
 
@@ -229,7 +229,7 @@ def _find_complete_inference(ran: Evidence) -> Bools:
     for the whole recording.
     """
     all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
-    is_complete = all_present & _find_uniform(ran) & ~ran.cut.any(axis=1)
+    is_complete = all_present & _mask_uniform_iterations(ran) & ~ran.cut.any(axis=1)
     return np.asarray(is_complete | (len(ran.present) == 1), bool)
 
 
@@ -254,7 +254,7 @@ def _classify_training(
         kind: Kind of each iteration.
         complete: Mask of the iterations that the capture contains as a whole.
     """
-    all_ran = all_present & _find_uniform(ran)
+    all_ran = all_present & _mask_uniform_iterations(ran)
     # Forwards at the end of a capture may be the start of a training iteration.
     is_last = np.arange(len(trains)) == len(trains) - 1
     is_evaluation = ~trains & (all_ran | ~is_last | ~trains.any())
@@ -266,7 +266,7 @@ def _classify_training(
     return kind, complete
 
 
-def _find_uniform(ran: Evidence) -> Bools:
+def _mask_uniform_iterations(ran: Evidence) -> Bools:
     """Return a mask of the iterations in which all ranks ran the same microbatches."""
     lowest = np.iinfo(np.int64).min
     largest = np.where(ran.present, ran.ran, lowest).max(axis=1, initial=NONE)
@@ -305,7 +305,7 @@ def _find_idle_in_training(
     return idle
 
 
-def _find_stepped(ran: Evidence, trains: Bools) -> Bools:
+def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
     """Return a mask of the cells whose Optimizer ran to its end, or is not expected to run.
 
     The Optimizer of a rank is expected if it runs in more than half of its training iterations.
@@ -348,7 +348,7 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     microbatches, ran = _count_microbatches(
         operations.microbatch[is_forward], cell[is_forward], present.size
     )
-    unpaired = _find_unpaired(operations, cell, is_forward)
+    unpaired = _find_unpaired_operations(operations, cell, is_forward)
     without_forward = np.bincount(unpaired.cell_without_forward, minlength=present.size)
     starts_regularly = _find_regular_starts(operations, cell, present.size)
     starts_regularly[unpaired.cell_with_late_forward] = False
@@ -527,7 +527,7 @@ def _group_passes(operations: Operations, cell: Ints) -> _Passes:
     )
 
 
-def _find_unpaired(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
+def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
     """Find forwards without a backward, backwards without a W, and passes without a forward.
 
     Args:

@@ -84,12 +84,14 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
     start_ns, end_ns = _measure_iteration_times(run, ranks)
     is_present = averaged & (end_ns > start_ns)
     start_ns, end_ns = start_ns[is_present], end_ns[is_present]
-    unknown_ns = _sum_until(end_ns, began_ns, ended_ns) - _sum_until(start_ns, began_ns, ended_ns)
+    unknown_ns = _sum_lengths_before(end_ns, began_ns, ended_ns) - _sum_lengths_before(
+        start_ns, began_ns, ended_ns
+    )
     is_noticeable = unknown_ns >= _NOTICEABLE * len(ranks) * (end_ns - start_ns)
     return replace(note, kind=note.noticeable_kind) if is_noticeable.any() else note
 
 
-def _sum_until(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
+def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the total length of all intervals before each of the times.
 
     Args:

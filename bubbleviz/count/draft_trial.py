@@ -71,7 +71,7 @@ def choose_draft(
             trial = _try_draft(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue
-        if trial is not None and (best is None or _score(trial) > _score(best[1])):
+        if trial is not None and (best is None or _rate_trial(trial) > _rate_trial(best[1])):
             best = draft, trial, read
             if trial.bubble is not None and trial.even and trial.attributed >= _GOOD_SHARE:
                 break
@@ -88,7 +88,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
     return choose_draft(file, generate_drafts(names)) is not None
 
 
-def _score(trial: DraftTrial) -> tuple[bool, bool, float]:
+def _rate_trial(trial: DraftTrial) -> tuple[bool, bool, float]:
     """Return a rating of a trial; the larger of two ratings is better."""
     return trial.bubble is not None, trial.even, trial.attributed
 

@@ -48,13 +48,13 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     pipeline = np.where(stage == NONE, NONE, pipeline)
     return np.concatenate(
         [
-            _find_missing(part, pipeline[part.first : part.end], is_complete)
+            _count_missing_operations(part, pipeline[part.first : part.end], is_complete)
             for part in split_ranks(run, pipelines=True)
         ]
     )
 
 
-def _find_missing(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
+def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
     """Count the missing forwards and backwards of each rank of whole pipelines.
 
     A backward without its forward counts once, and a microbatch that only other stages ran counts
@@ -74,7 +74,9 @@ def _find_missing(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
     has_forward = make_mask(len(groups), groups.of_row[passes.is_forward == 1])
     rank = passes.cell[groups.first[~has_forward]] % n_ranks
     n_without_forward = np.bincount(rank, minlength=n_ranks)
-    n_absent = _count_absent(pipeline, passes.cell[groups.first], passes.microbatch[groups.first])
+    n_absent = _count_absent_microbatches(
+        pipeline, passes.cell[groups.first], passes.microbatch[groups.first]
+    )
     # Both the forward and the backward of an absent microbatch are missing.
     return n_without_forward + 2 * n_absent
 
@@ -121,7 +123,7 @@ def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
     )
 
 
-def _count_absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
+def _count_absent_microbatches(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
     """Count the microbatches of each rank that only other stages of its pipeline ran.
 
     Args:

@@ -50,7 +50,7 @@ def mark_unrecorded(
     is_tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
     is_unrecorded = is_tail & (n_calls > 0) & ~_is_always_idle(operations, compute, is_tail)
     last = last[last >= 0]
-    is_unrecorded[last[_find_cut(operations, compute, last, n_calls)]] = True
+    is_unrecorded[last[_find_cut_operations(operations, compute, last, n_calls)]] = True
     cut = operations.cut.copy()
     rows = compute[is_unrecorded]
     cut[rows[cut[rows] == 0]] = UNRECORDED
@@ -106,7 +106,7 @@ def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools
     return np.asarray((occurs_earlier & ~has_work)[kinds.of_row], bool)
 
 
-def _find_cut(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
+def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
     """Return a mask of the last operations that have less work than all others of their kind.
 
     Operations of the same rank, phase and chunk are of one kind. An operation has less work if it

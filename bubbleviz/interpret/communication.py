@@ -79,7 +79,8 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
     """Yield limitations for kernels that count as compute but may be communication.
 
     One limitation is on kernels whose names look like communication. Another one is on kernels that
-    overlap other kernels almost all the time (see :func:`_find_concurrent`), if launches are known.
+    overlap other kernels almost all the time, if launches are known; see
+    :func:`_mask_concurrent_names`.
 
     Args:
         profile: The profile, with work whose times are possible.
@@ -90,7 +91,7 @@ def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limit
     yield from _make_limitation(_BY_NAME, path, activities, by_name, "count as compute")
     # Work without launches ran on a host, or all of a device's work is on one line.
     if profile.launches_known:
-        is_concurrent = _find_concurrent(activities, kinds, by_name)
+        is_concurrent = _mask_concurrent_names(activities, kinds, by_name)
         words = "run at the same time as other kernels almost all the time, and count as compute"
         yield from _make_limitation(
             "kernels that run at the same time as compute, as communication does",
@@ -232,7 +233,7 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
     return middle
 
 
-def _find_concurrent(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
+def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels.
 
     Only unknown names are checked, with a sample of each rank's kernels. A name is in the mask if

@@ -1,4 +1,4 @@
-"""Coverage: the share of each rank's GPU time that operations explain, and other kernels."""
+"""Coverage: the share of each rank's GPU time inside operations, and the kernels outside."""
 
 from __future__ import annotations
 

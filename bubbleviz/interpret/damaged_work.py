@@ -79,8 +79,8 @@ def check_times(
 ) -> tuple[Bools | None, _Notes]:
     """Check the times of work against its launching call and the capture.
 
-    The times are impossible if the work starts too early before its call (see :func:`_find_early`)
-    or lies far outside the capture.
+    The times are impossible if the work lies far outside the capture, or starts too early before
+    its call; see :func:`_find_early_work`.
 
     The clocks of a GPU and its host differ by microseconds, or by milliseconds if the profiler
     corrects their drift badly. Many kernels then begin too early by similar times, and nothing is
@@ -101,7 +101,7 @@ def check_times(
     is_early = np.zeros(len(activities), bool)
     n_skewed = skew_ns = 0
     if _starts_before_launch(activities.start_ns, call, launched_ns):
-        is_early, n_skewed, skew_ns = _find_early(activities, call, launched_ns)
+        is_early, n_skewed, skew_ns = _find_early_work(activities, call, launched_ns)
     kind = LimitationKind.KERNELS_LEFT_OUT
     n_early = int(is_early.sum())
     if n_early:
@@ -140,7 +140,7 @@ def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> boo
     return False
 
 
-def _find_early(
+def _find_early_work(
     activities: profile.Activities, call: Codes, launched_ns: Ints
 ) -> tuple[Bools, int, int]:
     """Find the work that starts so early before its launching call that it is left out.
@@ -436,14 +436,14 @@ def find_lost_kernels(
         lost_calls = _find_launches_without_kernel(rows, launches, calls)
         lost_calls = select_launched_before(lost_calls, until_ns, threads)
     if len(lost_calls):
-        lost_calls = _drop_explained(lost_calls, step, launches, activities, calls)
+        lost_calls = _drop_explained_launches(lost_calls, step, launches, activities, calls)
     if len(lost_calls) == 0:
         return LostKernels((), step > 1, lost_calls)
     losses = _count_by_process(lost_calls, step, until_ns, launches, activities, of_launch)
     return LostKernels(tuple(losses), step > 1, lost_calls)
 
 
-def _drop_explained(
+def _drop_explained_launches(
     lost_calls: profile.Calls,
     step: int,
     launches: Launches,
@@ -686,7 +686,7 @@ def _find_launches_without_kernel(
     if len(launched):
         launched = launched.take(~calls.mask_failed(launched.row))
     if len(launched):
-        launched = launched.take(~_find_captured(launched, calls))
+        launched = launched.take(~_mask_captured_launches(launched, calls))
     return launched
 
 
@@ -723,7 +723,7 @@ def _compute_recorded_until(
     return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)
 
 
-def _find_captured(launched: profile.Calls, calls: profile.CallLog) -> Bools:
+def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> Bools:
     """Return a mask of the calls made while their process captured a stream into a CUDA graph.
 
     Several threads may capture at once, and one thread may end a capture that another one began. A

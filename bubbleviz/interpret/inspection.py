@@ -156,13 +156,13 @@ def inspect_contents(
         contents,
         evidence,
         analysable=contents.readable and (is_inference or not unnamed_passes),
-        missing=tuple(_list_missing(contents, unnamed_passes, is_inference=is_inference)),
+        missing=tuple(_list_missing_data(contents, unnamed_passes, is_inference=is_inference)),
         shapes=count_shapes(sample, _SHAPES),
         suggestion=draft if unnamed_passes and contents.readable else None,
     )
 
 
-def _list_missing(
+def _list_missing_data(
     contents: Contents, unnamed_passes: Sequence[str], *, is_inference: bool
 ) -> Iterator[str]:
     """Yield sentences on data that the profile lacks, and how to record it.

@@ -236,7 +236,7 @@ def add_host_activities(
         if events is None:
             continue
         is_call = isinstance(events, model.Calls)
-        delay, row = _find_overlapping(late, events.thread, events.start_ns, events.end_ns)
+        delay, row = _find_overlapping_events(late, events.thread, events.start_ns, events.end_ns)
         if len(row) == 0:
             continue
         texts = _read_names(events, row, profile)
@@ -275,7 +275,7 @@ def _read_names(
     return [names[index] for index in of_row.tolist()]
 
 
-def _find_overlapping(
+def _find_overlapping_events(
     late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
     """Find the events of the launching thread that take most of each delay.

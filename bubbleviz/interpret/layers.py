@@ -75,7 +75,7 @@ class LayerRanges:
         outermost = [np.empty(0, np.int64)]
         for thread, rows in list_rows_by_value(layer_ranges.thread):
             starts_ns = np.sort(operations.start_ns[operations.thread == thread])
-            outermost.append(rows[_find_outermost(layer_ranges.take(rows), starts_ns)])
+            outermost.append(rows[_find_outermost_ranges(layer_ranges.take(rows), starts_ns)])
         self._ranges = layer_ranges.take(np.concatenate(outermost))
         self._layer = np.append(layer_of_name[self._ranges.name_id], NONE)
 
@@ -144,7 +144,7 @@ def _find_compute_kernels(
     return rows[is_work], operation[is_work]
 
 
-def _find_outermost(ranges: Ranges, starts_ns: Ints) -> Ints:
+def _find_outermost_ranges(ranges: Ranges, starts_ns: Ints) -> Ints:
     """Return the rows of the ranges that no other range contains, in order of time.
 
     Ranges that contain the start of an operation are left out first, because they do not belong to

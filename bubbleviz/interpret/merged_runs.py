@@ -1,8 +1,7 @@
 """Refuses files in which the operations of two runs have the same ranks and iterations.
 
-The ratio would be wrong for both runs. A single run may also repeat all operations
-of an iteration, if it does not number the microbatches of all its passes. It repeats them without a
-break::
+The ratio would be wrong for both runs. A single run may also repeat all operations of an iteration,
+if it does not number the microbatches of all its passes. It repeats them without a break::
 
     one run      iteration 0: F0 F1 B0 B1 F0 F1 B0 B1   iteration 1: ...
     two runs     iteration 0: F0 F1 B0 B1   iteration 1: ...   iteration 0: F0 F1 B0 B1   ...
@@ -53,11 +52,11 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
     groups = group_rows(operations.rank, operations.iteration)
     group = groups.of_row[rows]
     n_named = len(find_distinct(group))
-    is_repeated = _find_repeated(operations, rows, group, len(groups))
+    is_repeated = _mask_repeated_groups(operations, rows, group, len(groups))
     end_ns, start_ns = _find_breaks(operations, rows, group, len(groups))
     rank = operations.rank[groups.first]
     has_break = _has_starts_between(operations, groups.of_row, rank, end_ns, start_ns)
-    is_overlapped = _find_overlapped(operations, rows, group, len(groups))
+    is_overlapped = _mask_overlapped_groups(operations, rows, group, len(groups))
     n_merged = int((is_repeated & (has_break | is_overlapped)).sum())
     if n_merged and n_merged >= _MIN_SHARE * n_named:
         raise ProfileError(
@@ -67,7 +66,7 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
         )
 
 
-def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
+def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
     The other run may have more microbatches, which then occur once. Up to the last microbatch that
@@ -79,7 +78,9 @@ def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: in
         group: Group of each of these rows: a rank and an iteration.
         n_groups: Number of groups.
     """
-    last = _find_last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
+    last = _find_last_repeated_microbatch(
+        operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD)
+    )
     is_shared = operations.microbatch[rows] <= last[group]
     is_repeated = last >= 0
     for phases in (_FORWARD, _BACKWARD):
@@ -89,16 +90,18 @@ def _find_repeated(operations: Operations, rows: Ints, group: Ints, n_groups: in
             for k in (0, 1)
         )
         is_repeated &= (n_first == n_second) & (n_first > 0)
-        is_repeated &= _find_last_repeated(operations, rows, group, n_groups, phases) == last
+        is_repeated &= (
+            _find_last_repeated_microbatch(operations, rows, group, n_groups, phases) == last
+        )
     return is_repeated
 
 
-def _find_last_repeated(
+def _find_last_repeated_microbatch(
     operations: Operations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
 ) -> Ints:
     """Return the last microbatch of each group that occurs twice in ``phases``, or -1 without one.
 
-    See :func:`_find_repeated` for the other arguments.
+    See :func:`_mask_repeated_groups` for the other arguments.
     """
     is_second = mask_phases(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
     microbatch = operations.microbatch[rows[is_second]]
@@ -111,9 +114,11 @@ def _find_breaks(
     """Return when the first occurrences in each group end, and when the second occurrences start.
 
     Microbatches that occur once are ignored, because either run may have executed them. See
-    :func:`_find_repeated` for the arguments.
+    :func:`_mask_repeated_groups` for the arguments.
     """
-    last = _find_last_repeated(operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD))
+    last = _find_last_repeated_microbatch(
+        operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD)
+    )
     is_shared = operations.microbatch[rows] <= last[group]
     bounds = []
     for occurrence in (0, 1):
@@ -181,12 +186,14 @@ def _count_starts(
     return np.asarray(high - low, np.int64)
 
 
-def _find_overlapped(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
+def _mask_overlapped_groups(
+    operations: Operations, rows: Ints, group: Ints, n_groups: int
+) -> Bools:
     """Return a mask of the groups in which operations overlap each other.
 
     More than ``_MIN_OVERLAP`` of their total time must overlap.
 
-    See :func:`_find_repeated` for the arguments.
+    See :func:`_mask_repeated_groups` for the arguments.
     """
     start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
     total_ns = intervals.group_sum(group, n_groups, end_ns - start_ns)

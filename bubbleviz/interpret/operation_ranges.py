@@ -125,11 +125,11 @@ def find_operations(
     )
     is_constant = iterations.find_constant_names(order)
     iteration = iterations.number_iterations(order, is_constant)
-    is_unnumbered = _find_unnumbered(name, is_constant)
+    is_unnumbered = _mask_unnumbered_ranges(name, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
     operations, hints = _merge_ranges(named_ranges, names, placed_ranges)
-    notes = _describe_unplaced(profile, named_ranges, names, unplaced)
+    notes = _describe_unplaced_ranges(profile, named_ranges, names, unplaced)
     return operations, hints, placed_ranges, notes
 
 
@@ -166,7 +166,7 @@ def _place_on_ranks(
     return of_range[order], rank[order], idle[~is_placed]
 
 
-def _find_unnumbered(name: NameMeanings, is_constant: Bools) -> Bools:
+def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
     """Return a mask of the ranges whose microbatch is determined by their order.
 
     Their names contain no microbatch, or the same microbatch for all operations of the rank. A W
@@ -438,7 +438,7 @@ def _group_ranges(
     return group_rows(key, is_counted, run, single_row).order_by_appearance().of_row
 
 
-def _describe_unplaced(
+def _describe_unplaced_ranges(
     profile: Profile, named_ranges: Ranges, names: NameMeanings, rows: Ints
 ) -> tuple[Limitation, ...]:
     """Return limitations for ranges that launched nothing and whose rank is unknown.

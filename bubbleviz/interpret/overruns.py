@@ -358,13 +358,13 @@ def _find_overruns(
         if not (start_ns[1:] >= start_ns[:-1]).all():
             order = sort_rows(start_ns)
             in_order, start_ns = rows[order], start_ns[order]
-        overruns.append(_find_on_stream(activities, in_order, start_ns, grain_ns))
+        overruns.append(_find_overruns_on_stream(activities, in_order, start_ns, grain_ns))
         first.append(in_order[0])
         last.append(in_order[-1])
     return join_tables(overruns), np.array(first, np.int64), np.array(last, np.int64)
 
 
-def _find_on_stream(
+def _find_overruns_on_stream(
     activities: Activities, rows: Codes, start_ns: Ints, grain_ns: int
 ) -> _Overruns:
     """Return the work of one stream that ends after the next work on it starts.

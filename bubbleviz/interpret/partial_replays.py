@@ -61,7 +61,10 @@ def find_partial_replays(
         return graph_launches
     graph = _find_graph_launches(graph_launches.row, launches.call[: activities.kernels])
     n_kernels = np.bincount(graph[graph != NONE], minlength=len(graph_launches))
-    compared = {row: _find_longer(n_kernels, row) for row in _find_short(n_kernels).tolist()}
+    compared = {
+        row: _find_longer_launches(n_kernels, row)
+        for row in _find_short_launches(n_kernels).tolist()
+    }
     compared = {row: longer for row, longer in compared.items() if len(longer) >= _FAR_MORE}
     if not compared:
         return graph_launches.take(np.empty(0, np.int64))
@@ -92,7 +95,7 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
     return graph
 
 
-def _find_short(n_kernels: Ints) -> Ints:
+def _find_short_launches(n_kernels: Ints) -> Ints:
     """Return the graph launches that have few kernels.
 
     A launch has few kernels if some larger number of kernels is at least four times as common. At
@@ -107,7 +110,7 @@ def _find_short(n_kernels: Ints) -> Ints:
     return np.flatnonzero(is_short[n_kernels] & (n_kernels > 0))[:_MAX_SHORT]
 
 
-def _find_longer(n_kernels: Ints, row: int) -> Ints:
+def _find_longer_launches(n_kernels: Ints, row: int) -> Ints:
     """Return the nearest graph launches whose number of kernels is larger and far more common.
 
     At most ``_NEAREST`` launches before ``row``, and as many after it, are returned.

@@ -1,4 +1,4 @@
-"""Results per rank: the spans of its operations, unexplained time, and collectives.
+"""Measure each rank: the spans of its operations, its unexplained time, and its collectives.
 
 One rank is handled at a time, so that its work fits into the cache. Ranks with little work are
 handled together, next to each other on one line of time.

@@ -142,7 +142,7 @@ def find_recorded_devices(
             processes.append(process)
             devices.append(_measure_device(source, activities, rows, is_communication))
     work_ns = [device.begin_ns - utc_ns for device in devices]
-    start_of_process = _find_starts(linked, processes, work_ns)
+    start_of_process = _find_recording_starts(linked, processes, work_ns)
     return tuple(
         replace(device, begin_ns=utc_ns + start_of_process[process])
         for device, process in zip(devices, processes, strict=True)
@@ -190,7 +190,7 @@ def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tupl
     )
 
 
-def _find_starts(
+def _find_recording_starts(
     linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
 ) -> dict[int, int]:
     """Return the start of the recording of each process with work, on the profile's clock.

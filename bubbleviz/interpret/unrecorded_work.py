@@ -447,9 +447,9 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     """Return whether no recorded work explains why the first work on a stream started late.
 
     Work on any device that ended within ``_MIN_WAIT_NS`` of the start explains the wait. Otherwise,
-    the wait is unexplained if the total idle time of the device during the wait is long (see
-    :func:`_is_long`), and its longest idle interval exceeds ``_USUAL`` times ``usual_ns``. Time
-    before the first work of the device does not count.
+    the wait is unexplained if the device idled for long in total during the wait (see
+    :func:`_is_long_wait`), and its longest idle interval exceeds ``_USUAL`` times ``usual_ns``.
+    Time before the first work of the device does not count.
 
     Args:
         activities: Kernels, then copies.
@@ -472,10 +472,10 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     longest_ns = (np.append(busy[0], start_ns) - np.append(begin_ns, busy[1])).max()
     if longest_ns <= _USUAL * usual_ns:
         return False
-    return _is_long(idle_ns, idle_ns / (span_end_ns - span_start_ns))
+    return _is_long_wait(idle_ns, idle_ns / (span_end_ns - span_start_ns))
 
 
-def _is_long(time_ns: int, idle_share: float) -> bool:
+def _is_long_wait(time_ns: int, idle_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
     Args:

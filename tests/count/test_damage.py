@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
-from bubbleviz.count.damage import _sum_until
+from bubbleviz.count.damage import _sum_lengths_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.window import parse_window
 from bubbleviz.report.report import Report
@@ -167,7 +167,7 @@ def test_times_until_agree_with_a_slow_reference(
 ) -> None:
     intervals = [(min(pair), max(pair)) for pair in pairs]
     columns = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
-    sums_ns = _sum_until(np.array(times, np.int64), *columns)
+    sums_ns = _sum_lengths_before(np.array(times, np.int64), *columns)
     assert sums_ns.tolist() == [
         sum(max(min(time, end) - start, 0) for start, end in intervals) for time in times
     ]
