@@ -138,7 +138,7 @@ def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
 
 
 def _refuse_far_times(run: Run) -> None:
-    """Refuse a run with damaged times.
+    """Raise an error if the operations of any rank span more than a year.
 
     Raises:
         ProfileError: Times of a rank are more than a year apart.
@@ -174,7 +174,11 @@ class _Measurements:
 
 
 def _measure_iterations(run: Run) -> _Measurements:
-    """Measure all iterations of a run; which of them are averaged is decided later."""
+    """Measure all iterations of a run; which of them are averaged is decided later.
+
+    An iteration that began before the start of a recording that other ranks waited for is
+    incomplete.
+    """
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
     statuses = completeness.classify_iterations(

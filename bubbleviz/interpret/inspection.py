@@ -137,6 +137,9 @@ def inspect_contents(
 ) -> Inspection:
     """Find out which conventions the ranges of a profile follow, and what an analysis would lack.
 
+    The profile can be analysed if its work can be read, and its names give both forward and
+    backward or only forwards of inference. The draft is left out if no pass is missing.
+
     Args:
         contents: Contents of the profile.
         conventions: Conventions to try.

@@ -32,6 +32,9 @@ def classify_work(
 ) -> tuple[LinkedWork, Ints]:
     """Classify kernels as compute or communication, and find those that receive.
 
+    A kernel is communication if its name matches the patterns of communication, otherwise compute.
+    Copies are neither.
+
     Args:
         work: The linked work of a profile.
         activities: The same work. Kernels have the names of the operations that they carry out.

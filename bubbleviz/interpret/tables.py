@@ -193,6 +193,9 @@ def _measure_extent(
 def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHints, Bools]:
     """Give each operation of a table the key (iteration, phase, chunk, microbatch, occurrence).
 
+    Values in the table are used. Otherwise, chunks are numbered by virtual stage, iterations and
+    occurrences by repetition, and microbatches by order. A B without a W becomes a fused BW.
+
     Args:
         table: The table.
         order: Rows of the table, in order of (rank, host start).
