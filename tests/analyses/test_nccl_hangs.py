@@ -122,5 +122,5 @@ def test_a_damaged_dump_is_refused(content: bytes, tmp_path: Path) -> None:
         list_limitation_subjects(communication) >= {"a profile of the directory"},
         communication.faults[0].undumped,
     ) == (1, (0,))
-    with pytest.raises(InputError, match="should end in its rank"):
+    with pytest.raises(InputError, match="does not end in its rank"):
         read_events(str(path.rename(tmp_path / "dump")))

@@ -73,7 +73,7 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
     assert (
         list_costs(measure_costs(path, aggregate="max", modules=["jit_step"]))["fusion.1"] == 0.040
     )
-    with pytest.raises(UsageError, match=r"jit_nothing.*hold jit_init\(1\), jit_step\(7\)"):
+    with pytest.raises(UsageError, match=r"jit_nothing.*contain jit_init\(1\), jit_step\(7\)"):
         measure_costs(path, modules=["jit_nothing"])
 
 

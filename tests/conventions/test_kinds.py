@@ -379,10 +379,10 @@ def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_the
         {"name": "ncclDevKernel_SendRecv"},
         {"name": "gemm"},
         {"times": 1},
-        {"begin": 100},
-        {"begin": 60, "length": 100},
-        {"begin": 1, "length": 8},
-        {"begin": 1, "length": 17},
+        {"offset": 100},
+        {"offset": 60, "length": 100},
+        {"offset": 1, "length": 8},
+        {"offset": 1, "length": 17},
     ],
 )
 def test_kernels_that_compute_or_run_alone_or_are_short_are_none(

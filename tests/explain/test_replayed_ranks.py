@@ -58,7 +58,7 @@ def test_the_part_shows_what_the_whole_does(
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
     part = _run(tmp_path, 12, slow=7)
     note = find_limitation(part, _REPLAYED)
-    assert note.reason.startswith("4 pipelines of 12 are replayed: the slowest,")
+    assert note.reason.startswith("only 4 of 12 pipelines are replayed: the slowest,")
     first, second = part.explanation, complete.explanation
     assert first.path is not None
     assert second.path is not None

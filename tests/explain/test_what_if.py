@@ -294,7 +294,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     assert max(row.speedup or 0 for row in what_if.rows) < 0.03
     text = " ".join(render_text(report, View()).split())
     assert "stage window ms" in text
-    assert "Consecutive iterations overlap, so the longest rank's window" in text
+    assert "Consecutive iterations overlap, so schedules are compared by the longest window" in text
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])

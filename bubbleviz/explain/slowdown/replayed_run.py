@@ -18,7 +18,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, TableT, join_tables, scat
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 
 #: Columns of the explained tables that contain rows of the operations table.
-_ROW_COLUMNS = ("operation", "before", "after", "peer_operation")
+_ROW_COLUMNS = ("operation", "before", "after", "peer_operation", "successor", "predecessor")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
