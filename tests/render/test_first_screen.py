@@ -122,7 +122,7 @@ def test_the_title_says_which_replica_a_row_draws(slow: int, words: str) -> None
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.lists(st.integers(0, 10**9), min_size=1))
-@with_example(width=1, most=4, numbers=[0, 10_000_000, 0, 100_000_000, 0])
+@with_example(width=1, max_lines=4, numbers=[0, 10_000_000, 0, 100_000_000, 0])
 def test_no_number_of_a_text_is_cut(width: int, max_lines: int, numbers: list[int]) -> None:
     words = [f"{number / 100:.2f}" for number in numbers]
     lines = wrap_text(" ".join(words), max(width, 13), max_lines=max_lines, hanging_indent=2)
