@@ -162,7 +162,7 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
         "from tests.sources import test_garbage\n"
         "signal.signal(signal.SIGTERM, lambda *_: exit(3))\n"
         f"threading.Timer(0.5, os.kill, (os.getpid(), {int(number)})).start()\n"
-        "test_garbage.ask_without_end()\n"
+        "test_garbage.run_endless_query()\n"
     )
     process = subprocess.run(
         [sys.executable, "-c", script],
