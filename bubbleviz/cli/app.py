@@ -32,7 +32,7 @@ _SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
 #: Options of the application itself.
 _APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
-#: Options with a file as value that is not a profile.
+#: Options whose value is a file other than a profile.
 _FILE_OPTIONS = ("-o", "--output", "--convention")
 #: Settings of every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}

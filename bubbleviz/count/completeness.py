@@ -288,7 +288,9 @@ def _find_whole_parts(ran: Evidence) -> Bools:
 def _find_idle_in_training(
     ran: Evidence, trains: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools
 ) -> Bools:
-    """Return a mask of the ranks that had nothing to run in a training iteration.
+    """Return a mask, by iteration and rank, of ranks with nothing to run in a training iteration.
+
+    No rank is masked if the same ranks ran in all training iterations.
 
     Args:
         ran: Evidence on what the ranks ran.

@@ -190,9 +190,10 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 
 
 def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
-    """Scale the durations of operations so that all stages take their mean in each phase.
+    """Return durations as if all operations of a phase had the same usual duration.
 
-    Each operation keeps the ratio of its duration to the usual duration of its kind.
+    In each phase, that is the mean usual duration of its operations. Each operation keeps the ratio
+    of its measured to its usual duration. Operations without a usual duration are unchanged.
 
     Args:
         phase: Phase of each operation.

@@ -174,11 +174,12 @@ def _compare_with_run(
 
     Args:
         measured: Times of the run.
-        rows: Rows of the order that ran: as measured, and without delays if that is known.
+        rows: The order that ran, as measured and, if it can be simulated, without delays.
         name: Name of the recognised schedule, or None if it is unknown.
-        plan: The plan of the run, or None for the recognised schedule.
+        plan: Plan of the run, simulated instead of the recognised schedule, or None.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        with_all_schedules: Whether to simulate all schedules or only the recognised one.
+        with_all_schedules: Whether to simulate all schedules. Otherwise only ``plan`` is simulated
+            or, without a plan, the recognised schedule.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
     rules = [

@@ -212,7 +212,7 @@ _PYTORCH_MARKS = re.compile(
 )
 #: Matches the microbatch of an operation, in traces that the training program itself wrote.
 _TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
-#: Matches the precision of times or a process name, in traces of XLA's profiler.
+#: Matches the time unit or a process name in a trace from XLA's profiler.
 _XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 #: Matches the first plane of an XSpace protocol buffer, from its tag to the start of its name.
 _PLANE = re.compile(

@@ -263,7 +263,7 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
 
 
 def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the iterations that exceed the iterations of the training loop."""
+    """Yield the iterations that begin before or end after those of the training loop."""
     for number, iteration in enumerate(report.iterations):
         first_ns = min(of["spans"][number][0] for of in ranks)
         last_ns = max(of["spans"][number][1] for of in ranks)

@@ -420,7 +420,7 @@ def read_ratios(page: Opened) -> list[float]:
 
 
 def read_ratio_title(page: Opened) -> str:
-    """Return the title above the ratios next to the rows."""
+    """Return the heading of the ratios beside the rows."""
     page.frame()
     title: str = page.page.evaluate(
         "() => document.querySelector('#timeline canvas').dataset.ratioTitle"

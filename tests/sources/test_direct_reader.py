@@ -82,7 +82,7 @@ def _read_calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
 
 
 def _find_call_names(export: SqliteExport) -> tuple[Any, Any]:
-    """Return the name ids that calls use as (decoded, found by SQLite)."""
+    """Return the name ids that calls use: those decoded directly, and those found by SQLite."""
     numbers = [0, *sorted(export.find_strings(("cu*", "hip*")))]
     direct = export.direct
     decoded = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None

@@ -225,7 +225,7 @@ def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path
     assert events.proxy_end_ns.tolist() == [12_000, 9_500, 30_000]
     assert events.state_ns[0, STATES.index("SendBufferWait")] == 1_000 + 2_000
     assert events.state_ns[1, STATES.index("RecvFlushWait")] == 500
-    # Sends wait for the network in 4,000 to 9,000 and 6,000 to 12,000.
+    # The sends wait for the network from 4,000 to 9,000 ns and from 6,000 to 12,000 ns.
     assert events.transfer_ns.tolist() == [8_000, 500, 10_000]
 
 

@@ -485,8 +485,8 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
     """Return iterations that end before a repeated forward, or begin at the first microbatch.
 
-    Of both divisions, the one that misplaces fewer entries and leaves more complete iterations
-    wins; the division by repetition wins if a rank begins with the only F of the first microbatch.
+    Of the two divisions, the one that misplaces fewer entries and leaves more iterations complete
+    wins. If a rank begins with the only F of the first microbatch, the division by repetition wins.
     """
 
     def identity(place: int) -> tuple[tuple[int, ...], ...]:

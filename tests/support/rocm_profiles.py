@@ -97,7 +97,7 @@ def _add_views(db: sqlite3.Connection) -> None:
 
 @dataclass
 class _RocpdWriter:
-    """Writes processes into a file of rocprofv3.
+    """Writes processes to a file in the format of rocprofv3.
 
     Attributes:
         db: The open file.

@@ -229,10 +229,10 @@ def _has_gap(stage: Ints) -> bool:
 
 
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
-    """Set the stages that waiting times show.
+    """Return the recordings with the stages that are inferred from waiting times.
 
-    All stages stay unknown if the names in any recording do not show where iterations begin, or if
-    there is no evidence that the ranks are stages and not only replicas.
+    All stages stay unknown if a recording has no names that show where iterations begin, or if
+    nothing shows that the ranks are stages rather than replicas.
     """
     if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())

@@ -138,9 +138,10 @@ def _collect_stream_waits(
 
 
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Sum the idle time that is attributed to the wait of each held work.
+    """Return for each held work the idle time that is attributed to its wait, in ns.
 
-    Only pieces before the work that start before its event completed count.
+    An idle interval counts if the held work is the next work after it, and if the interval starts
+    before the awaited event completes.
 
     Args:
         held_work: Work that waited for an event.

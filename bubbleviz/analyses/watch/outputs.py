@@ -156,7 +156,9 @@ class Metrics:
     def __init__(self, address: str, run: str) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-            raise UsageError(f"--listen {address}: not of the form HOST:PORT, as 127.0.0.1:9100")
+            raise UsageError(
+                f"--listen {address}: not of the form HOST:PORT, such as 127.0.0.1:9100"
+            )
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:

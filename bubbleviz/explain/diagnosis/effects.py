@@ -341,7 +341,7 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     Args:
         computes: The computes of the run.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
-        ratio: Time of each compute divided by the earlier factors.
+        ratio: Duration of each compute operation, divided by the factors found so far.
     """
     on_stages = group_rows(microbatches.of_row, computes.stage)
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))

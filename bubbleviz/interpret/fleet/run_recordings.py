@@ -222,8 +222,8 @@ def record_all(
         progress: Receives the fraction of each file that has been read.
 
     Raises:
-        ProfileError: A file that was named cannot be read, or no file can be read. The error of the
-            first file is raised.
+        ProfileError: No file can be read, or, in a strict fleet, a file that was named cannot be
+            read. The error of the first such file is raised.
     """
     read_numbers: set[int] = set()
     errors: dict[int, ProfileError] = {}

@@ -312,8 +312,9 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
     """Return lines with the limits of the primary ratio, or no lines if it has none.
 
-    These are wide clock bounds, the lower bound, the share of kernels, attribution below 95 % of
-    kernel time, unknown clock offsets, and all limitations except those of kind ``OTHER``.
+    These are the bounds from :func:`_describe_bounds` without the narrow ones, attribution of less
+    than 95 % of kernel time, unknown clock offsets, and all limitations except those of kind
+    ``OTHER``.
     """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)

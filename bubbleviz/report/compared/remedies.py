@@ -137,10 +137,11 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
 def _describe_stages(
     stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether stages have less work, relative to the other stages, and a clause on it.
+    """Return whether the work of a stage fell more than that of other stages, and a clause on it.
 
-    Only the stage and phase whose time fell most is examined. Its time must have fallen by more
-    than noise. Communication is not work, so its phases are left out.
+    Only the stage and compute phase with the smallest ratio of later to earlier time is examined.
+    The ratio must be lower than that of the other stages, and lower than 1, by more than noise.
+    Communication is not work, so its phases are left out.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [

@@ -203,7 +203,11 @@ class _Search:
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
     def measure_makespans(self, bounds: Ints) -> Ints:
-        """Time layouts that fit, keep the best of all in ``bounds``, and return the makespans."""
+        """Return the makespans of layouts, and keep the best layout so far in ``self.bounds``.
+
+        Args:
+            bounds: Bounds of the layouts, one layout per row. All of them must fit in memory.
+        """
         self.timed += len(bounds)
         makespans = self.recurrence.compute_makespans(self.layers, bounds)
         if len(bounds) and makespans.min() < self.makespan_ns:

@@ -267,10 +267,11 @@ class Greedy(Trial):
         return WAIT
 
     def _choose_weight_gradient(self, device: int, now: int) -> int:
-        """Return the code of the oldest pending W, or ``WAIT`` if the device should wait.
+        """Return the code of the oldest pending W, or ``WAIT`` if there is none or it should wait.
 
-        A lazy device also waits if forwards are left, memory is not short, and the next arrival is
-        known and does not make the trial fail.
+        A lazy device also waits if it has forwards left, has memory for another activation, knows
+        when the next activation or gradient arrives, and stays within the target of the trial if
+        it waits until then.
         """
         pending = self.pending_weights[device]
         if not pending or self.should_wait(device, now, pending[0]):

@@ -181,11 +181,14 @@ class _Finder:
         return label, number - device
 
     def find_keys(self) -> list[_Key]:
-        """Return the sorted keys of the recordings, fewer than two if there is one recording.
+        """Return the sorted (label, offset) keys that divide the file into recordings.
 
-        Offsets are used if several processes launched work, or if the process ids are too large to
-        be device numbers. Labels are not used if no device has the label of the only process that
-        launched work, since they name the devices then.
+        The offset of a device is its process id minus its device number. If a single process
+        launched work and process ids are small enough to be device numbers, all offsets become 0.
+
+        The result has fewer than two keys if the file holds one recording. It is empty if a single
+        process launched work and no device has its label: the labels then name devices and do not
+        separate recordings.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}

@@ -374,7 +374,7 @@ def _parse_texts(
     Args:
         cells: Cells of the table.
         column: The column.
-        parse: Returns the numbers of a text, or None if it is malformed.
+        parse: Returns the numbers in a string, or None if the string is malformed.
         explain: Returns the reason why a text is refused.
         n_numbers: Number of numbers in each text.
 

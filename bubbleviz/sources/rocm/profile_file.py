@@ -120,13 +120,13 @@ def _build_activities(
 def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return the sizes and directions of copies, without fills and copies that have no times.
+    """Return the sizes and directions of the copies that have times, without fills.
 
     Args:
         recording: The recording.
-        zero_ns: Time from which the activities count.
-        activities: The activities, kernels first.
-        group: Group of each activity if they were sorted by groups, or None if not.
+        zero_ns: Time that is subtracted from all times.
+        activities: All activities, kernels first.
+        group: Group of each activity if the activities were sorted by group, else None.
     """
     columns = [np.empty((2, 0), np.int64)]
     for block, details in zip(recording.copies, recording.copy_details, strict=True):

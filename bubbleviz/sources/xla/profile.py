@@ -574,8 +574,8 @@ def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator
     if planes.on_host and work.activities.kernels:
         yield Limitation(
             "devices",
-            f"{path}: no device plane: a CPU run, in which instructions on host threads are used "
-            "as kernels, without forward and backward; use idle instead of analyze",
+            f"{path}: no device plane, so it is a CPU run: instructions on host threads count as "
+            "kernels, and forward and backward are unknown; use idle instead of analyze",
             kind=LimitationKind.WITHOUT_DEVICE,
         )
     if not work.has_launches and work.activities.kernels:

@@ -241,9 +241,10 @@ def _make_iterations(
     are counted from 0 instead.
 
     Returns:
-        iteration: Index of the name of each operation's iteration, or -1 if it has no number.
-        names: Names of iterations; empty if no range numbers them.
-        is_paired: Whether all ranks have the same names.
+        iteration: Index of each operation's iteration in ``names``, or -1 if it has no number.
+        names: Names of the iterations; empty if no iteration has a number.
+        is_paired: Whether equal names mean the same iteration on all ranks; False if the numbers
+            were ignored.
     """
     number = session.stretch.iterations.number
     if _has_repeated_numbers(session):
