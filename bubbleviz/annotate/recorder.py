@@ -101,8 +101,8 @@ class Recorder:
     ) -> tuple[Any, ...] | Block | None:
         """Record the start of an operation or iteration, and return the handle for :meth:`close`.
 
-        If no iteration range is open and the current iteration is complete, a forward starts the
-        next iteration.
+        The first operation starts an iteration. Later, a forward starts the next iteration if the
+        current one is complete and no iteration range is open.
 
         Args:
             name: Name of the operation.
@@ -110,8 +110,8 @@ class Recorder:
             iteration: Number of the iteration, or None if the range is an operation.
 
         Returns:
-            The block of an iteration; the block, name, flag, events and start of an operation; or
-            None if nothing is recorded.
+            For an iteration, its block. For an operation, a tuple of its block, name, whether it is
+            only a launch, its timing events and its start. None if nothing is recorded.
         """
         if self._stopped:
             return None

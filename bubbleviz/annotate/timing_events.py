@@ -96,7 +96,8 @@ class TimingEvents:
     def read(self, block: Block) -> bool:
         """Set the spans of a block if all of its events are complete, and return whether they are.
 
-        Nothing is read, and nothing waits, before all events are complete.
+        Nothing is read before all events are complete, and the call never waits for them. Events
+        that were read return to the pool. The spans of a block without an anchor are unknown.
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())

@@ -398,11 +398,13 @@ def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
 
 
 def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> list[ShapeMeaning]:
-    """Keep only the groups that all forward and backward shapes have, so that F and B pair up.
+    """Return the meanings with only the groups that all forward and backward shapes have.
+
+    A forward and its backward then have the same numbers, so that they can be paired.
 
     Args:
-        meanings: One meaning per shape. Shapes that are not work keep their groups.
-        excluded: A group to drop as well.
+        meanings: One meaning per shape. Shapes that are not work keep all groups.
+        excluded: A group that is removed even if all these shapes have it, or "".
     """
     group_sets = [set(m.groups) for m in meanings if m.is_work]
     shared = set.intersection(*group_sets) - {excluded} if group_sets else set()
@@ -411,7 +413,11 @@ def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> l
 
 
 def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Relabel a varying chunk number as the microbatch if no number is the microbatch."""
+    """Return the meaning with its first varying chunk number relabeled as the microbatch.
+
+    The meaning is returned unchanged if it already has a microbatch, if no chunk number varies, or
+    if its ranges are parts of operations or not work.
+    """
     if not meaning.is_work or meaning.part or "microbatch" in meaning.groups:
         return meaning
     numbers = zip(meaning.shape.n_distinct, meaning.groups, strict=True)
@@ -424,11 +430,12 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
 
 
 def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
-    """Assign groups to consecutive numbers of a work shape, starting at its microbatch.
+    """Return the meaning with new groups for its microbatch and the unlabeled numbers after it.
 
-    The slots are the microbatch and the unlabeled numbers after it, up to the next labeled number
-    and without numbers of parts. They get the groups of ``order`` one by one; groups that the shape
-    already has elsewhere are skipped. A meaning with fewer than two slots is returned unchanged.
+    Only the numbers before the next labeled number get a new group, and no numbers of parts. They
+    get the groups of ``order`` one by one, without groups that the shape already has; further
+    numbers get none. The meaning is returned unchanged if there are fewer than two such numbers, or
+    if its ranges are not work.
 
     Args:
         meaning: Meaning of one shape.
@@ -449,9 +456,12 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
 
 
 def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Copy groups from work shapes to transfer shapes that have the same text after the first word.
+    """Return the meanings after copying groups from work shapes to similar transfer shapes.
 
-    ``RECV_BACKWARD.3.0.1`` counts the same as ``B3.0.1``, but its words do not name the chunk.
+    Two shapes are similar if the text after their first number is the same: the numbers of
+    ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean the same, although the words of the transfer do not
+    name the chunk. Only transfers and recomputations without groups other than the microbatch are
+    changed, and only if the work shape has a microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
     return [

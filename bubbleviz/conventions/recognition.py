@@ -101,11 +101,15 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 
 
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions that name enough work, the best first.
+    """Return the conventions that name enough work, those with complete operations first.
 
-    Enough is at least a tenth of the work of the best convention that names complete operations. If
-    such conventions name less than a hundredth of the most work, it is a tenth of the most work. In
-    the first case, conventions that name no complete operations lose their patterns for parts.
+    A convention must name at least a tenth as many work ranges as the best convention with complete
+    operations. Conventions without complete operations then lose their patterns for parts, and are
+    left out if no pattern remains.
+
+    If every convention with complete operations names less than a hundredth of the work ranges of
+    the best convention, all conventions are compared with the best one, in the order of ``scores``,
+    and keep their patterns.
     """
     complete = [score for score in scores if score.complete > 0]
     max_work = max((score.work for score in scores), default=0)

@@ -113,7 +113,7 @@ class ActivitiesBuilder:
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:
-        """Return the number of each name, or -1 for copies without a name."""
+        """Return the number of each name id, in order of appearance, or -1 for unnamed copies."""
         if kind == model.KERNELS:
             return self._names.numbers(name)
         numbers = np.full(len(name), NONE, np.int64)
@@ -122,9 +122,10 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Return the rows of a block with possible times, and count the others by kind.
+        """Return a block without the rows whose times are missing or impossible.
 
-        Rows from 0 to 0 count as ``untimed``, all others that are left out as ``impossible``.
+        The number of rows whose start and end are both 0 is added to ``untimed[kind]``, and the
+        number of rows with impossible times to ``impossible[kind]``.
         """
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
@@ -142,7 +143,8 @@ class ActivitiesBuilder:
         """Return the activities: all kernels sorted by rank, then all copies sorted by rank.
 
         Rows of one rank keep the order in which they were added. Ranks are numbered in the order of
-        (process, device).
+        (process, device). The attribute ``streams`` is set, and also ``group`` if there are several
+        ranks.
 
         Args:
             names: Function that returns the names of name ids.

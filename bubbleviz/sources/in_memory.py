@@ -87,7 +87,7 @@ class InMemoryRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
-        """Return the ranges of some threads that are long enough and overlap one of some intervals.
+        """Return the ranges on given threads that are long enough and overlap an interval.
 
         Args:
             shortest_ns: Minimum duration.
@@ -165,7 +165,8 @@ class DecodedFile:
     def _mask_ranges(self, globs: Sequence[str]) -> Bools:
         """Return a mask of the ranges whose name matches one of the GLOB patterns.
 
-        Ranges outside ``is_named`` must match a pattern that starts with ``other_prefix``.
+        If the file has a mask :attr:`Decoded.is_named`, ranges outside the mask must match a
+        pattern that starts with :attr:`Decoded.other_prefix`.
         """
         decoded = self._decoded
 
@@ -180,8 +181,8 @@ class DecodedFile:
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return the number of ranges of each name that matches one of the GLOB patterns.
 
-        All ranges are counted, not only a sample. For the pattern ``*``, only the ranges in
-        ``is_sampled`` count if there is such a mask.
+        All ranges are counted, not only a sample. But if ``*`` is one of the patterns and the file
+        has a mask :attr:`Decoded.is_sampled`, exactly the ranges in the mask are counted.
         """
         is_selected = self._decoded.is_sampled if "*" in globs else None
         if is_selected is None:

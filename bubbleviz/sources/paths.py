@@ -205,9 +205,10 @@ def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Select the profiles among the files of a directory, without duplicates of a run.
 
-    If a run is there several times, only one file is selected. The format with more data wins over
-    the other, a file over its gzipped copy, and an SQLite export over a directory of tables, which
-    wins over a report. Of recordings, only the newest run is selected.
+    If several files contain the same run, only one is selected. The format with more data is
+    preferred to the other format, and a file to its gzipped copy. An SQLite export is preferred to
+    a directory of tables, and both are preferred to a report. If the directory contains recordings
+    of several runs, only the newest run is selected.
 
     Args:
         files: Files of one directory.

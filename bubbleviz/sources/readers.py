@@ -403,9 +403,9 @@ def _refuse_own_files(path: str, head: bytes) -> None:
 def find_reader(path: str) -> Reader:
     """Return the reader for a file, or for a directory that as a whole is one profile.
 
-    The file is recognized by its first bytes. If no reader recognizes it, the first reader for
-    which it is possible is returned; tables must in addition have a suffix that is not one of a
-    profile.
+    The file is recognized by its first bytes. If no reader recognizes it, the first reader whose
+    ``is_possible`` accepts these bytes is returned. Readers of tables are skipped if the file has a
+    suffix of profiles that is not one of their own suffixes.
 
     Raises:
         ProfileError: The file is empty, cannot be read, or has no format that can be read.

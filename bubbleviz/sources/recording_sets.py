@@ -30,7 +30,8 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
     Recordings without work on a device keep their host threads and their limitations. The result
-    has nothing to analyze only if no recording has work, and no links only if no recording has.
+    has a ``no_work_reason`` or a ``no_links_reason`` only if every recording has one. The reason is
+    then the reason of the first recording.
 
     Args:
         parts: At least two recordings, decoded from one file. They have no process in common, and
@@ -97,7 +98,7 @@ def _join_activities(
 
     Returns:
         activities: The joined table.
-        rows: For each table, the joined row of each of its rows.
+        rows: One array per table: the row in the joined table of each of its rows.
     """
     names = Numbering[str]()
     renumbered = []
@@ -151,7 +152,7 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
     Args:
         profiles: The recordings.
-        rows: For each recording, the joined row of each of its activities.
+        rows: One array per recording: the row in the joined table of each of its activities.
     """
     tables = []
     n_operations = 0
@@ -199,7 +200,7 @@ def _join_streams(
 
     Args:
         profiles: The recordings.
-        rows: For each recording, the joined row of each of its activities.
+        rows: One array per recording: the row in the joined table of each of its activities.
         n_activities: Number of joined activities.
     """
 
@@ -218,7 +219,7 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
 
     Args:
         profiles: The recordings.
-        rows: For each recording, the joined row of each of its activities.
+        rows: One array per recording: the row in the joined table of each of its activities.
     """
     readers = [
         (profile.copies, of_activity)

@@ -326,12 +326,13 @@ class _OneByOneDecoder:
         self._json = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
 
     def decode(self, piece: str) -> tuple[int, bool]:
-        """Decode the events of a piece.
+        """Decode the events of a piece, and append them to ``events``.
 
         Returns:
-            offset: Offset of the end of the list, of an event that seems to be cut, or of the text
-                after the last event.
-            is_done: False if decoding stopped early, so that the rest is read in small pieces.
+            offset: Offset at which decoding stopped: at the end of the list, at an event that seems
+                to be cut, or after the last event.
+            is_done: False if decoding stopped after a broken event in a long piece. The caller
+                then passes the rest in small pieces.
 
         Raises:
             ValueError: The list is garbage.
@@ -572,10 +573,10 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("events that cannot be read", reason, self._n_malformed, kind)
 
     def _check_end(self, content: bytes) -> None:
-        """Check for text after the end of the document, and cut it off the tail.
+        """Check for text after the end of the document, and remove it from ``_tail``.
 
-        Such text becomes a limitation, unless it is another trace. A document without an end is
-        accepted.
+        Such text is reported as a limitation, or raises an error if it is another trace. Nothing is
+        checked or removed if the document has no end or is not valid JSON.
 
         Args:
             content: Text after the list of events.
@@ -615,10 +616,12 @@ class TraceFile(Generic[ArgsT]):
         return length > 0
 
     def _find_list(self) -> bool:
-        """Read up to the list of events, and remove its start from the buffer.
+        """Read the file up to the first event, and move the text before it to ``_head``.
+
+        The bracket that opens the list of events is dropped. The buffer then starts after it.
 
         Returns:
-            Whether the document consists only of the list.
+            Whether the document is only a list, rather than an object that contains the list.
 
         Raises:
             ProfileError: There is no list of events.
@@ -649,10 +652,11 @@ class TraceFile(Generic[ArgsT]):
         )
 
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
-        """Decode the events up to a boundary at once, and remove them from the buffer.
+        """Decode the first events of the buffer together, and remove them from the buffer.
 
-        Usually this is the last boundary in the buffer. If the list ends before it or is damaged,
-        half as many bytes are tried, repeatedly, so that most of a block is still decoded at once.
+        Usually these are all events before the last ``}, {`` in the buffer. If this text is damaged
+        or the list ends in it, half as many bytes are tried, repeatedly, so that most of a block is
+        still decoded at once.
 
         Returns:
             The events, or None if they must be decoded one by one.
@@ -734,11 +738,14 @@ class TraceFile(Generic[ArgsT]):
         return None
 
     def _decode_damaged(self) -> tuple[TraceEvents[ArgsT], bool]:
-        """Decode the events in the buffer one by one.
+        """Decode the events in the buffer one by one, and remove them from the buffer.
+
+        Events that cannot be read are counted in ``_n_malformed``. If the list ends, the text after
+        it becomes ``_tail``. If the file ends before the list does, ``cut`` is set.
 
         Returns:
             events: The events.
-            list_ended: Whether the list ended.
+            list_ended: Whether the list ended in the buffer.
 
         Raises:
             ProfileError: An event does not end, or the list is garbage.

@@ -180,9 +180,9 @@ def _add_batch(
 ) -> None:
     """Add the operations of one batch: entries with one group, kind and sequence number.
 
-    Progress and times are taken from the entry ``coalesced``, if there is one, which is not an
-    operation itself unless it is the only entry. If the batch has several peers, the operations get
-    no duration, because it is unknown which peer each waited for.
+    If the batch has an entry ``coalesced``, all operations get its progress and times. That entry
+    is not an operation itself unless it is the only entry. If the batch has several peers, the
+    operations get no duration, because it is unknown which peer the batch waited for.
     """
     batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
@@ -210,8 +210,9 @@ def _add_operation(
 ) -> None:
     """Add an operation to the builder.
 
-    It is point-to-point if its name contains a peer. Its kernel times are the completion that the
-    recorder saw, and that time minus the duration; without a duration, the start is unknown.
+    The operation is point-to-point if its name contains a peer. Its kernel ends when the recorder
+    saw that it was completed. The kernel starts one duration earlier, or at an unknown time if the
+    duration is unknown.
 
     Args:
         builder: Receives the operation.

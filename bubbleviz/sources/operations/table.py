@@ -53,7 +53,7 @@ def parse_iteration_number(name: str) -> int:
 def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     """Return the operations in the cells of a table, one per row, in the order of the table.
 
-    Compute time that the table does not give is the whole length of the operation.
+    If the table does not give the ``active_ns`` of an operation, its whole duration is used.
 
     Raises:
         NothingToAnalyseError: The table has no rows.
@@ -152,7 +152,9 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 def _read_rank_numbers(
     cells: Cells, rank_index: Ints, count: int, name: str
 ) -> Sequence[int | None]:
-    """Return the number of each rank in a column, or None if it is unknown.
+    """Return what a column of numbers, such as ``stage``, contains for each rank, or None.
+
+    The value is None if it is unknown.
 
     Args:
         cells: Cells of the table.
@@ -169,9 +171,9 @@ def _read_rank_numbers(
 
 
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
-    """Return the text of each rank in a column, or None if it is unknown.
+    """Return what a column of texts, such as ``host``, contains for each rank, or None.
 
-    See :func:`_read_rank_numbers` for the arguments and errors.
+    The value is None if it is unknown. See :func:`_read_rank_numbers` for the arguments and errors.
     """
     column = cells.text(name)
     of_rank = _select_value_per_rank(
@@ -188,9 +190,18 @@ def _select_value_per_rank(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> list[int]:
-    """Return the value of each rank, or -1 if none of its rows has one.
+    """Return the value of each rank, or -1 if none of its rows has a value.
 
-    See :func:`_read_rank_numbers` for the other arguments and the error.
+    Args:
+        cells: Cells of the table.
+        rank_index: Index of the rank of each row.
+        count: Number of ranks.
+        name: Name of the column.
+        values: Value of each row of the table, or -1 if it has none.
+        format_value: Returns the text of a value for the error message.
+
+    Raises:
+        ProfileError: Two rows of a rank have different values.
     """
     rows = np.flatnonzero(values != NONE)
     if len(rows) == 0:
@@ -208,18 +219,18 @@ def _refuse_two(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> None:
-    """Refuse a table with different values in the rows of one group.
+    """Raise an error if two rows of one rank, or of one chunk of a rank, have different values.
 
     Args:
         cells: Cells of the table.
         name: Name of the column.
-        group: Group of each row.
-        rows: Indices of the rows in the table.
+        group: Index of the rank or chunk that each row belongs to.
+        rows: Index of each row in the table.
         values: Value of each row.
-        format_value: Returns a value for the message.
+        format_value: Returns the text of a value for the error message.
 
     Raises:
-        ProfileError: There are two such rows.
+        ProfileError: Two rows of one group have different values.
     """
     groups = grouping.group_rows(group)
     first = groups.first[groups.of_row]
@@ -254,7 +265,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     """Return the index of the iteration of each row, or -1 if it has none, and their names.
 
     Raises:
-        ProfileError: A name is not a whole number.
+        ProfileError: A name is neither a whole number nor a name such as ``after 3``.
     """
     column = cells.text("iteration").drop_unused()
     names = []
@@ -271,9 +282,9 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
-    """Return the operations of the rows with all columns except times and work on devices.
+    """Return the operations of the rows, without their device times and their work on devices.
 
-    Host times that a row lacks are the times on the device.
+    If a row lacks a host start or host end, its start or end on the device is used instead.
 
     Args:
         cells: Cells of the table.
@@ -332,7 +343,10 @@ def _read_phases(cells: Cells) -> Ints:
 
 
 def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
-    """Return a column of one or two numbers, and its second column, keyed by name.
+    """Return the first and the second number of each row, keyed by ``name`` and ``second_<name>``.
+
+    A cell of the column ``name`` contains one number, or two such as ``7;3``. If the table has a
+    column ``second_<name>``, its numbers replace the second numbers. A missing second number is -1.
 
     Raises:
         ProfileError: A cell is not a number.
@@ -369,7 +383,7 @@ def _parse_texts(
     explain: Callable[[str], str],
     n_numbers: int,
 ) -> list[Ints]:
-    """Parse each distinct text of a column once.
+    """Return the numbers in the cells of a column of texts. Each distinct text is parsed once.
 
     Args:
         cells: Cells of the table.

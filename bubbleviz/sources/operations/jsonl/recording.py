@@ -189,8 +189,8 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
 def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
     """Return operations in the order of their starts on the host, with their ranges joined.
 
-    A forward and its loss have two ranges with the same name. They are parts of one operation if no
-    other work is between them::
+    A forward and its loss have two ranges with the same name. They are parts of one operation if
+    they are in the same iteration and no other work starts between them::
 
         F mb=0    ├───┤ forward   ├─┤ loss           one operation
         BW mb=0                        ├────┤

@@ -76,12 +76,12 @@ def select_first_parts(files: Sequence[str]) -> list[str]:
 def select_newest_run(files: Sequence[str]) -> list[str]:
     """Return the files of the newest run in a directory, plus every file without a header.
 
-    The run consists of the last recording of each rank, by UTC of its start. Recordings of another
-    number of ranks, or that ended before the newest recording began, are left out. Clocks may
-    differ by a second, or by an hour if each rank was recorded only once, because there is no
-    earlier run then.
+    The newest recording is the one that began last, in UTC. A recording belongs to its run if it
+    has the same number of ranks, is the last one of its rank with this number, and had not ended
+    when the newest recording began. The clocks of hosts may differ by a second for this comparison,
+    or by an hour if each rank was recorded only once, because there is no earlier run then.
 
-    Files with a damaged header are kept, since they may belong to the run; reading them reports
+    Files with a damaged header are kept, because they may belong to the run. Reading them reports
     the damage.
     """
     headers = {
