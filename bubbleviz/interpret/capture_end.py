@@ -30,12 +30,14 @@ OPEN, UNRECORDED = 1, 2
 def mark_unrecorded(
     operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
 ) -> Operations:
-    """Set ``cut`` of the operations whose work ran, or would have run, after the capture.
+    """Return operations with ``cut`` set if their work ran, or would have run, after the capture.
 
-    These are the operations after the last one with GPU work on their rank that made calls but have
-    no GPU work, unless their phase never has any on the rank. The last operation with work was cut
-    short if it has fewer kernels, and more calls without work, than every other operation of its
-    phase and chunk.
+    ``cut`` is set for two kinds of operations of each rank:
+
+    - Operations after the last one with GPU work, if they made calls but have no GPU work.
+      Operations whose phase never has GPU work on the rank are left out.
+    - The last operation with GPU work, if it has fewer kernels, and more calls without work, than
+      every other operation of its phase and chunk.
 
     Args:
         operations: Operations of one profile, in order of (rank, host start), with their spans.
@@ -134,11 +136,12 @@ def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Set the launch time of forwards and backwards without GPU work that launched some.
+    """Return operations with launch times for the forwards and backwards without GPU work.
 
-    It is the first launch without recorded work during the host range, or -1 if there is none. Such
-    a launch shows that the GPU work of the operation was lost. An operation that launched nothing
-    ran nothing. Launches of other threads of the process count too, because backward may run there.
+    The launch time is the time of the first launch without recorded work during the host range of
+    the operation, or -1 if there is none. Such a launch shows that the GPU work of the operation
+    was lost. An operation that launched nothing ran nothing. Launches of all threads of the
+    process are searched, because backward may run on another thread.
 
     Args:
         operations: Operations of one profile.

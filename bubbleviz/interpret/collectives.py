@@ -168,9 +168,11 @@ def add_collectives(
 
 
 def rename_vague_kernels(linked: LinkedProfile) -> Activities:
-    """Return the activities of a profile, with vague kernels named after their operation.
+    """Return the activities of a profile, with vague kernels named after their NCCL operation.
 
-    Such a kernel is named ``nccl:`` and the operation, for example ``nccl:AllToAll``.
+    A kernel is vague if its name does not determine its operation. If its operation is found by
+    :func:`find_operations_of_kernels`, its new name is ``nccl:`` and the operation, for example
+    ``nccl:AllToAll``.
     """
     collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
@@ -233,8 +235,9 @@ def read_recorded_collectives(
 ) -> RecordedCollectives:
     """Read the group, sequence number and operation of the kernels of collectives.
 
-    PyTorch's records are used if the profile has any; only records with a group count. Without such
-    records, NCCL's ranges give the communicator of each kernel, but no sequence or operation.
+    PyTorch's records are used if the profile has any; records without a group are ignored. In a
+    profile without records, the group of a kernel is the communicator in NCCL's range around its
+    launch, and its sequence number and operation are unknown.
 
     Args:
         linked: The profile, whose file is still open.

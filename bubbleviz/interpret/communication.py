@@ -120,7 +120,7 @@ def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tup
 def _make_limitation(
     subject: str, path: str, activities: Activities, is_candidate: Bools, words: str
 ) -> Iterator[Limitation]:
-    """Yield the limitation for the kernels of the masked names, if there are any.
+    """Yield one limitation for all kernels whose names are in the mask, if there are any.
 
     It restricts the ratios only if the names look like communication and take at least
     ``_MIN_SHARE`` of the kernel time.

@@ -40,7 +40,13 @@ class Coverage:
 
 
 def make_rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
-    """Return how long the kernels and copies of each rank ran; see ``WorkTimes.spent_ns``."""
+    """Return how long the kernels and copies of each rank ran.
+
+    Args:
+        ranks: Index of each rank.
+        spent_ns: Total durations, one row per rank: copies, communication inside and outside
+            ranges, and compute inside and outside compute operations.
+    """
     return [
         RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
         for rank, (copies, linked, unlinked, inside, loose) in zip(
@@ -61,8 +67,8 @@ def find_unattributed_kernels(
         unattributed: Mask of the compute kernels outside every compute operation.
 
     Yields:
-        The kernels of a name, without the place of their launch, and the activity of the longest of
-        them, whose launch stands for all.
+        kernels: The kernels of a name. The description of their launch is still empty.
+        longest: Activity of the longest of these kernels. Its launch is described for all of them.
     """
     loose = np.flatnonzero(unattributed)
     for rank, of_rank in list_rows_by_value(work.rank[loose]):
@@ -116,7 +122,8 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
     """Yield where the host launched each of a handful of activities, in words.
 
     The words name the launching thread, and the innermost operation range around the launch if
-    there is one. They also cover unknown launches and several open backward ranges.
+    there is one. Other words are used if the launching call is unknown, or if several threads ran
+    backward at the launch.
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}

@@ -561,13 +561,18 @@ def find_recording_stops(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Extend the time of threads until which work should be recorded, if recording stopped.
+    """Return the time of each thread until which its work should be recorded.
 
-    When a process returns from waiting for its device, all work that it launched before the wait
-    has ended. Besides, recording stopped if a process went on after its last recorded work for
-    longer than ``patience`` times the longest time that any of its work took from launch to end.
-    All later launches of a thread count as lost once as much time has passed since one of them. A
-    process goes on until its last launch, or until it last returns from waiting for the device.
+    This is ``until_ns``, or a later time if one of two observations justifies it:
+
+    - Its process waited for all work of its only device. Work that was launched before the last
+      such wait began has ended.
+    - Recording stopped before its process did. The process is active until its last launch, or
+      until it last returns from waiting for the device. If this is after the end of its last
+      recorded work by more than a limit, recording stopped. The limit is ``patience`` times the
+      longest time from launch to end of any work of the process. All launches of a thread should
+      then have recorded work if one of its launches without work is older than the limit when the
+      process is last active.
 
     Args:
         without_work: Launches without recorded work.
@@ -580,7 +585,7 @@ def find_recording_stops(
         patience: Multiple of the longest time from launch to end.
 
     Returns:
-        Time of each thread, the largest number if recording stopped before its launches.
+        Time of each thread, or the largest number if all its launches should have recorded work.
     """
     threads = of_launch[1]
     order = np.argsort(threads)
@@ -616,9 +621,9 @@ def find_recording_stops(
 def _find_last_synchronization(
     threads: Ints, activities: profile.Activities, calls: profile.CallLog
 ) -> Ints:
-    """Return when the process of each thread last began to wait for all work of its device.
+    """Return when the process of each thread last began to wait for all work of its only device.
 
-    A process with several devices may have waited for another one.
+    Processes with several devices are ignored, because they may have waited for another device.
 
     Args:
         threads: The threads.
@@ -626,7 +631,7 @@ def _find_last_synchronization(
         calls: All calls of the profile.
 
     Returns:
-        The time of each thread, or the smallest number if it is unknown.
+        The time of each thread, or the smallest number if its process has no such wait.
     """
     waits = find_device_waits(activities, calls)
     process = profile.process_of(threads)
@@ -759,7 +764,7 @@ def describe_lost_kernels(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield a limitation if more kernels were lost than another limitation reports.
+    """Yield a limitation for the lost kernels that no other limitation reports, if any.
 
     It restricts the ratios only if a process or the file lost a noticeable share of its kernels
     (see :func:`_is_noticeable`).

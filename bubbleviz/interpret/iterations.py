@@ -455,9 +455,9 @@ def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, 
 def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
     """Return the first rows of iterations, by the rule of the repeated forward.
 
-    An iteration starts after the last Optimizer before the first forward that repeats a forward of
-    the previous iteration, or at the repeated forward without an Optimizer. Each step of the loop
-    finds one iteration.
+    An iteration ends before the first forward that repeats one of its own forwards. The next
+    iteration starts after the last Optimizer before this repeated forward, or at the repeated
+    forward if no Optimizer comes between. Each step of the loop finds one iteration.
 
     Args:
         ranges: Ranges of one rank.

@@ -69,16 +69,19 @@ class Launches:
         self.sharing: Codes = grouping.find_distinct(*sharing)
 
     def match_calls(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
-        """Match calls with the activities that they launched, unless an earlier call launched them.
+        """Match calls with the activities that have the same id.
+
+        If an activity already has a call from an earlier block, it is matched only if the new call
+        started earlier. The new call then replaces the old one.
 
         Args:
             calls: The calls, at least one.
 
         Returns:
             activity: Row of the activity of each pair.
-            call: Row of the call that launched it.
-            displaced: For each earlier call that loses its activity to one of these calls, a row of
-                that activity. Such a call has no work after all.
+            call: Row in ``calls`` of the call that launched it.
+            displaced: Row of one activity of each old call that is replaced. Such an old call has
+                no work after all.
         """
         of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
         pairs = [self._pair_with_activities(process, rows, calls) for process, rows in of_process]
@@ -145,7 +148,11 @@ class LongCalls:
         self._count = 0
 
     def add(self, calls: model.Calls) -> None:
-        """Keep the calls that take at least the current minimum duration; drop all others."""
+        """Keep the calls that take at least the current minimum duration, and drop all others.
+
+        If more than ``_MAX_LONG`` calls are then kept, the minimum is doubled until they are few
+        enough.
+        """
         long_calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
         if len(long_calls) == 0:
             return
@@ -179,7 +186,11 @@ class WorklessRows:
         self._count = 0
 
     def add(self, row: Ints) -> None:
-        """Add the rows of calls without work, or a sample of them."""
+        """Add the rows of calls without work, or a sample of one in ``step`` of them.
+
+        If more than the maximum number of rows are then kept, ``step`` is doubled until they are
+        few enough.
+        """
         sampled = _sample_rows(row, self.step)
         self._blocks.append(sampled)
         self._count += len(sampled)
@@ -203,7 +214,10 @@ class WorklessRows:
 
 
 def _sample_rows(row: Ints, step: int) -> Ints:
-    """Return the rows whose hash is below 1/step of its range: one in ``step`` on average."""
+    """Return about one in ``step`` of the rows, chosen by a hash of the row number.
+
+    A row that is chosen for a step is also chosen for every smaller step.
+    """
     if step == 1:
         return row
     # Two rounds of multiplication with constants of MurmurHash3. The high bits are mixed best.

@@ -386,7 +386,8 @@ def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> 
     Args:
         named_ranges: Ranges that name operations.
         idle: Rows of the ranges that launched nothing.
-        codes: Pairs of the other ranges and their ranks; see :func:`_list_range_rank_codes`.
+        codes: Code of each pair of a range that launched work and the rank of this work; see
+            :func:`_list_range_rank_codes`.
         ranks: Process and device of each rank.
     """
     n_ranks = len(ranks)

@@ -412,9 +412,10 @@ def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
 
 
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
-    """Return a mask of the overruns whose name has at most as many counted overruns as other work.
+    """Return a mask of the overruns that are rare among the work of the same name.
 
-    Other work has the same name and is not an overrun.
+    They are rare if the name has at most as many overruns in ``is_counted`` as it has work that is
+    no overrun. All overruns of a name have the same result.
 
     Args:
         activities: Kernels, then copies.

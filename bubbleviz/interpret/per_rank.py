@@ -67,7 +67,9 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Return a line with room for the given times of ranks.
+        """Return a line of time with a separate section for the given times of each rank.
+
+        The line of a single rank has the times of the rank itself.
 
         Args:
             ranks: Consecutive ranks of a profile.
@@ -125,7 +127,8 @@ class Line:
 def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
     """Yield ranges of consecutive ranks that are handled together, in ascending order.
 
-    Together, they have at most ``_TOGETHER`` kernels and copies, unless a single rank has more.
+    A group has at most ``_TOGETHER`` kernels and copies, unless it is a single rank with more. The
+    number of ranks in a group is also limited if the profile has very many ranges.
 
     Args:
         kernels: Number of kernels and copies of each rank.
@@ -240,7 +243,14 @@ def record_ranks(
 def _find_receives(
     work: LinkedWork, placed_ranges: OperationRanges, receives: tuple[Ints, Ints]
 ) -> _Receives:
-    """Return the receives that were launched inside a range that is an operation of their rank."""
+    """Return the receives that were launched inside a range that is an operation of their rank.
+
+    Args:
+        work: All work of the profile.
+        placed_ranges: Ranges that name operations, by rank.
+        receives: Row of each receive, and a compute range around its launch, one pair for each such
+            range.
+    """
     rows, of_range = receives
     rank = work.rank[rows].astype(np.int64)
     operation = lookup_values(
@@ -271,7 +281,7 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 def _take_work(
     ranks: range, work: LinkedWork, rows: Codes, placed_ranges: OperationRanges, n_ranges: int
 ) -> LinkedWork:
-    """Take the work of ranks, with the operations that own it.
+    """Return the work of ranks, with the operation that owns each row, or -1 if none does.
 
     Args:
         ranks: The ranks.
@@ -369,7 +379,15 @@ def _record_together(
 
 
 def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
-    """Return the line of ranks, with room for their work, its launches and their host ranges."""
+    """Return a line of time on which each rank has a separate section.
+
+    A section is long enough for the work of the rank, its launches and its ranges on the host.
+
+    Args:
+        ranks: Consecutive ranks of a profile.
+        work: Work of these ranks.
+        keys: Operations of these ranks.
+    """
     if len(ranks) == 1:
         return Line.of(ranks)
     launched = np.flatnonzero(work.rule != LinkRule.UNLINKED)

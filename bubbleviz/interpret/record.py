@@ -105,7 +105,13 @@ def record(
 
 
 def rename_path(read: Recordings, path: str, new_path: str) -> Recordings:
-    """Return recordings that name a file by another path."""
+    """Return recordings with the path of a file replaced, in their sources and limitations.
+
+    Args:
+        read: The recordings of the file.
+        path: Path to replace.
+        new_path: Path to use instead.
+    """
     if path == new_path:
         return read
     recordings = (

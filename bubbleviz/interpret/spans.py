@@ -43,7 +43,8 @@ def classify_work(
         kinds: Kinds of kernels, by name.
 
     Returns:
-        work: The work with these names and the kinds of kernels.
+        work: The work, with the names of ``activities`` and masks of the compute and communication
+            kernels.
         receives: Rows of the kernels that receive from another rank.
     """
     by_name, kernels = match_any(activities.names, kinds.communication), slice(activities.kernels)
@@ -154,7 +155,7 @@ class WorkTimes:
 def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes:
     """Measure when and how long the work of ranks ran.
 
-    Only work of the first kind that an operation has makes its span::
+    The span of an operation covers its work of one kind, the first in this list that it has::
 
         communication operation   communication, compute, copies
         other operation           compute, copies
@@ -243,9 +244,10 @@ def _measure_without_library(
 def _measure_communication(
     keys: Operations, work: LinkedWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
-    """Give compute operations whose kernels all communicate the span of these kernels.
+    """Return times with spans for compute operations whose kernels all communicate.
 
-    An example is an expert-parallel ``dispatch(F)``. Its copies make no span, since it has kernels.
+    The span covers these kernels, but not the copies of the operation. An example of such an
+    operation is an expert-parallel ``dispatch(F)``.
 
     Args:
         keys: Operations of the ranks.
@@ -284,9 +286,10 @@ def measure_operations(
 ) -> tuple[Operations, BusyIntervals, WorkTimes]:
     """Measure the spans of operations, and when they kept their GPU busy.
 
-    Compute kernels make the span, or the communication kernels of a communication operation. If an
-    operation has none, communication makes its span, and without any kernel copies do. An operation
-    without GPU work has no span.
+    The span of a communication operation covers its communication kernels, and the span of any
+    other operation its compute kernels. Without kernels of this kind, the span covers the kernels
+    of the other kind, and without any kernels the copies. An operation without GPU work has no
+    span.
 
     Args:
         keys: Operations of the ranks.

@@ -98,7 +98,9 @@ class RecordedDevice:
         return self.first_wait_ns[1] - self.begin_ns
 
     def may_be_waiting_for(self, awaited: RecordedDevice) -> bool:
-        """Return whether it may have waited for another recording, without a common clock.
+        """Return whether this device may have waited for the recording of another device to start.
+
+        It is False for devices of the same file, and for devices that both have a common clock.
 
         All ranks leave a collective at about the same time. If the recording of the other device is
         long enough at the end of its first collective, it had started before this device waited.
@@ -234,7 +236,7 @@ def _find_first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, i
 
 
 def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
-    """Return the ranges that begin before a time on threads that are likely to have ranges.
+    """Return the ranges that begin before ``until_ns`` on threads that are likely to have ranges.
 
     These are the main thread of each process, the named threads and the threads that made calls.
     """

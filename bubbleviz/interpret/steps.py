@@ -139,9 +139,10 @@ def list_frequent_names(ranges: Ranges) -> str:
 
 
 def _make_steps(ranges: Ranges, by: str) -> Steps:
-    """Make steps of ranges: the first one, then the first that starts after its end, and so on.
+    """Make steps from some of the ranges, so that no two steps overlap.
 
-    Of several ranges with the same start, the longest is used.
+    The first range is a step. The next step is the first range that starts at or after its end, and
+    so on. Of several ranges with the same start, the longest is used.
 
     Args:
         ranges: Ranges of a process. Those without a duration are ignored.
@@ -198,15 +199,21 @@ def _measure_share(ranges: Ranges, span_ns: tuple[int, int]) -> float:
 def _parse_families(
     names: Sequence[str], lookup: ActivityList, *, has_numbers: bool
 ) -> tuple[Ints, Ints]:
-    """Return the family of each name, or -1 if it cannot be an iteration, and its last number.
+    """Return the family of each name, and the last number in the name.
 
-    Names whose digits are their only difference are one family. A framework's own ranges are
-    ignored: they have an activity that is not a host activity.
+    Names that differ only in their digits are one family. Without ``has_numbers``, only equal names
+    are one family. A framework's own range cannot be an iteration, unless a built-in convention
+    says that its name marks iterations.
 
     Args:
         names: Bare names.
-        lookup: Activities by name.
-        has_numbers: Whether only names with numbers count, and digits are ignored.
+        lookup: Activities by name. A framework's own range has an activity that is not a host
+            activity.
+        has_numbers: Whether a name without a number cannot be an iteration, and digits are ignored.
+
+    Returns:
+        family: Family of each name, or -1 if it cannot be an iteration.
+        number: Last number in each name, or 0 if there is none.
     """
     # The conventions reduced to patterns that mark iterations without a number.
     marks = [

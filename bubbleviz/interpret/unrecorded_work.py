@@ -258,9 +258,11 @@ def find_unknown_times(
 def locate_untimed(
     notes: Sequence[Limitation], calls: model.Calls, unknown: RankIntervals
 ) -> list[Limitation]:
-    """Add the idle time that work with invalid times affects to the limitations on this work.
+    """Return limitations, with the times at which work with invalid times may have run.
 
-    These are the limitations of the kinds in ``LEFT_OUT``. All others are returned unchanged.
+    ``unknown_ns`` is set on the limitations of the kinds in ``LEFT_OUT``: the times in ``unknown``,
+    and the launch times of the work. All other limitations are unchanged. If there are no calls,
+    no limitation is changed.
 
     Args:
         notes: Limitations of any kind.

@@ -222,7 +222,16 @@ class Packing:
 
 @accelerated_by(native.group_extents)
 def group_extents(group: Codes, n_groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
-    """Return the earliest low and latest high of each group; (0, -1) for groups without rows."""
+    """Return the lowest ``low_ns`` and highest ``high_ns`` of each group.
+
+    A group without rows gets (0, -1).
+
+    Args:
+        group: Group of each row.
+        n_groups: Number of groups.
+        low_ns: Lower value of each row, such as the start of an interval.
+        high_ns: Higher value of each row, such as the end of the interval.
+    """
     low = np.full(n_groups, np.iinfo(np.int64).max)
     high = np.full(n_groups, np.iinfo(np.int64).min)
     np.minimum.at(low, group, low_ns)

@@ -98,7 +98,7 @@ class Limitation:
     def outside(
         self, low_ns: int, high_ns: int, delay_ns: int = 0, *, where: str = "the window"
     ) -> Limitation:
-        """Return the limitation for a time window on the profile's clock.
+        """Return the limitation as it applies to a time window on the profile's clock.
 
         If the times of the damage are known and all outside the window, the reason says so, and the
         kind becomes COSTS. Otherwise the limitation is returned unchanged.

@@ -52,7 +52,7 @@ class Numbering(Generic[Value]):
 
 
 def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
-    """Concatenate tables whose columns contain indices of values, and merge the values.
+    """Concatenate tables, and renumber the columns that are indices into a shared field.
 
     Args:
         tables: At least one table. The shared fields contain the values of each table.

@@ -191,7 +191,10 @@ _Sighting: TypeAlias = tuple[InputFile, int, int]
 
 
 def _find_sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
-    """Return the profiles of each path on this host, or the reason why there are none."""
+    """Return the profiles at each path on this host, or the error message if they cannot be read.
+
+    A profile is returned as the file, its size in bytes, and its modification time in ns.
+    """
     sightings: list[list[_Sighting] | str] = []
     for path in paths:
         try:

@@ -63,7 +63,12 @@ class FilesRead:
 
 
 def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
-    """Return the result of reading files, given the outcome of each."""
+    """Return the joined recordings of several files, and the steps or the error of each file.
+
+    Args:
+        numbers: Index of each file.
+        outcomes: For each file, its recordings and steps, or the error.
+    """
     read = [outcome[0] for outcome in outcomes if not isinstance(outcome, ProfileError)]
     return FilesRead(
         tuple(numbers),
