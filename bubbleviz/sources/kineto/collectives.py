@@ -40,8 +40,9 @@ World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
 def parse_world(metadata: Mapping[str, object]) -> World:
-    """Parse ``distributedInfo``: the rank, the world size, and the process groups in ``pg_config``.
+    """Return the rank, the world size and the ranks of each process group of a trace.
 
+    They are taken from ``distributedInfo`` in the metadata, the groups from its ``pg_config``.
     Missing or malformed numbers are -1. A group without a complete, valid list of ranks gets ().
     """
     info = metadata.get("distributedInfo")
@@ -110,13 +111,16 @@ def _parse_numbers(text: str) -> list[int]:
 def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
     """Return the process group of a kernel.
 
-    Missing members are taken from the document's group of that name, or are all ranks if the size
-    is the world size, or are expanded from a stride.
+    If the arguments contain no complete list of ranks, the first of these applies:
+
+    1. the ranks that ``world`` has for a group of that name and size;
+    2. all ranks, if the group is as large as the world;
+    3. equally spaced ranks, see :func:`_expand_stride`.
 
     Args:
         args: Arguments of the kernel.
         operator: Arguments of its operator.
-        world: Ranks of the run.
+        world: Ranks of the run, as returned by :func:`parse_world`.
     """
     name, description = (
         kineto.to_text(get_argument(args, operator, field)) for field in ("group", "description")
@@ -237,7 +241,10 @@ def _find_ranks(
     global_rank: int,
     index_of_rank: Mapping[int, int],
 ) -> tuple[int, int, int]:
-    """Return the rank, peer and root of an operation in its group, each -1 if unknown or unused.
+    """Return the calling rank, the peer and the root of an operation, each -1 if unknown.
+
+    All three are indices of ranks in the process group. The peer of an operation that is not a send
+    or receive is -1, and so is the root of a collective without a root.
 
     Args:
         name: Name of the operation.
@@ -269,11 +276,19 @@ def _is_uneven(split: object) -> bool:
 def _describe_kernels(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield the kernels of collectives with their descriptions.
+    """Yield the kernels that execute collectives, with the arguments that describe the collectives.
+
+    The kernels of batches come last, see :func:`_describe_batches`.
+
+    Args:
+        work: Kernels, then copies.
+        calls: Calls of the CUDA or HIP API.
+        collector: All events of the recording.
+        base_ns: Time that the times of ``work`` are relative to.
 
     Yields:
         Row of the kernel, external id of its operator or -1, arguments of the kernel, and arguments
-        of the operator. If either description is missing, it is replaced by the other.
+        of the operator. If the arguments of one are missing, those of the other replace them.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
@@ -301,17 +316,17 @@ def _describe_batches(
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield the kernels of batches of sends and receives, once for each operation of the batch.
 
-    A batch consists of the sends and receives of a thread that no described kernel executes. It
-    ends with the next launch of a kernel on the thread that has a description or may execute sends
-    and receives. A kernel without a description executes the batch; otherwise the batch is dropped.
-    Launches of CUDA graphs are ignored.
+    A batch consists of consecutive sends and receives of one thread that no described kernel
+    executes. It ends when the thread launches a kernel that has a description, or whose name shows
+    that it may execute sends and receives. If that kernel has no description, it executes the
+    batch. Otherwise the batch is dropped. Launches of CUDA graphs are ignored.
 
     Args:
         work: Kernels, then copies.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
         base_ns: Time that the times of ``work`` are relative to.
-        described: Kernels that have a description.
+        described: Rows of the kernels that have a description.
     """
     used_external = {*work.external[described].tolist()}
     events: list[tuple[int, int, int, int, KinetoArgs | None]] = [

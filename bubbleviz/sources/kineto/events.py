@@ -158,7 +158,7 @@ class EventCollector:
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of collectives, waits and records; all their arguments are kept."""
+        """Return the rows of collectives, waits and records, whose arguments are all kept."""
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
         return rows[np.isin(kind[rows], (KERNEL, OPERATOR, WAIT, RECORD))]

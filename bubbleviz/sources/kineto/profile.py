@@ -528,7 +528,7 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
 
 
 def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
-    """Return the number of launching calls whose correlation id no kernel or copy has.
+    """Return the number of calls that launch work, but share no correlation id with any work.
 
     A call launches work if its name starts with one of ``WORK_CALLS``.
     """
@@ -564,10 +564,10 @@ def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model
 def _describe_lost_work(
     launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
 ) -> str:
-    """Return the reason why a trace without GPU work must have lost it, or "" if it may have none.
+    """Return the reason why a trace contains no GPU work, or "" if no work seems to be missing.
 
-    Work was lost if calls launched some. If the file is cut, it was also lost if the file lists the
-    properties of devices.
+    Work is missing if calls launched some. If the file is cut, work is also missing if the file
+    lists the properties of devices.
 
     Args:
         launches_without_work: Number of calls that launched work which was not recorded.

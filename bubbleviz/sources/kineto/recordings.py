@@ -164,11 +164,19 @@ class _Finder:
         self._key_of_place = [self._find_key(*place) for place in self._places]
 
     def _find_key(self, process: int, device: int) -> _Key:
-        """Return the key of the recording that a device belongs to, according to its process id.
+        """Return the label and the offset of the recording that a device belongs to.
 
-        The offset in the key is the process id less the device number. It is the process id itself
-        if several processes launched work and this is one of them. It is 0 if the process id has no
-        number. Without a device number, process ids below ``MAX_DEVICES`` have offset 0.
+        Both are derived from the process id of the device. The first rule that applies determines
+        the offset:
+
+        1. If the process id has no number, the offset is 0.
+        2. If several processes launched work and this is one of them, it is the process id.
+        3. If the device number is unknown, it is the process id, or 0 below ``MAX_DEVICES``.
+        4. Otherwise it is the process id minus the device number.
+
+        Args:
+            process: Number of the process.
+            device: Device number, or -1 if unknown.
         """
         label, number = self._processes[process]
         if number is None:
@@ -236,14 +244,15 @@ class _Finder:
         return len(find_distinct(id_number[is_relaunch])), int(is_first.sum())
 
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
-        """Return the recording of each process that launched work, or None if unknown.
+        """Return the key of the recording of each process that launched work, or None if unknown.
 
-        The recordings that process ids point to are used unless too many kernels contradict the
-        launches. Otherwise the launches alone must allow exactly one assignment.
+        With ``has_hints``, the process ids determine the recordings, unless launches contradict
+        them for too many kernels of a recording. Otherwise launches determine the recordings, and
+        the result is None unless exactly one assignment agrees with them.
 
         Args:
             keys: Keys of the recordings.
-            has_hints: Whether process ids may point to recordings.
+            has_hints: Whether process ids may be used, see :meth:`_find_hinted_keys`.
         """
         n_kernels, misfits = self._count_misfits(keys)
         hinted = self._find_hinted_keys(keys) if has_hints else None
@@ -256,9 +265,12 @@ class _Finder:
         return self._assign_by_elimination(keys, misfits <= _MAX_MISFITS * n_kernels)
 
     def _find_hinted_keys(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
-        """Return the recording that each process id points to, or None if any points to none.
+        """Return the key of each process's recording according to the process ids.
 
-        A process id points to the recording of its label with the largest offset up to its number.
+        It is the key that has the label of the process id and the largest offset that does not
+        exceed the number in the process id. If only one key has the label, its offset is ignored.
+        The result is None if some process has no such key, or if two processes have the same key
+        although another key has no process.
         """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:
@@ -277,10 +289,13 @@ class _Finder:
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
         """Count the kernels of each recording that each process cannot have launched.
 
+        About ``_MAX_SAMPLE`` kernels per recording are examined. Kernels that no process launched
+        are ignored.
+
         Returns:
-            n_kernels: Number of compared kernels of each recording, shape (keys,).
-            misfits: Number of compared kernels that the process did not launch, or launched after
-                they started, shape (hosts, keys).
+            n_kernels: Number of examined kernels of each recording, shape (keys,).
+            misfits: Number of examined kernels of each recording that each process did not launch,
+                or launched only after they started, shape (hosts, keys).
         """
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
@@ -302,9 +317,9 @@ class _Finder:
         return n_kernels, misfits
 
     def _find_launches(self, host: int) -> tuple[Ints, Ints]:
-        """Return the ascending correlation ids of a process's launches, and their start times.
+        """Return the correlation ids of a process's launches, ascending, and their start times.
 
-        If several launches have the same id, the first one counts.
+        If several launches have the same id, the start of the earliest one is returned.
         """
         rows = self._launches[self._host_of_launch == host]
         ids, start_ns = self._calls.correlation[rows], self._calls.start_ns[rows]
@@ -341,10 +356,12 @@ class _Finder:
     def build_recordings(
         self, keys: Sequence[_Key], key_of_host: Mapping[int, _Key], *, by_device: bool
     ) -> Recordings:
-        """Return the recordings, with every thread and device in one of them.
+        """Return the recordings, and assign every thread and device to one of them.
 
-        A process that launched work belongs to its key, and the process of a device to the key of
-        the device. All other processes are assigned by their labels.
+        Threads are assigned with their process. A process that launched work belongs to the
+        recording with its key in ``key_of_host``. Other processes that contain a device belong to
+        the recording of the device, unless ``by_device`` is true. All remaining processes are
+        assigned by their labels, see :meth:`_guess_recordings`.
 
         Args:
             keys: Keys of the recordings.
@@ -367,10 +384,11 @@ class _Finder:
         return Recordings(labels, by_thread, devices)
 
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
-        """Yield each process with the recording of its label.
+        """Yield the number of each process and the number of the recording that has its label.
 
-        If several recordings have the label, the last recording wins whose offset is at most the
-        number in the process id. If no recording has the label, the first recording is used.
+        If several recordings have the label, the last one wins whose offset does not exceed the
+        number in the process id. If all offsets exceed it, the first recording with the label wins.
+        If no recording has the label, recording 0 is used.
         """
         for process, (label, process_number) in enumerate(self._processes):
             same_label = [number for number, (name, _) in enumerate(keys) if name == label]

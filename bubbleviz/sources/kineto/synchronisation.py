@@ -37,14 +37,15 @@ def read_synchronisation(
 ) -> Synchronisation | None:
     """Return the synchronization events of a trace, or None if there are no waits.
 
-    A wait that also describes the record it waits for adds that record. The process of an event is
-    the process of the call with its correlation id, or -1 without such a call.
+    Event records are taken from the records in the trace, and from waits that describe the record
+    for which they wait. The process of a wait or record is the process that made the call with the
+    same correlation id, or -1 if there is no such call.
 
     Args:
         collector: Events of the trace.
-        base_ns: Start of the first event.
+        base_ns: Start of the first event, subtracted from all times.
         calls: CUDA API calls.
-        threads: Thread of each thread number.
+        threads: Global thread of each thread number.
     """
     if not collector.waits:
         return None

@@ -351,10 +351,10 @@ def _stack_integers(columns: Sequence[Any]) -> Ints:
 
 
 def _loosen_patterns(binds: Binds) -> Binds:
-    """Return the parameters of a query with GLOB patterns as DuckDB understands them.
+    """Return the parameters of a query, with GLOB patterns converted from SQLite to DuckDB.
 
     The converted patterns may match more texts, so the rows must be filtered afterwards. Patterns
-    that match nothing, because a set in them is not closed, are left out.
+    that match nothing because of an unclosed ``[`` are left out.
     """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):

@@ -46,7 +46,8 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
     Args:
         export: The open export.
         activities: Activities of the export.
-        group: Group of each activity that they were sorted by, or None if they were not sorted.
+        group: Group that each activity was sorted by, in the order of the export, or None if the
+            activities still have that order.
 
     Raises:
         ProfileError: The export is damaged.

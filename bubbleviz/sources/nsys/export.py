@@ -255,9 +255,12 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return all of the given name ids, or () if no call has any of them.
+        """Return the given name ids if any call has one of them, or else ().
 
-        Readers that can do so return only the ids that a call has.
+        Readers that can do so leave out the ids that no call has.
+
+        Args:
+            numbers: Ids of names of calls in ``StringIds``.
         """
         binds: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
         return numbers if self.query_columns("calls/named", binds).size else ()
@@ -423,9 +426,10 @@ class Export(ABC):
                 future.cancel()
 
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
-        """Read parts in this thread that no pool thread has started, until the first is available.
+        """Read parts in this thread until the first part in ``ahead`` is available.
 
-        Nothing is read unless parts may be read in any order.
+        Only parts that no thread of the pool has started are read. Their entries in ``ahead`` are
+        replaced by finished futures. Nothing is read if the parts must be read in order.
         """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())

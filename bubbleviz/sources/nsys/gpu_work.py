@@ -162,7 +162,8 @@ def _add_all_kernels(
 ) -> None:
     """Add the kernels of an export, and check that none was lost.
 
-    Fewer kernels than row numbers are accepted only if SQLite counts no more rows either.
+    If fewer kernels than row numbers can be read, SQLite counts the rows of the table. Kernels were
+    lost if it counts more rows than were read.
 
     Args:
         export: The open export.
@@ -229,10 +230,10 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return the ids of names of calls that launch graphs, or work that was not recorded.
+    """Return the ids of the call names that may show that work was lost, if any call has them.
 
-    It must be checked whether any call has such a name, because exports contain names that no call
-    has. The check may read all calls.
+    They are the names of calls that launch graphs, or a kind of work of which nothing was recorded.
+    An export may contain such a name although no call has it, so the caller must check that.
 
     Args:
         call_names: Names of calls that launch work, keyed by id.
@@ -253,14 +254,14 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for work that cannot be read, and for calls whose work was not recorded.
 
-    Work cannot be read if its table lacks columns. Otherwise work is missing if none of its kind
-    was recorded although some call launched it; this is not checked for graphs.
+    Work cannot be read if its table lacks columns. Otherwise a limitation is yielded if no work of
+    a kind was recorded although a call launched some. This is not checked for graphs.
 
     Args:
         export: The open export.
         call_names: Names of calls that launch work, keyed by id.
         recorded: Whether any work was recorded, keyed by kind of work.
-        kinds: Kinds of work to check.
+        kinds: Kinds of work to check, keys of ``_WORK_KINDS``.
     """
     for kind in kinds:
         noun, beginnings, make = _WORK_KINDS[kind]
@@ -279,7 +280,7 @@ def _iter_lost_work(
 def _report_lost_process(
     export: Export, count: int, processes: Sequence[int]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for kernels without a process.
+    """Return a limitation for kernels without a process, or () if ``count`` is 0.
 
     Correlation ids are unique only within a process, so these kernels cannot be linked to calls if
     there are several processes.

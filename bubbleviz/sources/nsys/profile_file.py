@@ -148,7 +148,7 @@ def _check_ranges(export: Export) -> None:
 def _find_name_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> tuple[list[Limitation], list[Limitation]]:
-    """Find what is missing from the names of ranges and kernels.
+    """Return limitations for missing names of ranges and kernels.
 
     Args:
         export: The open export.
@@ -156,8 +156,8 @@ def _find_name_limitations(
         kernel_names: Names of kernels.
 
     Returns:
-        notes: Limitations for missing columns of ranges.
-        unnamed: Limitation for names that ``StringIds`` does not contain.
+        notes: Limitations for columns of ranges that the export lacks.
+        unnamed: One limitation if ``StringIds`` lacks the name of any kernel, else none.
     """
     lost_names = LimitationKind.RANGE_NAMES_LOST
     missing = export.find_missing("ranges/named")
@@ -300,7 +300,7 @@ class NsysFile:
         )
 
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
-        """Return the result of an inspection that contains all ranges that match, or None.
+        """Return the result of an earlier inspection that used all of the patterns, or None.
 
         Results with open ranges are not used, because their ends depend on other tables.
         """

@@ -196,12 +196,12 @@ class LongRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return the ranges of some threads that are long enough and overlap one of some intervals.
+        """Return ranges of the given threads that last long enough and overlap an interval.
 
-        Only their start, end, thread and name are read.
+        Only the start, end, thread and name of the ranges are read.
 
         Args:
-            shortest_ns: Minimum duration.
+            shortest_ns: Minimum duration of a range.
             threads: Threads of the ranges.
             since_ns: Starts of the intervals.
             until_ns: Ends of the intervals.
@@ -232,10 +232,10 @@ class LongRanges:
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Selection:
-        """Return the selection of rows to read; see :meth:`lasting`.
+        """Return the selection of rows that :meth:`lasting` reads, given the same arguments.
 
-        The intervals of each thread are united. Intervals without a thread apply to all threads.
-        ``threads`` are distinct and ascending.
+        Overlapping intervals of a thread are united. If ``of`` is None, all intervals apply to all
+        threads. ``threads`` must be distinct and ascending.
         """
         group = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
         n_groups = 1 if of is None else len(threads)
@@ -254,9 +254,9 @@ class LongRanges:
 
 
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Number names in the order of their first rows, without unused names.
+    """Number names in the order of the first row that has them, without names that no row has.
 
-    The result does not depend on the rows that a reader read in addition.
+    The result therefore does not depend on rows that were read and then left out.
 
     Args:
         name_id: Index of each row's name, or -1 for none, which becomes the name "".

@@ -78,7 +78,7 @@ def _build_activities(
 
     Args:
         recording: The recording.
-        zero_ns: Time from which the activities count.
+        zero_ns: Time of the first event, subtracted from all times.
         thread: Thread of each call.
 
     Returns:
@@ -86,6 +86,9 @@ def _build_activities(
         notes: Limitations.
         streams: Stream of each activity, or -1 if unknown.
         copies: Sizes and directions of copies.
+
+    Raises:
+        ProfileError: The recording is damaged.
     """
     path = recording.path
     builder = ActivitiesBuilder(_count_rows((*recording.kernels, *recording.copies)))
@@ -120,13 +123,14 @@ def _build_activities(
 def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return the sizes and directions of the copies that have times, without fills.
+    """Return the sizes and directions of copies, leaving out fills and copies without times.
 
     Args:
         recording: The recording.
         zero_ns: Time that is subtracted from all times.
         activities: All activities, kernels first.
-        group: Group of each activity if the activities were sorted by group, else None.
+        group: Group that each activity was sorted by, in the order of the recording, or None if
+            the activities still have that order.
     """
     columns = [np.empty((2, 0), np.int64)]
     for block, details in zip(recording.copies, recording.copy_details, strict=True):

@@ -344,10 +344,11 @@ def _read_guids(part: Part) -> Sequence[str]:
 
 
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
-    """Return the name and machine id of the nodes that the processes of a part ran on, as keys.
+    """Return the nodes on which the processes of a part ran.
 
-    If no process refers to a node, all nodes are returned. Nodes without a name and a machine id
-    are left out.
+    The keys of the result are the name and machine id of each node, and all values are None. If no
+    process refers to a node, all nodes are returned. Nodes without a name and a machine id are left
+    out.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
@@ -547,7 +548,7 @@ class _PartReader:
         Args:
             host_events: The calls and ranges.
             events: Table of events and their texts, as returned by :meth:`Part.read_events`.
-            process: Number of the process of each group of host events.
+            process: Process number of each group in ``host_events.groups``.
 
         Raises:
             ProfileError: A thread id is out of range.
@@ -582,7 +583,7 @@ class _PartReader:
 
         Args:
             host_events: The calls and ranges.
-            thread: Thread of each group.
+            thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
             kind: :class:`HostEventKind` of each event.
         """
@@ -613,7 +614,7 @@ class _PartReader:
         Args:
             host_events: The calls and ranges.
             events: Table of events and their texts.
-            thread: Thread of each group.
+            thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
             kind: :class:`HostEventKind` of each event.
         """
@@ -784,7 +785,7 @@ def _read_streams(part: Part, name: str, count: int) -> Ints:
 
 
 def _number_kernel_streams(recorded: Ints) -> Ints:
-    """Number the streams of kernels, or return -1 for unknown streams.
+    """Return a stream number for each kernel, or -1 if its stream and queue are unknown.
 
     Kernels of one stream that went to different queues get different numbers, because some
     recordings give every kernel the same stream.
@@ -798,11 +799,12 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 
 
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
-    """Return the number of each copy's stream among the kernels' streams, or -1 if unknown.
+    """Return the stream number of each copy, or -1 if unknown.
 
-    Profilers write 0 if the stream or queue of a copy was not recorded. A copy with a queue is
-    matched by stream and queue. A copy with only a stream is matched by stream, if all kernels on
-    that stream ran on one queue.
+    The numbers are those that :func:`_number_kernel_streams` returns for the kernels. A copy with a
+    queue gets the number of the kernels with the same stream and queue. A copy with only a stream
+    gets the number of the kernels on that stream if all of them ran on one queue. Profilers write 0
+    if the stream or queue of a copy was not recorded.
 
     Args:
         kernels: Stream and queue of each kernel.
@@ -834,11 +836,11 @@ def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
 
 
 def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
-    """Choose the ids that link kernels and copies to the calls that launched them.
+    """Return the ids that link kernels and copies to the calls that launched them.
 
-    Stack ids are used if any call shares one with a kernel or copy. Otherwise correlation ids are
-    used if a call shares one with a kernel or copy and no two calls share one. If neither applies,
-    stack ids are returned, which link nothing.
+    Stack ids are used if any call has the same stack id as a kernel or copy. Otherwise correlation
+    ids are used if any call has the same correlation id as a kernel or copy, and no two calls have
+    the same one. If neither applies, stack ids are returned, which link nothing.
 
     Args:
         ids: Stack ids and correlation ids of events, shape (2, events).
@@ -861,11 +863,12 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
 
 
 def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
-    """Find the calls whose id also occurs among kernels and copies.
+    """Return the ids of kernels, copies and calls, and a mask of the calls that launched work.
 
     Args:
-        ids: Id of each event. Values of 0 or less mean that there is none.
-        event_row: Event of each kernel and copy, then of each call, or -1 if it is missing.
+        ids: Id of each event. Values of 0 or less mean that the event has no id.
+        event_row: Row in ``ids`` of each kernel and copy, then of each call, or -1 if its event is
+            missing.
         n_work: Number of kernels and copies.
 
     Returns:
@@ -878,13 +881,13 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
 
 def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
-    """Add the texts of events, and return the number of each range's text, or -1 for none.
+    """Add texts of events to ``texts``, and return the number of each range's text, or -1 for none.
 
-    Texts that are packed are added as they are. The texts of the other events that belong to a
-    range are queried.
+    The texts that ``events`` contains are added unchanged. Other texts are queried if their event
+    belongs to a range.
 
     Args:
-        texts: Texts of ranges.
+        texts: Texts of ranges; changed in place.
         part: Part of a recording.
         events: Table of events and their texts.
         row: Event of each range, or -1 if it is missing.

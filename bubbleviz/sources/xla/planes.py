@@ -282,10 +282,13 @@ class Planes:
             self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _number_labels(self, *columns: Ints) -> Ints:
-        """Return the label of each event, or -1 if it names neither an instruction nor a module.
+        """Return the row of each event's label in ``labels``, to which new labels are added.
+
+        The row is -1 for events that name neither an instruction nor a module.
 
         Args:
-            columns: Instruction, path, module and program of each event.
+            columns: Text numbers of the instruction, path and module of each event, and its program
+                id; each -1 if missing.
         """
         label = np.full(len(columns[0]), NONE, np.int64)
         rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
@@ -313,16 +316,14 @@ class Planes:
         return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
 
     def _order_ties(self, events: PlaneEvents, order: Ints, is_first: Bools) -> Ints:
-        """Sort events of one thread and device that start at the same time.
+        """Return the rows of events, with ties sorted as :meth:`get_events` describes.
+
+        Events are tied if they have the same thread, device and start.
 
         Args:
             events: The events.
-            order: Their rows, sorted by thread, device and start.
-            is_first: Mask of the entries of ``order`` that do not start together with the one
-                before.
-
-        Returns:
-            The rows, with ties sorted.
+            order: Rows of the events, sorted by thread, device and start.
+            is_first: Mask of the entries of ``order`` that are not tied with the entry before.
         """
         is_tied = ~is_first
         is_tied[:-1] |= is_tied[1:]

@@ -284,10 +284,17 @@ class DeviceWork:
     def _name_launches_by_work(
         self, launches: PlaneEvents, work: PlaneEvents
     ) -> tuple[PlaneEvents, Ints]:
-        """Return launches as instructions, and the index of each one's range name, or -1.
+        """Label launches with the instructions that they launched, and name their ranges.
 
-        Launches with known work get the label and the device of that work, because the label names
-        the instruction more precisely. Launches without known work have no range name.
+        A launch belongs to the first work with the same correlation id. The label of the work names
+        the instruction more precisely than the label of the launch.
+
+        Returns:
+            instructions: The launches, with the label and device of their work. A launch without
+                work keeps its label, and its device is -1. ``run`` is the result of
+                :meth:`_find_executions`.
+            name_id: Index of the range name of each launch, or -1 if it has no work or the work has
+                no instruction.
         """
         ids, first = np.unique(work.correlation, return_index=True)
         first_match = find_positions(ids, launches.correlation)
@@ -299,12 +306,11 @@ class DeviceWork:
         return instructions, np.where(has_work, self._name_instruction_ranges()[label], NONE)
 
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
-        """Return the row in ``_spans`` of the module execution around each launch, or -1.
+        """Return the row in ``_spans`` of the module execution during which each launch starts.
 
-        Only executions of the launch's module count, and the innermost one wins.
-
-        An execution may be recorded on another thread than its launches. If executions of one
-        module overlap (one thread per device), only executions on the thread of the launch are
+        The row is -1 if there is none. Only executions of the module of the launch are considered,
+        and the innermost one wins. They may be on other threads than the launch. If executions of
+        one module overlap (one thread per device), only executions on the thread of the launch are
         considered.
 
         Args:
@@ -393,8 +399,10 @@ class DeviceWork:
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
         """Return executions of modules as ranges.
 
-        They are the recorded executions of the devices if there are any. Otherwise instructions are
-        grouped by run id if most have one, or else by order, see :func:`_number_executions`.
+        If devices recorded executions, these are returned. Otherwise an execution consists of
+        instructions with the same run id, if most have a run id; instructions without one are then
+        left out. If most have none, the order of the instructions determines the executions, see
+        :func:`_number_executions`.
 
         Args:
             events: Instructions.

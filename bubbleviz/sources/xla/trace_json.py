@@ -211,12 +211,12 @@ class TraceJsonPlanes:
     def _convert_text_numbers(
         self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
     ) -> Ints:
-        """Translate numbers of texts in the file to numbers in the planes, or -1 for empty texts.
+        """Add texts of the file to the planes, and return their numbers there, or -1 if empty.
 
         Args:
-            planes: Planes that number the texts.
-            numbers: Numbers of texts in the file.
-            part: Returns the part of a text that is used.
+            planes: Planes to whose ``texts`` the texts are added.
+            numbers: Numbers of the texts in the file.
+            part: Function that returns the part of a text to add.
         """
         words = self._file.texts.values
         groups = group_rows(numbers).order_by_appearance()

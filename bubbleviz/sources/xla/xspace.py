@@ -311,9 +311,9 @@ class PlaneReader:
                     self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return the name and the statistics of each metadata entry.
+        """Return the name and the statistics of each metadata entry, with numbers for texts.
 
-        A last row, for unknown metadata, has an empty name and statistics of -1.
+        A last row is added for unknown metadata. Its name is "" and its statistics are -1.
 
         Args:
             of_instructions: Whether the entries name instructions, whose names are shortened.
@@ -380,10 +380,11 @@ class PlaneReader:
     ) -> None:
         """Fill columns with the statistics stored in the events themselves.
 
-        They replace the values from the metadata, except that empty texts replace nothing.
+        The statistics of an event replace the values that ``columns`` contains from its metadata.
+        Empty texts replace nothing.
 
         Args:
-            columns: Columns of the events; updated.
+            columns: Columns of the events, changed in place.
             data: Bytes of the events.
             stat_slices: Occurrences of statistics in the events.
             used_stats: Names of the statistics to read, by id.
@@ -550,7 +551,10 @@ def read_profile(path: str, watch: Watch) -> Decoded:
 def _decode_spaces(
     path: str, host: str, spaces: Sequence[_Space], watch: Watch
 ) -> Iterator[tuple[int, Decoded]]:
-    """Yield the process number and the profile of each recording. All count time from one zero.
+    """Yield the process number and the profile of each recording.
+
+    All times are relative to the start of the first recording. If its start is unknown, the times
+    of each recording are relative to the start of that recording.
 
     Raises:
         MalformedError: A plane cannot be decoded.
