@@ -370,9 +370,15 @@ def _list_output_options(
 def _note_names(
     names: PrivateNames, command: Callable[..., None], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Note the paths in the arguments of a command, and if it fails, all names in its options.
+    """Note the private names in the arguments of a command that runs inside the context.
 
-    The message of an error may contain any of these names.
+    Paths in arguments are noted at once. If the command raises an error, the names in the error and
+    the paths and hosts in options are noted as well, because the message may contain any of them.
+
+    Args:
+        names: Receives the private names.
+        command: The command.
+        values: Values of the command's parameters, keyed by parameter.
     """
     arguments, paths, hosts = _find_names(command, values)
     names.note_paths(arguments)

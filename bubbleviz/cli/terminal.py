@@ -160,7 +160,7 @@ def write_content(content: str | bytes) -> None:
 
 
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
-    """Print the time and the number of rows of each step to standard error."""
+    """Print one line per step to standard error: its files, or else its time and number of rows."""
     for step in steps:
         if step.files:
             sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_list_files(step.files, names)}\n")
@@ -264,7 +264,10 @@ class ReadingBars:
         self._bars.refresh()
 
     def read(self, path: str, fraction: float) -> None:
-        """Advance the bar to the fraction of a profile that has been read."""
+        """Advance the bar to the fraction of a profile that has been read.
+
+        Once all profiles are read, a bar of unknown length replaces it.
+        """
         size = self._sizes.get(path, 0)
         n_new_bytes = fraction * size - self._read.get(path, 0.0)
         self._read[path] = fraction * size

@@ -415,8 +415,8 @@ def _make_ratio_table(
 def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     """Yield a line about each run except the first, compared with the first run.
 
-    It contains the ratio and the changes of the ratio and of the iteration time. The first line
-    also names the first run and its ratio.
+    The line contains the ratio of the run, and the changes of the ratio and of the iteration time.
+    The first line also names the first run and its ratio.
     """
     headline, longest = comparison.headline, comparison.longest
     first_cell, *cells = comparison.ratios[headline]

@@ -619,8 +619,8 @@ def _make_order_advice(report: Report) -> Advice | None:
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
     """Return the findings that are worth advice, one per set of families, in their given order.
 
-    Left out are findings with a hidden kind, findings without anything unusually slow that save
-    less than ``_MIN_BOUND_SAVING``, and findings that a similar one represents.
+    A finding is left out if one of its faults has a hidden kind, if nothing in it is unusually slow
+    and it saves too little, or if another finding represents it; see :func:`_is_represented`.
 
     Args:
         diagnosis: Diagnosis of the run.
@@ -657,11 +657,10 @@ def _is_bound(finding: Finding) -> bool:
 
 
 def _is_represented(index: int, findings: list[Finding]) -> bool:
-    """Return whether another finding of the same families represents this one.
+    """Return whether another finding with the same fault families represents a finding.
 
-    A finding on more ranks represents it if that finding saves clearly more. A finding on fewer
-    ranks, or an earlier finding on as many ranks, represents it if that finding saves nearly as
-    much.
+    There are two cases: the other finding concerns more ranks and saves clearly more; or it
+    concerns fewer ranks, or as many ranks and is earlier, and saves nearly as much or more.
 
     Args:
         index: Index of the finding in ``findings``.

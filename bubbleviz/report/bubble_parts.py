@@ -155,7 +155,10 @@ def _sum_active_ns(report: Report) -> Ints:
 
 
 def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
-    """Return the parts of the work in the windows of an iteration, summed over its ranks.
+    """Return the time of each part of the work in the windows of an iteration, keyed by part.
+
+    Times are in ns, summed over the ranks of the iteration. Operations may overlap or extend beyond
+    the window, so the times of phases are scaled down.
 
     Args:
         iteration: The iteration.

@@ -35,7 +35,16 @@ def write_caption(
 
 
 def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int) -> Iterator[str]:
-    """Yield the clauses of the sentence, which describe the iterations, devices and idle share."""
+    """Yield the parts of a sentence that describes a figure.
+
+    They give the iterations, the schedule, the devices, the number of microbatches and the share of
+    idle time. What is unknown is left out.
+
+    Args:
+        report: The report.
+        iterations: Iterations that the figure shows.
+        rows: Number of rows of the figure, given as the number of GPUs if the run is no pipeline.
+    """
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1
     yield f"One {noun}" if is_single else format_count(len(iterations), noun)
@@ -73,7 +82,12 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
 
 
 def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
-    """Yield the sentences of the note, which define the ratio and boxes and list restrictions."""
+    """Yield the sentences of the note, which define the ratio and boxes and list restrictions.
+
+    Args:
+        report: The report.
+        has_numbers: Whether boxes have numbers, or None if that is unknown.
+    """
     definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:
         name = capitalize(name_measure(report).name)

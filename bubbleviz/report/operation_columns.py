@@ -75,7 +75,10 @@ def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
 
 
 def _list_clocks(report: Report) -> CodedTexts:
-    """Return the host whose clock times each operation; empty cells if all share one clock."""
+    """Return one cell per operation with the host whose clock recorded its times.
+
+    All cells are empty if all ranks share one clock.
+    """
     clocks = [report.clock(rank.profile) for rank in report.ranks]
     if len(set(clocks)) == 1:
         return CodedTexts(np.full(len(report.operations), NONE, np.int64), ())
@@ -115,9 +118,11 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Return cells with intervals of ranks, in the rows of the operations that began last.
+    """Return one cell per operation with the intervals of its rank that start after it.
 
-    Intervals of ranks without operations are left out.
+    An interval is only in the cell of the operation that began last before it, or, if it starts
+    before all operations of its rank, in the cell of the first one. Intervals of ranks without
+    operations are left out.
     """
     row = _find_last_started(operations, times.rank, times.start_ns)
     has_operation = row != NONE

@@ -393,9 +393,13 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Set the mean primary ratio of each rank over the averaged iterations that have it.
+    """Return a table of the ranks in which each rank has its mean primary ratio.
 
-    The result is an Arrow table with one row per rank.
+    The mean is over the averaged iterations in which the rank has the ratio.
+
+    Args:
+        ranks: The ranks, without the ratio.
+        counts: Ratios of the iterations.
     """
     ratios: list[list[float]] = [[] for _ in ranks]
     for rank_iterations in (
@@ -599,7 +603,7 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations for iterations in which ranks waited, or may have, for recordings to begin.
+    """Yield limitations on iterations in which ranks waited, or may have, for recordings to begin.
 
     If this leaves no averaged iteration, the limitation restricts the report.
     """
@@ -617,7 +621,10 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield the limitation for ranks that lack operations that other ranks have, if any."""
+    """Yield one limitation if any ranks lack operations that other ranks have.
+
+    Only averaged iterations are examined, or all iterations if none is averaged.
+    """
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
     doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])
     n_missing = find_missing_operations(run, doubtful_iterations).tolist()

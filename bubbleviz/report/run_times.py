@@ -64,8 +64,9 @@ def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload
 def measure_stage_times(run: RunSummary) -> MeasuredTimes:
     """Return the times of stages, with which other schedules are simulated.
 
-    In a run with a single pipeline, all iterations are averaged; see :func:`_average_all`. The
-    schedule and its window are included if the schedule is a known one and its window was measured.
+    If a run has a single pipeline, all of its iterations are averaged; see :func:`_average_all`.
+    The schedule and its window are included if bubbleviz knows the schedule and its window was
+    measured.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.

@@ -239,6 +239,10 @@ def _list_rank_intervals(
     """Return the clock bounds of each rank's ratio, keyed by the ratios that need a common clock.
 
     The value is None if the bounds of no rank are known.
+
+    Args:
+        ranks: Entries of the ranks of an iteration.
+        names: Ratios whose bounds are computed. The value of all other ratios is None.
     """
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
     for ratio in list_ratios():

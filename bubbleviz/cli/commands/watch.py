@@ -131,7 +131,10 @@ def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames)
 def _iterate_sights(
     watcher: Watcher, interval: float, stop_after: float | None
 ) -> Iterator[Observation]:
-    """Yield the new iterations at each check, until there are none for ``stop_after`` seconds.
+    """Yield an observation at each check, until none had new iterations for ``stop_after`` seconds.
+
+    The last observation also contains iterations that still wait for missing ranks, measured
+    without these ranks.
 
     Args:
         watcher: Reads the recordings.

@@ -47,7 +47,10 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 
 
 def _make_error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
-    """Return the path of a bar at the bottom of the row at ``top``, with a tick at each end."""
+    """Return the path of an error bar around ``middle``, with a tick at each end.
+
+    The bar is at the bottom of the row whose upper edge is ``top``, and is clipped to the plot.
+    """
     left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
     tick = layout.row / 10
     y = top + layout.row - tick - 1

@@ -84,9 +84,10 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
 
 
 def _measure_busy_times(operations: Operations) -> _PhaseTimes:
-    """Return the busy times of operations of one phase, relative to their median.
+    """Return the busy times of operations of one phase, by virtual stage and microbatch.
 
-    The busy times of replicas of a stage are averaged before the median is taken.
+    They are relative to their median. The busy times of replicas of a stage are averaged before the
+    median is taken.
     """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1

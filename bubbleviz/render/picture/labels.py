@@ -70,8 +70,9 @@ class RowLabels:
 def label_rows(report: Report, selection: Selection, style: PictureStyle) -> RowLabels:
     """Return the stage, the name and the ratio of each row, and the title of the ratios.
 
-    Ratios are means if several iterations are drawn. Names are replaced by rank numbers, or left
-    out if stages distinguish the rows, if the style has no names or names are too wide for paper.
+    Ratios are means if several iterations are drawn. If the style has no names, or if names are too
+    wide for paper, each name is replaced by the number of the rank. If the stages distinguish all
+    rows, names are left out instead.
     """
     ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)
@@ -154,7 +155,12 @@ def _name_row(row: RankRow, clock: str) -> str:
 
 
 def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
-    """Return the number of the rank of each row, or "" for all if stages distinguish the rows."""
+    """Return the rank number of each row as text, or "" for every row if all stages differ.
+
+    Args:
+        selection: The rows that are drawn.
+        stages: Stage label of each row, or "" if the row has none.
+    """
     if "" not in stages and len(set(stages)) == len(stages):
         return [""] * len(stages)
     return [

@@ -35,6 +35,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def _get_advance(character: str) -> float:
+    """Return the width of a character at font size 1, estimated if the character is unknown."""
     advance = _ADVANCES.get(character)
     if advance is not None:
         return advance

@@ -257,6 +257,14 @@ class RowPainter:
         With at most ``MOST_TOOLTIPS`` marks, there is one path per operation, with a tooltip and
         with lines across the gaps between its parts. With more marks, there is one path per paint.
         Boxes of unattributed compute are lower than other boxes and have no frame.
+
+        Args:
+            group: Element that receives the layer.
+            marks: All marks.
+            members: Indices of the marks to draw.
+            top: Upper edge of the boxes.
+            bottom: Lower edge of the boxes.
+            frame: Width of the frame of a box, or 0 for no frame.
         """
         look: dict[str, Any] = {}
         if frame:

@@ -141,10 +141,10 @@ def _place_rows(
 
 
 def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
-    """Hatch the windows in which idle time counts in each row, and shade the gaps between them.
+    """Draw a hatched box over each window of each row, and a shaded box over gaps between them.
 
-    Operations are drawn on top, so the hatch stays visible where a rank is idle. Windows that are
-    less than ``MIN_MARK_WIDTH`` apart are joined.
+    Idle time counts as bubble in these windows. Operations are drawn on top, so the hatch stays
+    visible where a rank is idle. Windows that are less than ``MIN_MARK_WIDTH`` apart are joined.
 
     Returns:
         Whether there are gaps.

@@ -115,13 +115,15 @@ def _list_restrictions(report: Report) -> tuple[str, ...]:
 
 
 def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield the clock bounds of the primary ratio, its lower bound, and the share of kernels.
+    """Yield texts on the clock bounds, the lower bound and the kernel time of the primary ratio.
 
-    Each text is preceded by the punctuation that joins it to earlier text.
+    Each text is preceded by the punctuation that joins it to earlier text. Unknown bounds have no
+    text.
 
     Args:
         report: The report.
-        narrow: Whether to include clock bounds that are narrower than the confidence interval.
+        narrow: Whether to include clock bounds that are narrower than the confidence interval or
+            than ``_CLOCK_BOUNDS``.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     ci95 = report.summary.bubble_ratio[report.headline].ci95
@@ -255,7 +257,11 @@ def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[doc.Line]:
-    """Return the lines of all blocks, with empty lines between blocks while there is space."""
+    """Return the lines of all blocks as one list, with empty lines between blocks.
+
+    If this would be more than ``max_lines`` lines, the empty lines before the last blocks are left
+    out. The lines of blocks are always complete.
+    """
     n_empty = max_lines - sum(map(len, blocks))
     lines: list[doc.Line] = []
     for index, block in enumerate(blocks):
@@ -310,11 +316,11 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return lines with the limits of the primary ratio, or no lines if it has none.
+    """Return lines with the limits of the primary ratio, or no lines if there are no limits.
 
-    These are the bounds from :func:`_describe_bounds` without the narrow ones, attribution of less
-    than 95 % of kernel time, unknown clock offsets, and all limitations except those of kind
-    ``OTHER``.
+    The limits are the texts of :func:`_describe_bounds` without narrow clock bounds, the attributed
+    share of kernel time if it is below ``_COVERED``, the number of clocks if the offset of any
+    clock is unknown, and all limitations except those of kind ``OTHER``.
     """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)

@@ -79,7 +79,8 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the slowdowns that stragglers cause over all averaged iterations.
 
     The table lists the largest ``_MAX_SLOWDOWNS`` of each kind of part (phases, stages, ranks, ...)
-    that has at least two parts. If slowdowns are unknown, only the reason is yielded.
+    that has at least two parts. Notes on the slowest ranks, the last stage and the replay error
+    follow. If slowdowns are unknown, only the reason is yielded, if there is one.
     """
     costs = report.slowdowns
     source = report.explanation.slowdown_source

@@ -199,7 +199,10 @@ def draw_timeline(
 def _label_rows(
     rows: Sequence[_Labelled], marked: Collection[int], display: Display
 ) -> tuple[list[str], list[str]]:
-    """Return the text before and the text after each row, padded to equal widths."""
+    """Return the labels and the ratios of the rows as texts, each padded to equal widths.
+
+    The label of a row whose rank is in ``marked`` ends with a mark.
+    """
     labels = [display.translate(label) for _, label, _ in rows]
     label_width = max(map(measure_cells, labels))
     heads = []
@@ -224,7 +227,7 @@ def _explain_marks(
 
 
 def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> str:
-    """Return the name of a marked rank in the advice: its stage if all its replicas are marked."""
+    """Return the name of a marked rank, or of its stage if it has several replicas, all marked."""
     if rank.stage is not None:
         replicas = {other.index for other in report.ranks if other.stage == rank.stage}
         if len(replicas) > 1 and replicas <= {*marked}:
@@ -274,7 +277,9 @@ def _get_row_number(row: RankRow) -> int:
 def _measure_shares(report: Report, selection: Selection, columns: int) -> Floats:
     """Return the share of each cell that each kind takes, shape (rows, kinds, cells).
 
-    The shares of a cell sum to 1. Overlapping operations share the time in proportion.
+    The kinds are those of ``_KINDS``: compute phases, other iterations, unattributed compute,
+    bubble, and time outside the window. The shares of a cell sum to 1. Overlapping operations share
+    the time in proportion.
     """
     n_rows = len(selection.rows)
     marks = pixels.join_marks(pixels.make_compute_marks(report, selection, columns))
@@ -331,9 +336,9 @@ def _choose_kinds(shares: Floats) -> Ints:
 
 
 def _make_title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
-    """Return the title: the iteration, its length, the meaning of a row, and the measure.
+    """Return the lines of the title: the iteration, its length and the meaning of a row.
 
-    On a narrow display the title has several lines, the last one with the title of the ratios.
+    The title of the ratios is at the right end of the last line.
 
     Args:
         report: Any report.
@@ -386,7 +391,10 @@ def _describe_rows(selection: Selection, size: int) -> str:
 
 
 def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
-    """Return the label of each row: its stage, or its rank if the stage is unknown or shared."""
+    """Return the label of each row: its stage, its rank if the stage is unknown, or both.
+
+    The label has both if the row is a single rank of a stage with several ranks.
+    """
     names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
     n_ranks = Counter(rank.stage for rank in report.ranks)
     labels = []

@@ -87,9 +87,10 @@ class Trace:
         }
 
     def processes(self) -> Iterator[Process]:
-        """Yield the process "all ranks", which has only the ratio, and then one process per rank.
+        """Yield the process "all ranks", which has only a counter of the ratio, then one per rank.
 
-        Ratios and iterations are limited to iterations in which the rank has the listed ratio.
+        The counter and the iteration track of a rank contain only the iterations in which the rank
+        has the ratio of the trace.
         """
         by_rank: list[list[tuple[int, RankIteration]]] = [[] for _ in self.report.ranks]
         for iteration in self.report.iterations:
@@ -116,7 +117,10 @@ class Trace:
             yield Process(number, number, _truncate(rank.label), tuple(labels), ratios, tracks)
 
     def _list_ratios_of_all_ranks(self) -> list[tuple[int, float]]:
-        """Return the earliest start and the ratio of each iteration that has the ratio."""
+        """Return a (time, ratio) pair for each iteration whose ratio is known.
+
+        The time is the start of the earliest window of a rank, in ns after the base of the trace.
+        """
         ratios = []
         for iteration in self.report.iterations:
             accounts = (entry.accounts.get(self.ratio) for entry in iteration.ranks)
@@ -129,7 +133,13 @@ class Trace:
     def _list_ratios_of_rank(
         self, iterations: Sequence[tuple[int, RankIteration]]
     ) -> list[tuple[int, float]]:
-        """Return the start and the ratio of each iteration of a rank that has the ratio."""
+        """Return a (time, ratio) pair for each iteration in which the ratio of a rank is known.
+
+        The time is the start of the rank's window, in ns after the base of the trace.
+
+        Args:
+            iterations: Index of each iteration, and the entry of the rank in it.
+        """
         ratios = []
         for _, entry in iterations:
             value = entry.bubble_ratio.get(self.ratio)
@@ -230,8 +240,8 @@ class Trace:
 def make_trace(report: Report) -> Trace:
     """Convert a report to a trace.
 
-    The base is the first start if it is negative or if the last end is too large for viewers,
-    otherwise 0.
+    Times of the trace are relative to a base. The base is the start of the first slice if this
+    start is negative, or if the end of the last slice is too large for viewers. Otherwise it is 0.
     """
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
@@ -251,7 +261,14 @@ def make_trace(report: Report) -> Trace:
 
 
 def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
-    """Return the start of the first slice of a trace and the end of the last, or 0 without any."""
+    """Return the earliest start and the latest end of all slices of a trace, in ns.
+
+    Both are 0 if there are no slices.
+
+    Args:
+        report: The report.
+        ratio: Name of the ratio whose windows are slices of the trace.
+    """
     entries = (rank for iteration in report.iterations for rank in iteration.ranks)
     accounts = [entry.accounts[ratio] for entry in entries if ratio in entry.accounts]
     operations, has_span = report.operations, report.operations.has_span == 1

@@ -208,7 +208,14 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
-    """Return a ratio of the later run, with its differences from the earlier run."""
+    """Return a ratio of the later run, with its differences from the earlier run.
+
+    If a run does not have the ratio, there are no differences.
+
+    Args:
+        name: Name of the ratio.
+        pair: Reports of both runs.
+    """
     earlier, later = find_ratio(pair.earlier, name), find_ratio(pair.later, name)
     if earlier is None or later is None:
         return Cell(later)
@@ -389,7 +396,7 @@ def _list_if_different(runs: Sequence[ComparedRun], values: Sequence[str]) -> st
 
 
 def _explain_headline(headline: str, runs: Sequence[ComparedRun]) -> str:
-    """Return a clause on why runs with different primary ratios are compared by ``headline``."""
+    """Return a clause on why runs whose primary ratios differ are compared by ``headline``."""
     if not is_common_ratio(headline, [run.saved for run in runs]):
         return "no ratio is known of all runs, so none is called worse than another"
     reason = "which is known of all"

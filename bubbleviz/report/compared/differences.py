@@ -63,9 +63,10 @@ def _order_by_size(differences: Iterable[_Difference]) -> Iterator[str]:
 
 
 def _describe_times(pair: RunPair) -> Iterator[_Difference]:
-    """Yield how times of operations, and costs of ranks and links, changed.
+    """Yield the size of each change of times or slowdowns, and a line on it.
 
-    Stages, ranks and links are compared only if the runs may be of the same job.
+    The compute time of a batch is always compared. Times of stages, and slowdowns of ranks and
+    links, are compared only if the runs may be of the same job.
     """
     yield from _describe_batch(pair)
     if pair.job_difference is None:
@@ -163,10 +164,11 @@ def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
-    """Yield how the compute time of a batch changed if it was divided into other microbatches.
+    """Yield the change of the compute time of a batch in ns, and a line on it.
 
-    Nothing is yielded if the time changed by less than ``_MIN_CHANGE``, or if times per microbatch
-    are compared, because the runs then process different batches.
+    Nothing is yielded if both runs have the same number of microbatches or a number is unknown, if
+    the time changed by less than ``_MIN_CHANGE``, or if times per microbatch are compared, because
+    the runs then process different batches.
     """
     then, now = pair.earlier.microbatches or 0, pair.later.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:

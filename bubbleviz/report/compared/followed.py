@@ -173,10 +173,11 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
 
 
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
-    """Return the share by which the window of equal work got shorter, and the window's name.
+    """Return the share of the earlier window that the later run saves, and the window's name.
 
-    The first window that both runs have is compared: ``window``, the window of the earlier primary
-    ratio, or ``step``. If there is none, the share is None.
+    The later window is scaled to equal work. The first of these windows that both runs have is
+    compared: ``window``, the window of the earlier primary ratio, and ``step``. If there is none,
+    the share is None.
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

@@ -137,11 +137,12 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
 def _describe_stages(
     stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether the work of a stage fell more than that of other stages, and a clause on it.
+    """Return whether the work of a stage fell, and a clause on its time in both runs.
 
-    Only the stage and compute phase with the smallest ratio of later to earlier time is examined.
-    The ratio must be lower than that of the other stages, and lower than 1, by more than noise.
-    Communication is not work, so its phases are left out.
+    Only the stage of ``stages`` and the compute phase whose time fell by the largest factor are
+    examined. Its work fell if the ratio of its later to its earlier time is below 1, and below the
+    same ratio of all other stages together, by more than noise. If the times are unknown, the work
+    did not fall.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
@@ -204,9 +205,10 @@ def _describe_gaps(earlier: float, later: float) -> str:
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
-    """Return whether the largest measure of a piece of advice improved, and a clause on it.
+    """Return whether the measure of a piece of advice improved, and a clause on the change.
 
-    If the measure did not improve or is unknown, the clause contains the remaining cost.
+    If the earlier advice has several measures, the largest one is compared. If it did not improve
+    or is unknown, the clause gives the remaining cost, if known.
 
     Args:
         advice: Advice of the earlier report.
@@ -269,7 +271,7 @@ class _WorkChange:
 
 
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
-    """Return a clause on work that changed and that advice does not name, or "" if none did.
+    """Return a clause on a change of work that advice does not name, or "" if there is none.
 
     Advice on the schedule, microbatches or stages may move work between stages, so the total is
     compared, and the work that advised stages lose must appear on other stages. For all other
@@ -342,7 +344,15 @@ def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]
 def _compare_work(
     before_ns: Mapping[tuple[int, str], float], after_ns: Mapping[tuple[int, str], float]
 ) -> _WorkChange:
-    """Compare the compute times of two runs, which are keyed by stage and phase."""
+    """Return the ratios of later to earlier compute time, by stage and for all stages together.
+
+    A stage has no ratio if its time is unknown in one of the runs. The ratio of all stages is 1 if
+    no stage has a ratio.
+
+    Args:
+        before_ns: Times of the earlier run, keyed by stage and phase.
+        after_ns: Times of the later run, likewise.
+    """
     then_ns, now_ns = _sum_by_stage(before_ns), _sum_by_stage(after_ns)
     by_stage = {
         stage: now_ns[stage] / ns for stage, ns in then_ns.items() if ns and now_ns.get(stage)
