@@ -458,12 +458,13 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 def _is_steady(
     collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
 ) -> Bools:
-    """Return a mask of the collectives that end equally long after the first member each time.
+    """Return a mask of the collectives whose ends keep their distance from the first end.
 
-    If clocks are uncertain, many collectives end together by chance. Members of one collective keep
-    their distance from iteration to iteration, except for drift. If the distance of a rank varies,
-    all collectives of its cell and kind are unsteady. Collectives that are not doubtful do not
-    count as varying.
+    The distance is the time from the first end among the members of a meeting to the end of the
+    collective. If clocks are uncertain, many collectives end together by chance, and their
+    distances vary. The distances of members of one collective are the same in all iterations,
+    except for drift. If the distance of a rank varies, all collectives of its cell and kind are
+    left out of the mask. Collectives that are not doubtful do not count as varying.
 
     Args:
         collectives: Collectives that end together.
@@ -481,11 +482,13 @@ def _is_steady(
 
 
 def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Add rows that are earlier pieces of a collective whose last piece has a meeting.
+    """Return the meetings, with earlier pieces of a collective added to the last piece's meeting.
 
-    A row is a piece if the next collective of its rank, kind, iteration and group starts within
-    ``_MAX_PIECE_GAP_NS`` of its end and belongs to the meeting, directly or as another piece. Its
-    rank must also run more such collectives than the member with the fewest::
+    A rank may record one collective as several consecutive rows, its pieces. A row is a piece if
+    the next collective of its rank, kind, iteration and group starts within ``_MAX_PIECE_GAP_NS``
+    of its end, and that next collective has a meeting or is itself a piece. The rank must also run
+    more collectives of this kind, group and iteration than the member of the meeting that runs the
+    fewest::
 
         rank 0   ├────────────────┤
         rank 1     ├─────┤├───────┤

@@ -83,11 +83,12 @@ class ProfileClock:
         return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
     def compose(self, correction: ProfileClock) -> ProfileClock:
-        """Return the clock that applies this correction and then a further one.
+        """Return the clock that applies the correction of this clock and then a further correction.
+
+        This clock must have no drift. The result has the drift and uncertainty of ``correction``.
 
         Args:
-            correction: Correction of the times that this clock, which must have no drift, gives.
-                The uncertainty of the result is the uncertainty of this correction.
+            correction: Correction to apply to times that this clock has already corrected.
         """
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
@@ -209,10 +210,10 @@ def build_session_clocks(
 ) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile relative to the first profile, from the session starts.
 
-    A profile is related to the first profile of its machine by the steady clock, or by UTC if that
-    is unknown or their boot times differ. The first profile of each further machine is related to
-    the first profile of all by UTC, without a bound on the error. If UTC is unknown as well, its
-    times are used unchanged.
+    A profile is related to the first profile of its machine by the steady clock. If that clock is
+    unknown, or if the boot times of the two profiles differ, UTC is used instead. The first profile
+    of each further machine is related to the first profile of all by UTC, and its error is
+    unbounded. If its UTC start is unknown as well, its times are used unchanged.
 
     Args:
         sources: Sources of the profiles.

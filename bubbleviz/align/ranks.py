@@ -24,7 +24,8 @@ def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
     Ranks are sorted by pipeline, stage, host, global rank, device and process. Ranks without a
-    stage come last, and ranks without a global rank after those of their host that have one.
+    stage come last. Ranks without a global rank come after the ranks of the same stage and host
+    that have one.
     """
     big = np.iinfo(np.int64).max
     stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)

@@ -123,7 +123,7 @@ def _list_shared_names(
 def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
-    """Yield the kernels with unknown names, converted to other clocks.
+    """Yield the kernels with unknown names, with times converted to the clocks ``sessions``.
 
     Their ranks are renumbered over all recordings.
 

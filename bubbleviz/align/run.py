@@ -353,10 +353,10 @@ def _split_contradicting(
 ) -> tuple[_Alignment, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    The machines do not change if iterations cannot be matched on separate clocks, or if the
-    contradiction remains there, because then stages or times of operations are wrong. A limitation
-    reports the contradiction in this case. Nothing is checked if the user or a table declares which
-    clocks are shared, if every profile has a separate machine, or if iterations are not paired.
+    On separate clocks, the iterations may no longer match, or a contradiction may remain. Stages or
+    times of operations are then wrong, so the machines do not change, and a limitation reports the
+    contradiction. Nothing is checked if the user or a table declares which clocks are shared, if
+    every profile has a separate machine, or if iterations are not paired.
 
     Args:
         alignment: The alignment with one machine per hostname.
@@ -395,8 +395,9 @@ def _find_waiting_kernels(
     """Return limitations for kernels with unknown names that count as compute but wait.
 
     Kernels that end together with kernels of other ranks are always reported. If clocks contradict
-    each other and the method is not ``utc``, so are kernels whose waiting would explain this;
-    otherwise, so are kernels that wait for an input from a rank of the same machine.
+    each other and the method is not ``utc``, kernels whose waiting would explain the contradiction
+    are reported as well. Otherwise, kernels that wait for an input from a rank of the same machine
+    are reported as well.
 
     Args:
         parts: One recording per clock of a profile.

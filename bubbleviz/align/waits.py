@@ -37,7 +37,7 @@ _BACKWARD = (Phase.B, Phase.BW)
 
 
 def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
-    """Return the microbatch and the chunk of each pass: first the forwards, then the backwards.
+    """Return the microbatches and chunks of passes, in two arrays: forwards first, then backwards.
 
     An FB is the forward of its first microbatch and the backward of its second one.
 

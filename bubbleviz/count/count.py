@@ -357,7 +357,7 @@ def _make_iteration(
 def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
-    """Find when the ranks of a slice worked in each iteration, and whether it is complete.
+    """Find when each rank of a slice worked in each iteration, with evidence on completeness.
 
     A rank takes part in an iteration if a forward or backward of the iteration has GPU work.
 
@@ -492,7 +492,10 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
 
 
 def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
-    """Return a mask of the iterations during or after which the recording of a rank paused.
+    """Return a mask of the iterations with a pause in any recording, or None if there is none.
+
+    A pause belongs to the last iteration that its rank had started when the pause began, even if
+    the rank had also finished that iteration.
 
     Args:
         pauses: Pauses in the recordings of ranks.
@@ -500,7 +503,7 @@ def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bool
         present: Mask of the ranks that take part, shape (iterations, ranks).
 
     Returns:
-        The mask, or None if no recording paused.
+        Mask, shape (iterations,), or None.
     """
     if len(pauses) == 0:
         return None

@@ -65,11 +65,12 @@ def locate_damage(
 
 
 def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
-    """Return a limitation with its noticeable kind if it affects an averaged iteration noticeably.
+    """Return a limitation, with its noticeable kind if it noticeably affects an averaged iteration.
 
     The times that the limitation makes unknown must take at least ``_NOTICEABLE`` of the total time
-    of the profile's ranks in this iteration. A few losses may make the ratio of an iteration wrong
-    if they are all in this iteration.
+    of the profile's ranks in one averaged iteration. Even if the losses are few, they may make the
+    ratio of an iteration wrong if they are all in this iteration. A limitation without a noticeable
+    kind or without known times is returned unchanged.
 
     Args:
         note: Limitation of any kind.
@@ -118,11 +119,11 @@ def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
 def _add_place(
     note: Limitation, is_damaged: Bools | None, averaged: Bools, window: str
 ) -> Limitation:
-    """Return a limitation whose reason says if its damage is outside the averaged iterations.
+    """Return a limitation, with the place of its damage added to the reason.
 
-    Such a limitation gets the kind ``COSTS``, so it no longer restricts the ratios. If the damage
-    is in an averaged iteration, the reason suggests the window instead. A limitation whose damage
-    has no known place is returned unchanged.
+    If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, so the
+    limitation no longer restricts the ratios. If one is damaged, the reason suggests ``window``, if
+    there is a window. A limitation whose damage has no known place is returned unchanged.
 
     Args:
         note: Limitation of any kind.
@@ -205,10 +206,10 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording, and explain operations that idle ranks did not run.
+    """Yield the limitations of a recording. The one on operations without GPU work may be changed.
 
-    If all operations without work belong to ranks that had nothing to run in an iteration, the
-    limitation on these operations gets another reason and no longer restricts the ratios.
+    It changes only if all these operations belong to ranks that had nothing to run in an iteration.
+    Its reason then says that these ranks count as idle, and it no longer restricts the ratios.
 
     Args:
         recording: Recording of one profile.
@@ -229,10 +230,10 @@ def _explain_idle_ranks(
 
 
 def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
-    """Return whether a rank may have had nothing to run in an iteration that is left out.
+    """Return whether a rank may have had nothing to run in an iteration that is not averaged.
 
-    It works before and after that iteration, so the capture did not cut it, and none of its ranges
-    has GPU work there.
+    The rank has forwards or backwards in that iteration, but none with GPU work. It works in an
+    earlier and in a later iteration, so the capture did not cut it.
 
     Args:
         profile: Index of the profile with the rank.

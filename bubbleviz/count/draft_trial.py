@@ -36,8 +36,10 @@ def choose_draft(
 ) -> tuple[str, DraftTrial, Recordings] | None:
     """Try drafted conventions on a profile, and return the best one.
 
-    The profile is read only once for all drafts. A draft is better if it yields a ratio, then if
-    all ranks have the same number of passes, then if it attributes more compute time.
+    The profile is read only once for all drafts. Drafts are ranked by whether they yield a ratio,
+    then by whether all ranks have the same number of passes, then by the share of compute time that
+    they attribute. The search ends early at a draft that yields a ratio with equal numbers of
+    passes and attributes at least ``_GOOD_SHARE`` of the compute time.
 
     Args:
         file: The open profile.
@@ -46,7 +48,7 @@ def choose_draft(
 
     Returns:
         The TOML text of the best draft, its trial, and the profile interpreted with it; or None if
-        no draft names both forward and backward of the profile.
+        the profile cannot be read or no draft is usable.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
     drafted = {

@@ -254,7 +254,10 @@ def get_rank_column(ranks: RankIterations, name: str) -> Ints:
 
 
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
-    """Return the bubble ratio of each rank alone, or None if it is unknown."""
+    """Return the bubble ratio of each rank alone, or None if it is unknown.
+
+    It is unknown if the window of the rank is unknown or empty, or if the rank lacks work.
+    """
     window_ns = get_account_column(ranks, ratio, "window_ns")
     is_known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
     idle_ns = window_ns - get_account_column(ranks, ratio, "work_ns")
@@ -264,10 +267,10 @@ def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]
 
 
 def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
-    """Return the bounds of the ratio of each rank alone, given the uncertainty of the clocks.
+    """Return the bounds of each rank's bubble ratio, given the uncertainty of the clocks.
 
-    The bounds are None if the rank lacks work, if the window is on one machine, if the uncertainty
-    is unknown, or if the ratio does not compare clocks.
+    The bounds of a rank are None if the rank lacks work, or if the uncertainty is unknown or too
+    large. All are None if the ratio does not compare clocks, or if the window is on one machine.
     """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:

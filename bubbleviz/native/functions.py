@@ -38,9 +38,9 @@ def is_available() -> bool:
 def accelerated_by(
     compiled: Callable[_Parameters, _Result | None],
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator that calls a compiled function first, and the decorated one if that fails.
+    """Return a decorator that tries a compiled function before the decorated function.
 
-    The compiled function fails by returning None.
+    The decorated function runs only if the compiled function returns None.
 
     Args:
         compiled: Function with the parameters and the result of the decorated function, except
@@ -408,6 +408,9 @@ def measure_work(
         group: Group of each operation, or -1 if it belongs to none.
         n_groups: Number of groups.
         n_ranks: Number of ranks.
+
+    Returns:
+        The measured times, or None if the compiled library is not used.
 
     Raises:
         IndexError: A row belongs to an operation or a rank that does not exist.

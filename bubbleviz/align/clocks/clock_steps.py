@@ -166,10 +166,11 @@ def find_clock_steps(
 
 
 def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
-    """Find the most significant jump of each pair of clocks in any level.
+    """Find the most significant jump of each pair of clocks over all levels.
 
-    Finer levels locate a jump better, but their bounds are wider. Their cells are used if they are
-    at most ``_MAX_RELATIVE_WIDTH`` times as wide as the median cell of the coarsest level.
+    Each level divides iterations into cells of time. Finer levels locate a jump better, but their
+    bounds are wider. A cell of a finer level is used only if its bounds are at most
+    ``_MAX_RELATIVE_WIDTH`` times as wide as the median cell of the pair in the coarsest level.
 
     Args:
         levels: Cells of each level, coarsest first.

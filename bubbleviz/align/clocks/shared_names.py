@@ -151,12 +151,12 @@ def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Preced
 def rename_hosts(
     parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
 ) -> Recordings:
-    """Return recordings with the hosts renamed to their machines if these share a hostname.
+    """Return the recordings, with the host of each profile set to its new machine if this changed.
 
     Args:
         parts: One recording per clock of a profile.
-        hostnames: Machine of each profile, one per hostname.
-        machines: Machine of each profile, several per hostname.
+        hostnames: Previous machine of each profile, one per hostname.
+        machines: New machine of each profile, several per hostname.
     """
     recordings = list(parts.recordings)
     for profile, (hostname, machine) in enumerate(zip(hostnames, machines, strict=True)):

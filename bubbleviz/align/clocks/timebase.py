@@ -400,9 +400,11 @@ def _describe_contradiction(
 def _measure_jumps(
     iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
 ) -> Ints:
-    """Return the maximum jump of clocks in each iteration, in ns; empty if no clock was set.
+    """Return the maximum jump of any clock in each iteration, in ns.
 
-    A contradiction that no step explains counts as a jump in every iteration.
+    A jump is somewhat larger than its measured size, which is only approximate. If no clock was
+    set, but there is a contradiction, the contradiction counts as a jump in every iteration. If
+    there is no contradiction either, the result is empty.
 
     Args:
         iterations: Number of iterations.

@@ -138,11 +138,12 @@ def _encode_shapes(
         operations: Operations of all ranks.
         rows: Rows of the F and B.
         counts: Number of iterations of each rank.
-        shape: Numbers of ranks and iterations.
+        shape: Number of ranks and maximum number of iterations.
 
     Returns:
-        Equal numbers for iterations with equal counts, shape (ranks, iterations). NaN for the first
-        and the last iteration of a rank, which the capture may have cut, and after the last.
+        Code of each iteration of each rank, shape (ranks, iterations). Iterations with the same
+        numbers of forwards and backwards have the same code. The code is NaN for the first and
+        the last iteration of a rank, which the capture may have cut, and after the last iteration.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)

@@ -270,10 +270,10 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the pairs of ranks that are compared: each rank with the previous one in an order.
 
-    The first rank of a pipeline is compared with the first of all ranks of its stage, or with the
-    first rank of the order if it is that rank itself. A pair counts as replicas if it compares two
-    pipelines, if both ranks are on one stage, or if both are on one clock and it is unknown which
-    of them waits for the other.
+    The first rank of a pipeline is compared with the first of all ranks of its stage. If it is that
+    rank itself, it is compared with the first rank of the order. A pair counts as replicas if the
+    ranks are in two pipelines, if both are on one stage, or if both are on one clock and it is
+    unknown which of them waits for the other.
 
     Args:
         order: Order of the ranks.
@@ -282,8 +282,9 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
         in_step: Clock of each rank if it is unknown for which ranks it waits, else -1.
 
     Returns:
-        The rank to compare with, for each rank of the order but the first; the rank; and a mask of
-        the pairs of replicas.
+        neighbour: Rank to compare with, for each rank of the order but the first.
+        rank: These ranks.
+        is_replica: Mask of the pairs of replicas.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
@@ -396,8 +397,9 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     """Return the number of the nearest named iteration of each iteration, and the distance from it.
 
-    The nearest named iteration is the last one of the rank so far. Iterations before the first
-    named one of their rank are counted back from it, so their distance is negative.
+    The nearest named iteration is the iteration itself if it is named, otherwise the last named one
+    before it on its rank. If there is none before it, the first named iteration of the rank is
+    used, and the distance is negative.
 
     Args:
         rank: Rank of each iteration, in order of (rank, iteration).

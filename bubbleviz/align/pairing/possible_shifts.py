@@ -210,10 +210,14 @@ def find_shifts(
     """Find the shift between the iterations of each pair of ranks whose clocks agree.
 
     Every F of a microbatch ends upstream before it ends downstream, and every B likewise in the
-    other direction. Ends are compared because a span may begin with kernels that need no input. A
-    shift without violations is used. Otherwise the shift with the smallest violation is used if it
-    is unique and at most a quarter of an iteration. Replicas step together, so for them the
-    difference of the iteration starts takes the place of the violation.
+    other direction. The violation of a shift is the worst breach of this order, in ns. Ends are
+    compared because a span may begin with kernels that need no input. For replicas, which step
+    together, the violation is the difference of the iteration starts.
+
+    Shift 0 is used if the ranks have equal numbers of iterations and its violation is at most a
+    quarter of an iteration. Otherwise the shift with the smallest violation is used if that
+    violation is 0, or if it is at most a quarter of an iteration and no other shift has the same
+    violation. Of several shifts without violation, the one closest to 0 wins.
 
     Args:
         histories: Iteration times of all ranks.
@@ -223,9 +227,9 @@ def find_shifts(
         is_replica: Mask of the pairs of replicas.
 
     Returns:
-        Iteration number on the first rank less that on the second for each pair, or None if
-        unknown. If shift 0 qualifies and the ranks have equal numbers of iterations, it wins. Among
-        several shifts without violations, the one closest to 0 wins.
+        Iteration number on the first rank minus the number on the second rank, for each pair. If
+        no shift qualifies, it is 0 for ranks with equal numbers of iterations if they are replicas
+        or if no shift has a smaller violation than shift 0, and None for all other pairs.
     """
     shift_of_pair: list[int | None] = [None] * len(first)
     for pairs, events in list_batches(histories, first, second, by_ns, is_replica):

@@ -37,9 +37,10 @@ _MAX_SHIFT = 64
 
 
 def is_counted_by_order(operations: Operations) -> bool:
-    """Return whether all chunks are in one iteration and each rank numbers its chunks from 0.
+    """Return whether all forwards are in one iteration, numbered 0, 1, 2 and so on by each rank.
 
-    The chunks are the forwards; their numbers are the microbatches 0, 1, 2 and so on.
+    Each forward runs one chunk, and its microbatch is the number of the chunk. The result is False
+    if no iteration has a forward.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():

@@ -214,12 +214,12 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
 def find_numbered_gaps(
     stages: Sequence[int], operations: Operations, number: Ints
 ) -> tuple[tuple[int, int], ...]:
-    """Return the rank numbers next to the gaps that rank numbers confirm.
+    """Return the rank numbers before and after each gap between stages that rank numbers confirm.
 
     A gap is confirmed if there are unused numbers between the ranks of its two stages.
 
     Args:
-        stages: Virtual stages before a gap, as found by time.
+        stages: Virtual stages that are followed by a gap, according to times.
         operations: Operations of all ranks, with their virtual stages.
         number: Rank number of each rank.
 

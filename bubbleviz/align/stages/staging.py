@@ -535,7 +535,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 
 
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
-    """Return possible sizes of a run: position of each rank, number of stages, number of replicas.
+    """Return possible sizes of a run as tuples (position of each rank, stages, replicas per stage).
 
     All stages have equally many replicas, so the number of replicas divides the number of ranks.
     The profiles may contain all ranks or only some of them. If the last ranks are missing, rank
