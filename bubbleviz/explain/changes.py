@@ -125,9 +125,10 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
 
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
-    """Yield for each cause the scenario without its delays and without its communication.
+    """Yield for each cause the scenario without the delays of this cause.
 
-    Causes without either are left out, except ``no-transfer``, which is always yielded.
+    If the cause is communication, transfers also take no time. If it is a collective, collectives
+    also take no time. A scenario with nothing to remove is left out, except ``no-transfer``.
     """
     instant_ns = _make_instant_durations(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}

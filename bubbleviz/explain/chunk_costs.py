@@ -106,7 +106,9 @@ class ChunkCost:
 def measure_chunk_costs(
     operations: Operations, stage: Ints, averaged: Bools
 ) -> tuple[ChunkCost, ...]:
-    """Fit the cost of chunks of each virtual stage. The result is empty if tokens are unknown.
+    """Return the time of a chunk as a function of its tokens, fitted for each virtual stage.
+
+    The result is empty if no complete forward of an averaged iteration has known tokens.
 
     Args:
         operations: Operations of all ranks.

@@ -144,11 +144,11 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the id of the result of each half, of its input, and of its forward's result.
+    """Return the ids of three results of each half: its own, its input and that of its forward.
 
     Args:
         operations: Operations of all ranks.
-        halves: Forwards and backwards of known stages and microbatches.
+        halves: Forwards and backwards of known stages and microbatches. An ``FB`` is one of each.
         pipeline: Pipeline of each rank, or -1 if unknown.
 
     Returns:
@@ -273,11 +273,11 @@ def find_inputs(
     passing: bool = True,
     ends_early: bool = False,
 ) -> Inputs:
-    """Find when the inputs that operations take from other ranks were ready.
+    """Return when the last input of each operation from another rank was ready, and its producer.
 
-    The input of a forward or backward is unknown if its virtual stage is unknown, or may be wrong
-    (``stages_known`` is false), and operations take inputs from other ranks at all (``passing``).
-    With ``ends_early``, the input of a backward of the last virtual stage is unknown as well.
+    With ``passing``, the input of a forward or backward is unknown if its virtual stage is unknown,
+    or if ``stages_known`` is false. With ``ends_early``, the input of a backward of the last
+    virtual stage is unknown as well.
 
     Args:
         operations: Operations of all ranks.

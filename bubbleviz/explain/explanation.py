@@ -178,7 +178,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        map_stretches: Explains the stretches, in this process or on other machines.
+        map_stretches: Function that explains the stretches, in this process or on other machines.
     """
     operations, (stage, pipeline) = run.operations, list_stages_and_pipelines(run.ranks)
     averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
@@ -257,7 +257,7 @@ def _build_replayed_run(
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        explained: Returns the tables that have rows for single operations.
+        explained: Function that returns the tables that have rows for single operations.
         averaged: Mask of the averaged iterations.
         reason: Reason why the run is not replayed, or "" if it is.
     """

@@ -53,9 +53,10 @@ class ReplayedRanks:
 def choose_replayed_ranks(
     operations: tables.Operations, ranks: Sequence[tables.Rank], included: Bools
 ) -> ReplayedRanks | None:
-    """Choose the ranks that are replayed: half of them the slowest pipelines.
+    """Choose the pipelines whose ranks are replayed, or return None if all ranks are replayed.
 
-    The other half is spread evenly over the other pipelines.
+    Half of the chosen pipelines are those that end latest. The other half is spread evenly over the
+    other pipelines.
 
     Args:
         operations: Operations of all ranks.
@@ -88,9 +89,10 @@ def choose_replayed_ranks(
 def _order_by_latest_end(
     operations: tables.Operations, rows: Ints, pipeline: Ints, count: int, included: Bools
 ) -> Ints:
-    """Return the pipelines in the order of their best place in any iteration, by latest end.
+    """Return the pipelines, those that end latest first.
 
-    Pipelines with the same best place are ordered by the sum of their places.
+    In each iteration, the pipeline that ends latest has the first place. Pipelines are sorted by
+    their best place in any iteration, and at equal best places by the sum of their places.
 
     Args:
         operations: Operations of all ranks.

@@ -203,7 +203,7 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
-    """Group all ranks by key, for each key of a rank that is not in a group yet.
+    """Return all ranks with the same key, for each key of a rank in ``is_unnamed``.
 
     Args:
         keys: Key of each rank, or None if it is unknown.

@@ -187,8 +187,8 @@ def has_contradicted_stages(run: Run) -> bool:
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     """Return the last end of each iteration and the first start of the next, over all ranks.
 
-    For iterations whose clocks cannot be compared, these are ``NEVER`` and the largest integer. The
-    last iteration has no next one and also gets the largest integer.
+    If the clocks of an iteration cannot be compared, its end is ``NEVER`` and its start is the
+    largest integer. The start after the last iteration is also the largest integer.
     """
     extents, latest = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:

@@ -174,9 +174,10 @@ def _compare_with_run(
 
     Args:
         measured: Times of the run.
-        rows: The order that ran, as measured and, if it can be simulated, without delays.
+        rows: The order that ran: one choice as measured, which may be followed by one without
+            delays.
         name: Name of the recognised schedule, or None if it is unknown.
-        plan: Plan of the run, simulated instead of the recognised schedule, or None.
+        plan: Plan to simulate instead of the recognised schedule, or None.
         memory: Memory of the devices in bytes, or None if it is unknown.
         with_all_schedules: Whether to simulate all schedules. Otherwise only ``plan`` is simulated
             or, without a plan, the recognised schedule.

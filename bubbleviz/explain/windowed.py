@@ -130,7 +130,7 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
 
 
 def _describe_left_out(window: Window, counts: Counts) -> Limitation:
-    """Describe the iterations outside the window, and how many overlap it, as a limitation."""
+    """Return a limitation that counts the iterations outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())

@@ -162,9 +162,9 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
 def _find_dominant_calls(
     bubble: Ints, name_id: Ints, overlap_ns: Ints, idle_ns: Ints, calls: Ints
 ) -> Ints:
-    """Find the name whose calls take most of each bubble, and return its first call.
+    """Return for each bubble the first call of the name whose calls take the most time in it.
 
-    Bubbles of which these calls take less than half are left out.
+    A bubble is left out if these calls take less than half of it.
 
     Args:
         bubble: Bubble of each pair of a bubble and an activity.

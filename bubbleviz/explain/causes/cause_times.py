@@ -162,8 +162,8 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
     Args:
         idle: Idle time of all ranks.
         regions: Regions of the windows.
-        cell: Cell of each region, from 0.
-        n_cells: Number of cells.
+        cell: Row of the result to which the idle time of each region is added.
+        n_cells: Number of rows of the result.
     """
     region, row, cause = _find_overlaps(idle, regions)
     start_ns = np.maximum(idle.start_ns[row], regions.start_ns[region])

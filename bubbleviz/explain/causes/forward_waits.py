@@ -113,9 +113,10 @@ def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
 def _explain_first_stage(
     operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
-    """Divide the waits of a rank of the first stage into tokens, requests and the launch.
+    """Set the causes TOKEN and REQUESTS in the idle intervals of a rank of the first stage.
 
     Only idle time with the cause HOST or OTHER before operations without a known input is divided.
+    Time in which the rank waits for neither a token nor a request keeps its cause.
 
     Args:
         operations: Operations of all ranks.
@@ -124,7 +125,7 @@ def _explain_first_stage(
         idle: Idle intervals of the rank.
 
     Returns:
-        The idle intervals, and the waits for tokens.
+        The idle intervals, and pairs of an operation and the operation whose token it waited for.
     """
     is_wait = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
     is_wait &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER

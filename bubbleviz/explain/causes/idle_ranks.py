@@ -259,8 +259,8 @@ def _split_in_collectives(
 def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none.
 
-    A receive inside the operation is compared with the receive that names its microbatch; the one
-    that ends later counts.
+    An operation can have a receive inside it and a separate receive that names its microbatch. If
+    it has both, the receive that ends later is used.
     """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE

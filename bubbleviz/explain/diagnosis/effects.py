@@ -302,10 +302,11 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
 
 
 def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
-    """Select the computes of a work table that took time, and separate their launch gaps.
+    """Return the computes of a work table that took time, and subtract their launch gaps.
 
-    A host that launches slowly neither slows the hardware nor adds work to a stage, so launch gaps
-    of usual length are no part of ``time_ns``.
+    A host that launches slowly neither slows the hardware nor adds work to a stage. So ``time_ns``
+    excludes the gaps of a compute, up to ``_MAX_USUAL_GAPS`` times the median gap of the same work
+    on the rank.
 
     Args:
         work: Work of all ranks.
@@ -375,11 +376,11 @@ def _estimate_replica_lengths(
     effect: Floats,
     cell_ns: Floats,
 ) -> Floats:
-    """Estimate how much longer the sequences of each replica are than the mean, by chance.
+    """Estimate how much longer the sequences of each replica are by chance.
 
-    The microbatches of a replica are random draws of lengths. A replica is not slow, but got more
-    tokens, if their variance explains its time, compared both with the other replicas and with the
-    median of all replicas.
+    The microbatches of a replica have random lengths. If the variance of these lengths explains the
+    time of a replica, the replica is not slow but got more tokens. The variance has to explain the
+    time relative to the other replicas, and the time relative to the median of all replicas.
 
     Args:
         computes: The computes of the run.
@@ -389,8 +390,9 @@ def _estimate_replica_lengths(
         cell_ns: Time of each cell.
 
     Returns:
-        Factor by replica, or 1 if chance does not explain its time. The last value is 1, for
-        replica -1. All values are 1 if there is a single replica, or a replica is unknown.
+        Time of each replica relative to the median of all replicas, or 1 if chance does not explain
+        it. The last value is 1, so that index -1 (unknown replica) gives 1. All values are 1 if
+        there is a single replica, or a replica is unknown.
     """
     replica_of_cell = computes.replica[computes.cells.first]
     replica_of_microbatch = computes.replica[microbatches.first]
@@ -415,8 +417,8 @@ def _estimate_replica_lengths(
 def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
     """Compare the time of each kind of work on a stage with its time on the other stages.
 
-    The time of a stage is the sum over its chunks of the lower median over their copies. With the
-    lower median, one slow copy does not make the stage slow.
+    The time of a stage is the sum of the times of its chunks. The time of a chunk is the lower
+    median of its copies, so that one slow copy does not make the stage slow.
 
     Args:
         computes: The computes of the run.

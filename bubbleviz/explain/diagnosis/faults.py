@@ -152,11 +152,12 @@ class Evidence:
 
 
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank whose computes are slow in general.
+    """Yield a fault for each host, replica or rank whose computes are slow in general.
 
-    A rank is slow if a cell takes significantly longer than the median of its other copies. Hosts
-    and replicas come first if all of their ranks are slow, and replace these ranks. At most 8
-    single ranks follow, the one with the largest loss first.
+    A cell is the work of one kind and virtual stage on a rank. A rank is slow if one of its cells
+    takes significantly longer than the median of the cells with the same work on other ranks.
+    Hosts and replicas whose ranks are all slow come first, and their ranks get no fault of their
+    own. At most 8 single ranks follow, the rank with the largest loss first.
     """
     effects = evidence.effects
     cells = effects.computes.cells
@@ -283,8 +284,9 @@ def _build_stage_fault(
 ) -> Fault:
     """Build the fault of slow stages.
 
-    Without a fault of kind ``stage``, all stages take the mean time. Without one of kind ``host``,
-    the slow stages take the median time of the other stages.
+    If a fault of kind ``stage`` is removed, all stages take the mean time for the slow kinds of
+    work. If a fault of kind ``host`` is removed, the slow stages take the median time of the other
+    stages.
 
     Args:
         evidence: Evidence of the run.
@@ -317,12 +319,13 @@ def _build_stage_fault(
 
 
 def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
-    """Return the fault of slow stages that moving whole layers removes, or None if unknown.
+    """Return the fault with whole layers moved, or None if the best layout is unknown.
 
-    If no layout is better than the measured one, no layers move and no row changes.
+    If the returned fault is removed, all stages take the times of the best layout. If no layout is
+    better than the measured one, no layers move and no row changes.
 
     Args:
-        evidence: Evidence of the run, which has the layers of the stages.
+        evidence: Evidence of the run.
         fault: The fault of the stages, whose work would be split evenly.
     """
     question, work, effects = evidence.layout, evidence.work, evidence.effects
@@ -469,12 +472,12 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
-    """Measure the pauses of single operations, and of ranks in single iterations.
+    """Return how much pauses lengthen each compute, and in which iterations ranks are slow.
 
     Returns:
         factor: Time of each compute as a multiple of its time without pauses.
-        is_slow_pace: Mask of the (rank, iteration) pairs in which the rank is slow throughout. A
-            rank that has slowed for good does not count from then on.
+        is_slow_pace: Mask of the (rank, iteration) pairs in which the rank is slow throughout.
+            After a rank has slowed for good, it is compared with its new pace.
     """
     changes, rank_row = effects.changes, effects.pace_ranks.of_row
     is_after = effects.pace_iteration >= changes.jump_begin[rank_row]
@@ -618,7 +621,7 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank whose host launches late, one of all, and one of the profiler.
+    """Yield faults of late launches: one per rank, one of all ranks, and one of the profiler.
 
     At most 4 ranks get a fault of their own, those with the largest total delay. The fault of all
     ranks is left out if only one rank launches late.
@@ -780,8 +783,9 @@ def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[s
 def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
     """Select host activities that can explain a delay, without duplicates.
 
-    These are calls, and ranges other than the operations' own. Activities inside an operation count
-    only if it is an optimizer, or if they belong to no operation.
+    These are calls, and ranges other than the operations' own. Activities that delayed the launch
+    of an operation are dropped unless the operation is an optimizer. Activities of late collectives
+    and of gaps inside operations are kept.
 
     Args:
         hosts: All recorded activities.

@@ -323,7 +323,8 @@ def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
 def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
     """Return the measured length of each iteration on the replica that takes longest, in ns.
 
-    Replicas that never wait for each other drift apart, and the replay starts all of them at once.
+    Replicas that never wait for each other drift apart, but the replay starts all of them at once.
+    So each replica is measured from its own first start to its own last end.
 
     Args:
         work: Work of all ranks.
@@ -580,10 +581,11 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return for each row the fraction of its time without compute kernels in which no kernel ran.
+    """Return for each row the fraction of its gaps in which no kernel at all ran.
 
-    The time without any kernel is known per rank and iteration, and without the Optimizers. All
-    rows of a rank in an iteration have the same fraction. The result is None if it is unknown.
+    A gap is time in which no compute kernel ran. The time without any kernel is measured per rank
+    and iteration, without the Optimizers, so all rows of a rank in an iteration have the same
+    fraction. The result is None if the time without any kernel is unknown.
 
     Args:
         run: The replayed run.
@@ -601,9 +603,9 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 
 
 def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield faults that change the order of the replay, each with the replay without it.
+    """Yield the faults whose removal changes the order of work, each with a replay without it.
 
-    The faults are work that is queued after transfers, and too few chunks in flight.
+    These faults are work that is queued after transfers, and too few chunks in flight.
     """
     yield from _find_queued_work(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
@@ -619,11 +621,10 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
 
 
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the fault that transfers and collectives are queued after transfers, if any are.
+    """Yield the fault of transfers and collectives queued after transfers, and a replay without it.
 
-    It is left out if not all iterations can be replayed without it.
-
-    In its replay, the queued transfers no longer wait for the transfers ahead of them.
+    In the replay, the queued transfers no longer wait for the transfers ahead of them. Nothing is
+    yielded if no work is queued, or if fewer iterations can be replayed without the fault.
     """
     work, order = scenarios.work, scenarios.order
     transfers = find_queued_transfers(work, order)[0]
@@ -744,10 +745,11 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 
 
 def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
-    """Return when the first operation of each rank and iteration could have started at best.
+    """Return the earliest time at which the first operation of each rank and iteration could start.
 
-    This is when its last input of the same iteration was produced. Without inputs, it is when the
-    first rank begins the iteration. It is never before the end of the rank's previous iteration.
+    This is the time at which the last input from the same iteration was produced. If the operation
+    has no inputs, it is the time at which the first rank begins the iteration. The result is never
+    before the end of the rank's previous iteration.
 
     Args:
         run: The replayed run.

@@ -138,9 +138,10 @@ def read_orders(
 
 
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
-    """Set the patterns of iterations, and return the iterations and the list of distinct orders.
+    """Return the iterations with the pattern of each rank, and the list of distinct orders.
 
-    Ranks with equal codes share a pattern. A rank with an unknown microbatch gets pattern -1.
+    The pattern of a rank is the index of its order in this list, or -1 if the rank has an unknown
+    microbatch.
     """
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []

@@ -59,10 +59,11 @@ def measure_distance(
 
 
 def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
-    """Assign a planned order to each order of unknown device.
+    """Return a planned order for each order of a pipeline whose devices are unknown.
 
-    Equal orders are assigned first. The others greedily get the nearest of the planned orders that
-    were not yet used once per replica, or of all planned orders if none is left.
+    Each planned order can be used once per replica. Orders that equal a planned order are matched
+    first. Each of the other orders then gets the nearest unused planned order, or the nearest of
+    all planned orders if all are used.
     """
     by_key = {order.tobytes(): order for order in planned}
     n_copies = max(sum(ran.replicas) // len(planned), 1)
@@ -110,8 +111,8 @@ def find_similar_plans(
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield the names and orders of the plans that are similar enough for a full comparison.
 
-    Such a plan splits the backward as the run does, starts alike, and is near in a sample of the
-    orders. Plans of more than 2 million operations are left out.
+    A similar plan splits backwards as the run does, starts with similar operations, and differs
+    little from a sample of the orders. Plans of more than 2 million operations are left out.
 
     Args:
         ran: Orders of a pipeline.

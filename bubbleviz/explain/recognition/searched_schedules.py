@@ -45,10 +45,12 @@ def sort_by_preference(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
-    """Return the names of the searched schedules with the structure of a pipeline's orders.
+    """Return the names of the searched schedules that the orders of a pipeline may follow.
 
-    These are the schedules with the lowest peak that is at least the measured one. Several
-    schedules can have the same peak if there are few devices or microbatches.
+    The result is empty if the orders do not have the structure of searched orders. Otherwise, it
+    contains the schedules with the lowest peak that is at least the measured peak. A peak is the
+    maximum number of microbatches in flight on a device. Several schedules can have the same peak
+    if there are few devices or microbatches.
 
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.

@@ -29,9 +29,12 @@ Pairs = tuple[Ints, Ints]
 
 
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
-    """Return the rows that sends and receives follow, and the rows that follow them.
+    """Return pairs of a row and the row that it follows, for all sends and receives.
 
-    Sends and receives without a compute only follow the previous one of their kind and link.
+    A transfer follows the previous transfer of its kind on its link. A send follows the compute of
+    its data, and a compute follows the receives of its data. A receive also follows the compute
+    before its own of the same direction. If its compute is unknown, a transfer only follows
+    the previous transfer. The pairs of :func:`_order_first_backwards` come last.
 
     Args:
         work: Work of all ranks.
@@ -76,9 +79,9 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 
 
 def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
-    """Order the first backward transfers after the last but one forward of the warm-up.
+    """Return pairs that order the first backward transfers after a forward of the warm-up.
 
-    ::
+    This forward is the last but one before the first backward::
 
         ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
                    └─> RECV_B, SEND_B
@@ -90,7 +93,8 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
         computes: Rows that ranks compute one after the other.
 
     Returns:
-        Pairs of the first RECV_B, and of the first SEND_B, of each rank and iteration.
+        Pairs of the first RECV_B of each rank and iteration and this forward, then pairs of the
+        first SEND_B and this forward.
     """
     role, rank_iteration = work.role, work.rank_iteration
     cell = rank_iteration[computes]

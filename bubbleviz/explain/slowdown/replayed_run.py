@@ -70,7 +70,7 @@ class ExplainedRows:
 
 
 def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
-    """Return a table of explained rows with other numbers of operations and ranks.
+    """Return a table whose rows of operations and indices of ranks are renumbered.
 
     Args:
         table: A table of :class:`ExplainedRows`.

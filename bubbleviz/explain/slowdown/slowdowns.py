@@ -385,7 +385,10 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
 
 
 def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
-    """Return the differences between the replayed and the measured iterations."""
+    """Return the relative differences between replayed and measured iteration lengths.
+
+    Their mean and maximum are measured for a replay without delays and for one with delays.
+    """
     replay = scenarios.replay
     without_delays_ns = scenarios.lengths_ns[:, 0]
     with_delays_ns = replay.lengths_ns(scenarios.own_ns[:, None], scenarios.delays_ns)[:, 0]

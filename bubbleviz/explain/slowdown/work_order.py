@@ -96,8 +96,10 @@ def _order_transfers(
 ) -> list[Pairs]:
     """Return the order of sends and receives, without pairs that the measured times contradict.
 
-    A rank can post receives before the operation that they would follow has ended. If it did so for
-    most messages whose data was there early, it also did where it waited for the data.
+    A rank can post a receive before the compute that the receive would follow has ended. This shows
+    only if the data was sent before the end of the compute. If most of these receives were posted
+    early, all receives in the same list of pairs are assumed to be posted early, and none of them
+    follows its compute.
 
     Args:
         work: Work of all ranks.
@@ -294,9 +296,11 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 
 
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
-    """Find what follows each collective: the next operation if it was exposed, else the optimizer.
+    """Return pairs of the row that follows a collective, and the collective.
 
-    A collective is exposed if the operation before the next one had ended when the collective did.
+    If the collective was exposed, the next compute follows it, else the next optimizer. A
+    collective is exposed if the compute before the next one ended before the collective did, or if
+    there is no such compute. Collectives that no row follows are left out.
 
     Args:
         work: Work of all ranks.
