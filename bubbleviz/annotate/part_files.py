@@ -97,8 +97,8 @@ def encode_iteration(
 
     Args:
         block: The iteration. Without ``spans``, only host times are written.
-        names: Ids of the names that the file already defines; new names are added.
-        threads: Numbers of the threads in the file; new threads are added.
+        names: Ids of the names that the file already defines, keyed by name; new names are added.
+        threads: Numbers of the threads in the file, keyed by thread id; new threads are added.
         clock: The host's clocks when the line is written.
     """
     fields: dict[str, Any] = {
@@ -128,8 +128,8 @@ def _make_operation_columns(
 
     Args:
         block: The iteration.
-        names: Ids of the names that the file already defines; new names are added at the end.
-        threads: Numbers of the threads in the file; new threads are added.
+        names: Ids of the names that the file already defines, keyed by name; new names are added.
+        threads: Numbers of the threads in the file, keyed by thread id; new threads are added.
     """
     if not block.stamps:
         return {"name": [], "start": [], "end": []}

@@ -125,11 +125,12 @@ class NameShape:
         return not names_next_number and _get_regex("part_behind").match(next_piece) is not None
 
     def infer_groups(self, *, batch: str) -> list[str]:
-        """Infer the named group of each number, or "" if it counts nothing that is needed.
+        """Return the named group of each number, or "" if it counts nothing that is needed.
 
-        If no number is named as the microbatch, it is the first number directly after the name of a
-        pass (``forward 3``). The remaining numbers count layers, lines of source code, and so on.
-        Only the first number of each group keeps it.
+        If the words imply the same group for several numbers, only the first one gets it. If no
+        number is the microbatch, the first number directly after the name of a pass (``forward 3``)
+        becomes the microbatch, except in names of parts. The remaining numbers count layers, lines
+        of source code, and so on.
 
         Args:
             batch: Group of numbers that count batches, "microbatch" or "iteration".

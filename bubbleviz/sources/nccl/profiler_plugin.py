@@ -96,7 +96,11 @@ class _Process:
         """Handle the end of an event.
 
         The end of a kernel belongs to the open kernel that began last. The end of any other event
-        is matched by category, name and id; without a begin, it is only counted.
+        is matched to its begin by category, name and id; without a begin, it is only counted.
+
+        The end of an operation sets its host end and closes it. At the end of a call, the pending
+        call becomes a row. Events of the network and of proxy threads are added to the current
+        operation.
         """
         category, end_ns = event.cat, parse_time(event.ts)
         if category == "GPU":
@@ -118,7 +122,7 @@ class _Process:
             self._add_proxy(event, start_ns, end_ns)
 
     def close(self) -> None:
-        """Count the events that are still open at the end of the file."""
+        """Add the pending call as a row, and count the events that never ended."""
         self._flush_call()
         self._builder.n_without_end += len(self._open_since)
 
@@ -164,7 +168,7 @@ class _Process:
 
         Args:
             event: Begin of the operation.
-            call: Call of the operation, whose arguments replace missing ones of the operation.
+            call: Call whose arguments replace missing arguments of the operation, or None.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

@@ -147,7 +147,7 @@ class Cells:
             name: Name of the column. If the table lacks it, all cells are empty.
 
         Returns:
-            values: The numbers, with the number of the schema for empty cells.
+            values: The numbers. Empty cells get the number ``Column.empty`` of the schema.
             filled: Whether each cell contains a number.
 
         Raises:
@@ -231,7 +231,7 @@ class Cells:
     def _sum_times(self, *names: str) -> Ints:
         """Return the row-wise sum of columns of times, in ns, rounded to whole nanoseconds.
 
-        Floats are added before they are rounded. Rows with an empty cell have any value.
+        Floats are added before they are rounded. Rows with an empty cell get an arbitrary value.
 
         Raises:
             ProfileError: A sum does not fit into 64 bits.

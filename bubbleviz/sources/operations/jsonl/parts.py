@@ -165,7 +165,7 @@ def make_stretch(
     Args:
         iterations: At least one iteration.
         after_damage: Whether damaged lines precede each iteration.
-        names: Ids of the names in the table of names, by their ids in the file.
+        names: Id of each range name among the names of all files, keyed by its id in this file.
     """
     after_pause = [iteration.after_pause for iteration in iterations]
     rows = RecordedIterations(
@@ -190,7 +190,7 @@ def _make_operations(
         iterations: At least one iteration.
         iteration_start_ns: Start of each iteration, which the times of its operations are relative
             to.
-        names: Ids of the names in the table of names, by their ids in the file.
+        names: Id of each range name among the names of all files, keyed by its id in this file.
     """
     tables = [iteration.operations for iteration in iterations]
     counts = [len(table.name) for table in tables]
@@ -307,7 +307,10 @@ class PartReader:
         return make_stretch(iterations, after_damage, self._names) if iterations else None
 
     def _seek_unread(self, file: BinaryIO) -> bool:
-        """Go to the end of the last whole iteration; return False if the header is incomplete.
+        """Go to the end of the last iteration that was read; return False without a whole header.
+
+        If the file is new, or was cut or replaced, everything read before is discarded, and the
+        position is the end of the header.
 
         Raises:
             ProfileError: The file is not a recording, or has another version.
@@ -331,7 +334,8 @@ class PartReader:
         """Return the next whole iterations, and whether damaged lines precede each of them.
 
         Lines after the last whole iteration are read again next time, because a reader on another
-        machine may not see all written bytes yet.
+        machine may not see all written bytes yet. Reading stops after ``CHUNK_BYTES``. All
+        attributes that describe damaged lines and unread bytes are updated.
         """
         iterations: list[Iteration] = []
         after_damage: list[bool] = []

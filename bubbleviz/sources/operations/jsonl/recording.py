@@ -162,9 +162,10 @@ def _make_cells(
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find receives and collectives inside ranges of work, which waits for other ranks meanwhile.
+    """Find the receives and collectives inside ranges of work, and the work that waits for them.
 
-    An operation is inside the range of the last work that began before it, if at all::
+    An operation is awaited by the last work that began before it, if its range ends no later than
+    the range of this work::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -176,8 +177,8 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
         host_end_ns: End of the range of each operation.
 
     Returns:
-        waiting: Rows of work, once for each operation that it waits for.
-        awaited: Rows of these operations.
+        waiting: Row of the work that waits, for each awaited operation.
+        awaited: Row of each awaited operation.
     """
     rows = np.arange(len(phase))
     work = np.maximum.accumulate(np.where(np.isin(phase, WORK) & has_span, rows, NONE))
