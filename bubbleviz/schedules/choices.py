@@ -328,9 +328,10 @@ def compare_sizes(
 
 
 def _calibrate(run: MeasuredTimes) -> _Calibration:
-    """Simulate a run with its own schedule and sizes, and compare the result with its windows.
+    """Compare the windows of a run with a simulation, and return the calibration of predictions.
 
-    If the windows of the run are unknown, the result changes no predictions and has no error.
+    The simulation uses the run's own schedule and sizes, and takes the mean makespan over random
+    draws. If the windows of the run are unknown, the calibration changes no predictions.
     """
     if run.window_ns is None:
         return _Calibration(make_no_variation())
@@ -343,11 +344,12 @@ def _calibrate(run: MeasuredTimes) -> _Calibration:
 
 
 def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> Choice:
-    """Return a simulated schedule as a choice, with its mean time over random draws.
+    """Return a simulated schedule as a choice with its predicted time.
 
-    The bubble ratio is the part of the predicted time in which the devices do no work. The error is
-    None if no windows were measured. It combines the errors of the measured and of the drawn mean
-    with the relative difference between measurement and simulation.
+    The predicted time is the mean makespan over random draws, multiplied by the scale of the
+    calibration. The bubble ratio is the part of this time in which the devices do no work. The
+    error is None if no windows were measured. Otherwise it combines the errors of the measured and
+    of the drawn mean with the relative difference between measurement and simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

@@ -304,7 +304,10 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
-    """Replace transfer times between pairs of devices that also exchange data in a measured run.
+    """Return a workload with the measured times of transfers between two devices.
+
+    Only pairs of devices that also exchange data in the measured run get new times. All other
+    transfers keep their times.
 
     Args:
         workload: The workload to change.

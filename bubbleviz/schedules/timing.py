@@ -177,10 +177,11 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
     Args:
         follower: Position that follows, for each edge, or -1 if its row is left out.
         predecessor: Position that is followed, for each edge, or -1 if its row is left out.
-        count: Number of positions. Positions that follow nothing follow this additional one.
+        count: Number of positions. Positions that follow nothing follow position ``count``.
 
     Returns:
-        The followed positions, and the index of the first one of each position, and the end.
+        followed: Followed positions, ordered by the position that follows them.
+        first: Index in ``followed`` of the first entry of each position, and the end.
     """
     is_kept = (follower != NONE) & (predecessor != NONE)
     follower, predecessor = follower[is_kept], predecessor[is_kept]
@@ -226,7 +227,16 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
 
 
 def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
-    """Return a function that lists the values of some groups, group by group."""
+    """Return a function that takes group numbers and returns the values of these groups.
+
+    The result of the function contains all values of the first group, then of the second, and so
+    on.
+
+    Args:
+        group: Group of each value.
+        values: The values.
+        n_groups: Number of groups.
+    """
     values, first = _list_by_group(group, values, n_groups)
 
     def values_of(groups: Ints) -> Ints:

@@ -60,10 +60,10 @@ def measure_variation(run: MeasuredTimes) -> Variation:
 
 
 def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Floats:
-    """Return the makespan in ns of each random draw. Every call makes the same draws.
+    """Return the makespans of a plan, in ns, in random draws of the operation times.
 
-    Each draw takes the microbatch lengths of one measured iteration, and of further iterations if
-    the plan has more microbatches.
+    The draws are the same in every call. Each draw takes the microbatch lengths of a random
+    measured iteration, and of further iterations if the plan has more microbatches.
 
     Args:
         plan: What each device runs.

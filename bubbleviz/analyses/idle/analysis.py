@@ -222,9 +222,9 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
 
 
 def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
-    """Sum the idle time of all devices by activity, the longest sum first. Hosts are left out.
+    """Return the idle time of all devices by activity, the longest sum first. Hosts are left out.
 
-    The example is the gap of the device on which the activity took longest in one gap.
+    Each sum has the example of the device on which the activity took longest in one gap.
     """
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):

@@ -124,12 +124,17 @@ def _list_waits(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return the number of the activity that blocks the work after each gap, or -1.
+    """Return the activity of the wait that blocks the work after each gap, as a number.
+
+    The activity depends on the kind of work that the event waited for.
 
     Args:
         held_work: Work that waited for an event.
-        held_row: Row of ``held_work`` for the work after each gap, or -1.
+        held_row: Row in ``held_work`` of the work after each gap, or -1 if it did not wait.
         numbers: Numbering of the activity names; a name without a number gets the next one.
+
+    Returns:
+        The number of the activity for each gap, or -1 if the work after it did not wait.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
@@ -151,10 +156,11 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Divide the pieces without an activity by what the host's threads did.
+    """Attribute the idle intervals without an activity to what the host's threads did.
 
-    The launching thread comes first. Pieces for which it has no event get the activity of the
-    fallback threads.
+    The launching thread is used first, then the fallback threads for times at which it has no
+    event. Times without an event on any thread become ``UNTRACED``. Intervals are divided where the
+    activity changes.
 
     Args:
         idle: Idle time of a device.
@@ -164,7 +170,7 @@ def _name_host_activity(
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
-        The pieces, sorted by time.
+        All idle intervals, each with an activity, sorted by start.
     """
     untraced = numbers.number(host_activities.UNTRACED)
     # The last entry, also at index -1, stands for no event.

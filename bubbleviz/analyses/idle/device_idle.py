@@ -197,14 +197,18 @@ def _slice_device(
     activity_numbers: Sequence[int],
     numbers: Numbering[str],
 ) -> Ints:
-    """Return the time that a device spent on each kind of work and activity, shape (names, slices).
+    """Return the time of each kind of work and each activity in equal slices of a device's span.
 
     Args:
         device: The device.
         times: Times of each kind of work.
         idle: Its attributed idle time. All other idle time is in short gaps.
-        activity_numbers: Numbers of the activities, which follow the kinds of work.
+        activity_numbers: Numbers of the activities to include.
         numbers: Numbering of the activity names; a name without a number gets the next one.
+
+    Returns:
+        Times in ns, shape (names, slices). The rows are compute, exposed communication and exposed
+        copies, followed by the activities.
     """
     start_ns, end_ns = device.span_ns
     edges_ns = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES

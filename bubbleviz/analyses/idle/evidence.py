@@ -252,7 +252,14 @@ def _find_waiting(
     recording_calls: Calls,
     kinds: Kinds,
 ) -> waits.Waiting:
-    """Find the waits that the synchronization events of a profile prove."""
+    """Find the waits that the synchronization events of a profile prove.
+
+    Args:
+        linked: The profile with its work linked to calls.
+        synchronisation: Synchronization events of the profile.
+        recording_calls: Calls that made the records of events.
+        kinds: Names of communication kernels.
+    """
     profile = linked.profile
 
     def get_return_times(rows: Ints) -> Ints:

@@ -97,11 +97,11 @@ def find_devices(
 
     Args:
         profile: The profile.
-        unrecorded: When ranks may have run work that was not recorded, disjoint and ascending
-            within a rank.
+        unrecorded: Times at which ranks may have run work that was not recorded, disjoint and
+            ascending within a rank.
         shortest_ns: Length below which a gap is short.
-        window_ns: Start and end of the part to look at, or None for the whole profile. Devices that
-            have no work in it are left out.
+        window_ns: Start and end of the window, or None for the whole profile. Devices without work
+            in the window are left out.
     """
     activities, overheads = profile.activities, profile.overheads
     is_lasting = activities.end_ns > activities.start_ns

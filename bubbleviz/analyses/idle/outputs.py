@@ -94,8 +94,8 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     """Return the name of the primary idle share, and the statistics on idle time.
 
-    Shares and times are means over the steps of all devices, or over the devices if no steps are
-    known.
+    Shares and times are calculated twice, as means over named steps and as means over devices. The
+    primary share is the one over steps, or the one over devices if no step has a name.
     """
     devices = [rank for rank in measurement.devices if rank.is_measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
@@ -257,7 +257,7 @@ def _list_gaps(
     Args:
         rank: The device.
         gaps: The gaps of the device to list, one row each, in any order.
-        text: Function that escapes a name. It is not applied to the activities of chunks.
+        text: Function that escapes names. The activities of the chunks of a gap are not escaped.
     """
     idle = rank.idle
     works = [text(name) for name in rank.works]

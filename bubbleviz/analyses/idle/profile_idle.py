@@ -94,7 +94,9 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels with unknown names in a window, in UTC if that is known.
+    """Return the kernels with unknown names that run completely inside a window.
+
+    Their times are in UTC, or on the profile's own clock if it does not record UTC.
 
     Args:
         profile: The profile.

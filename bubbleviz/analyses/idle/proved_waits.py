@@ -158,7 +158,10 @@ def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
 def _collect_host_waits(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
 ) -> ProvedWaits:
-    """Collect the pieces of a device's idle time in which hosts waited for known work."""
+    """Return the parts of a device's idle time in which hosts waited for known work.
+
+    Each part is one row. A call that waits during several gaps counts as one wait.
+    """
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
     # A call may be in several gaps, but it is one wait.
@@ -182,7 +185,11 @@ def _collect_host_waits(
 def _add_up_waits(
     waits: ProvedWaits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
 ) -> list[ProvedWait]:
-    """Sum the waits of the same stream or call for work of the same name, kind and stream."""
+    """Return the summed times of waits, one entry for each waiter and awaited work.
+
+    The waiter is a stream, or all host calls with the same name. Awaited work is the same if its
+    name, kind and stream are equal.
+    """
     activities = profile.activities
     awaited_rank = activities.rank[waits.awaited].astype(np.int64)
     awaited_name = activities.name_id[waits.awaited].astype(np.int64)

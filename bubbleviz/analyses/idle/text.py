@@ -269,7 +269,13 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of devices with their spans, and fractions of the span."""
+    """Make a table of the first ``top`` devices with their spans, and fractions of the span.
+
+    Args:
+        measurement: The measured idle time.
+        top: Maximum number of rows.
+        hint: Hint for the title, or "" if the table is not on the first screen.
+    """
     rows = []
     for rank in measurement.ranks[:top]:
         queue = rank.launch_queue

@@ -64,7 +64,7 @@ def sum_by_activity(
 def _add_short_gaps(
     totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
 ) -> tuple[report.ActivityIdle, ...]:
-    """Add the short gaps without rows to the totals by activity, and sort them, the longest first.
+    """Return the totals by activity including short gaps without rows, sorted, the longest first.
 
     Args:
         totals: Totals of the gaps that have rows.

@@ -260,7 +260,8 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     the smaller row wins.
 
     Args:
-        call: Launching call of each activity, or -1 if unknown; the activity then counts alone.
+        call: Launching call of each activity, or -1 if unknown. An activity with an unknown call is
+            treated as a launch of its own.
         end_ns: End of each activity.
     """
     row, known_calls = np.arange(len(call)), call[call != NONE]
@@ -300,6 +301,7 @@ def _find_runs(
 ) -> _Runs:
     """Group the waits of streams into runs.
 
+    A run contains the waits of a stream that follow the same work, which is called its anchor.
     Waits at the same time as work, and waits after work with an unknown call, are left out.
 
     Args:
@@ -329,11 +331,11 @@ def _find_completions(
     launch_ends: tuple[Ints, Ints],
     runs: _Runs,
 ) -> tuple[Ints, Ints]:
-    """Compute when each event completed, and which work completed it.
+    """Return when each event completed, and which work completed it.
 
-    An event completes when the last work recorded before it on its stream ends. If the stream waits
-    after that work, it completes when the wait ends. A wait may be for another event, so times are
-    propagated along chains of up to ``_MAX_DEPTH`` events.
+    An event completes when the last work before it on its stream ends. If the stream waits for
+    other events after that work, the event completes no earlier than the end of this wait.
+    Completion times are therefore propagated along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         order: Work of the streams.
@@ -381,9 +383,10 @@ def _find_held_work(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Find the work that was held up by each run of waits.
 
-    It is the next work of the stream after the run's anchor, and its launch must be known. It
-    waited from when it could have started (launched, and the previous work complete) until the last
-    event of the run completed. Work that started more than ``SLACK_NS`` before that did not wait.
+    This is the next work of the stream after the waits of the run. It is only found if its launch
+    is known. Its wait starts once it has been launched and the previous work is complete. Its wait
+    ends when the last event of the run completed, or when the work started if that is earlier. Work
+    that started more than ``SLACK_NS`` before that event completed did not wait.
 
     Args:
         order: Work of the streams.
@@ -495,13 +498,13 @@ def _find_awaited_streams(
     rank: Ints,
     launch_ends: tuple[Ints, Ints],
 ) -> None:
-    """Find the work that hosts waited for in calls that wait for a stream or a device.
+    """Fill in ``awaited`` for the calls in which a host waits for a stream or a device.
 
-    It is the work that ended last among the work that was launched before the wait on the stream,
-    or on any stream of the device.
+    The host waits for the work on the stream, or on all streams of the device, that was launched
+    before the call. The activity of this work that ended last is filled in.
 
     Args:
-        awaited: Activity that each wait was for; filled in for these waits.
+        awaited: Activity that each wait was for, changed in place.
         order: Work of the streams.
         waits: Waits of streams and hosts.
         wait_rank: Rank of each wait, or -1.

@@ -205,7 +205,10 @@ def _list_stage_rows(
 
 
 def _describe_stage(layers: model.Layers, stage: range) -> str:
-    """Return the layers of a stage in words: the first and last layer of each transformer run."""
+    """Return the layers of a stage in words.
+
+    Consecutive transformer layers are shortened to the first and the last one.
+    """
     words = []
     for is_transformer, group in groupby(
         stage, key=lambda layer: layers.kinds[layer] is model.LayerKind.TRANSFORMER

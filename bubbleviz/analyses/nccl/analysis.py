@@ -324,8 +324,8 @@ def _make_profile_clocks(
 ) -> tuple[list[RecordingClock], list[int]]:
     """Return the clock of each profile, and the index of its machine.
 
-    The clock of the first profile is the report's clock. Other machines are aligned by UTC if both
-    recorded it.
+    The machine of the first profile has the report's clock. Another machine is aligned by UTC if
+    the first profiles of both machines recorded UTC, and is otherwise not aligned.
     """
     machines = find_machines(sources)
     clocks = []
@@ -383,10 +383,10 @@ def _find_clock_bases(
 
 
 def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
-    """Return the number of ranks of each communicator.
+    """Return the number of ranks of each communicator, or None if it is unknown.
 
-    It is the recorded number, or else the highest rank in the table plus one, or None if that is a
-    single rank.
+    It is the recorded number, or else the highest rank or peer in the table plus one. A result of
+    one rank counts as unknown.
     """
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     n_ranks = np.zeros(len(table.communicators), np.int64)

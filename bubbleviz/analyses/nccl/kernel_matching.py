@@ -169,7 +169,7 @@ class StartPairs:
         return nearest, np.where(nearest == NONE, 0, kernel_ns[nearest] - start_ns)
 
     def list_differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
-        """List for each operation the differences to its compatible kernels.
+        """Return for each operation the starts of its compatible kernels minus its own start.
 
         Args:
             rows: Operations.
@@ -244,9 +244,10 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 
 
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
-    """Find the offset on which most operations of a block agree, and the number for the next best.
+    """Find the offset on which most operations of a block agree.
 
-    The next best offset is more than two tolerances away.
+    The result also contains the number of operations that agree on the next best offset, which is
+    more than two tolerances away.
 
     Args:
         pairs: Operations and kernels.
@@ -328,10 +329,16 @@ def _find_largest_cluster(
 
 
 def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
-    """Fit a clock line, starting at the offset of a block.
+    """Fit a clock line to all operations, starting with the offset of a block.
 
-    The range of operations is extended to both sides, tripling its length, until it covers all of
-    them. After each step, the line is fitted to the pairs within the range.
+    The line is first fitted to the operations of the block. The range is then extended to both
+    sides, tripling its length, until it covers all operations. The line is fitted again after each
+    step.
+
+    Args:
+        pairs: Operations and kernels.
+        rows: Operations of the block, in order.
+        offset_ns: Offset of the block.
     """
     start_ns = pairs.operations.start_ns
     line = ClockLine(offset_ns, int(start_ns[rows[len(rows) // 2]]), 0.0)

@@ -185,9 +185,14 @@ def _number_groups(ranges: Ranges) -> Ints:
 
 
 def _measure_depth(change: Ints, thread: Ints) -> Ints:
-    """Return the number of open groups after each range, per thread.
+    """Return the number of groups that are open after each range, counted on its thread.
 
     A capture may start inside a group; unmatched ends are then ignored.
+
+    Args:
+        change: Number of groups that each range opens, negative if it closes one. The ranges of a
+            thread are in order of time.
+        thread: Thread of each range.
     """
     depth = np.zeros(len(change), np.int64)
     for number in find_distinct(thread).tolist():

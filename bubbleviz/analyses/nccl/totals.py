@@ -105,7 +105,11 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 
 
 def _measure_busy(table: Communications) -> int:
-    """Measure the time in which any operation runs. Each instant of a GPU counts once."""
+    """Return the time in which any operation runs, in ns, summed over all GPUs.
+
+    Overlapping operations on the same GPU and clock count once. Operations without a start are
+    added with their full duration, and operations without a duration are ignored.
+    """
     is_timed = table.duration_ns >= 0
     has_start = is_timed & (table.start_ns != UNKNOWN)
     without_start_ns = table.duration_ns[is_timed & ~has_start].sum()

@@ -48,7 +48,10 @@ class Thunks(Table):
 
 
 def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
-    """Find the executions that ranges of instructions belong to.
+    """Assign ranges of instructions to executions.
+
+    Consecutive ranges of the same instruction in one module range are one execution, except in a
+    loop that contains a single instruction.
 
     Args:
         ranges: Ranges of instructions, modules and compilations.
@@ -112,9 +115,13 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
 
 
 def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
-    """Return the innermost range in ``holders`` around each range, or -1 if there is none.
+    """Return the innermost range that encloses each range, or -1 if there is none.
 
-    Both must be on the same thread. If ``holders`` is ``rows``, a range never contains itself.
+    Args:
+        ranges: All ranges.
+        holders: Rows of the ranges that may enclose others. They only enclose ranges on their own
+            thread. If this is the same array as ``rows``, no range encloses itself.
+        rows: Rows of the ranges to look up.
     """
     around = np.full(len(rows), NONE, np.int64)
     for thread in find_distinct(ranges.thread[holders]).tolist():

@@ -276,7 +276,12 @@ def resolve_memory(
 
 
 def _explain_unit(in_bytes: bool, backward: str | None) -> str:
-    """Explain which unit a memory limit needs, given the unit of the activations."""
+    """Return a phrase on the unit of the activations, and on how to give a memory limit with it.
+
+    Args:
+        in_bytes: Whether the activations are in bytes.
+        backward: Value of ``--memory-b``, or None if it was not given.
+    """
     if in_bytes:
         return "activations are in bytes; give a size such as 80GB"
     if backward is not None:

@@ -225,9 +225,10 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Add an event for each step of UTC relative to the monotonic clock.
+        """Add an event for each time that the UTC clock of a rank was set.
 
-        Steps of at most ``_CLOCK_STEP_NS`` are ignored.
+        The clock was set if the difference between UTC and the monotonic clock changed by more than
+        ``_CLOCK_STEP_NS`` from one iteration to the next.
 
         Args:
             rank: The rank whose clocks are compared.

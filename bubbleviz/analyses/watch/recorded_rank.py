@@ -58,7 +58,10 @@ class RecordedRank:
         self.stretch = self._select(self.iterations.number >= number)
 
     def _select(self, is_selected: Bools) -> recorded.Stretch:
-        """Return the selected iterations, and their operations with renumbered iteration rows."""
+        """Return the selected iterations and their operations.
+
+        The operations refer to the rows of the selected iterations.
+        """
         assert self.stretch is not None
         row_of_iteration, operations = np.cumsum(is_selected) - 1, self.stretch.operations
         operations = operations.take(is_selected[operations.iteration])

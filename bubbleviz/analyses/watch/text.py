@@ -31,7 +31,7 @@ _MIN_RANGE = 0.02
 
 
 def format_line(iteration: WatchedIteration) -> str:
-    """Format an iteration as one line."""
+    """Format an iteration as one line: its primary ratio, length, main causes and slowest rank."""
     value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",

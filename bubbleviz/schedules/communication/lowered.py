@@ -125,9 +125,15 @@ def get_input(operation: PlannedOperation, plan: Plan) -> Message | None:
 
 
 def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -> Message | None:
-    """Return the message that an operation sends (0 stages back) or receives (1 stage back).
+    """Return the message that an operation sends or receives.
 
-    The result is None for W, and for a message that would leave the pipeline.
+    Args:
+        operation: The operation.
+        plan: The plan that contains it.
+        stages_back: 0 for the message that the operation sends, 1 for the one it receives.
+
+    Returns:
+        The message, or None if the operation is a W or the message would leave its pipeline.
     """
     if operation.phase is Phase.W:
         return None

@@ -100,7 +100,7 @@ class _Search:
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
-        """Lower the plan with a common order, and return its events with their times.
+        """Return the events of the plan, with their times, if it is lowered with a common order.
 
         Each message of the order becomes two steps, a send and a receive, at its place on both
         ranks.
@@ -126,10 +126,10 @@ class _Search:
         return True
 
     def follow_times(self) -> None:
-        """Order messages by the time at which they are ready, until the order is stable.
+        """Sort messages repeatedly by the time at which they are ready, and keep the fastest order.
 
-        This also ends after the maximum number of rounds, or when messages cost next to nothing.
-        Only orders that are faster than the best one are kept.
+        This ends if sorting no longer changes the order, if messages cost next to nothing, or after
+        the maximum number of rounds.
         """
         sequence, events = self.sequence, self.events
         for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
@@ -191,9 +191,10 @@ def _find_critical_messages(events: Precedence) -> list[model.Message]:
 
 
 def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
-    """Return up to two orders with a message moved past the previous or next message of its ranks.
+    """Return up to two copies of an order in which one message is at another position.
 
-    A message is not moved past a step that computes it or needs it.
+    The message is moved past the previous, or past the next, message that shares a rank with it. It
+    is not moved past a step that computes or needs it.
     """
 
     def get_ranks(item: model.Message) -> set[int]:

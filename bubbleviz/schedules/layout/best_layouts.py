@@ -177,11 +177,12 @@ def _make_sort_key(row: ScheduleLayout) -> tuple[bool, int, str]:
 def _find_for_schedule(
     question: LayoutQuestion, rule: Schedule, chunks: int | None
 ) -> ScheduleLayout:
-    """Find the best layout for a schedule, alternating order and layout of a searched schedule.
+    """Find the best layout for a schedule.
 
-    The alternation starts from the layout to compare with. It ends as soon as a round is not better
-    than all earlier ones, no layout fits in memory, or ``_MAX_ROUNDS`` is reached. The best round
-    is returned.
+    For a searched schedule, rounds alternate between searching an order for the layout and a layout
+    for the order. They begin with the layout that results are compared with. They end if a round is
+    not better than all earlier ones, if no layout fits in memory, or after ``_MAX_ROUNDS``. The
+    best round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.
@@ -239,8 +240,8 @@ def _find_for_plan(
 ) -> ScheduleLayout:
     """Find the best layout for one order.
 
-    The layout to compare with is the current layout of the run, or the better of two even layouts:
-    one that fits in memory, then the faster one.
+    It is compared with the current layout of the run. If there is none, it is compared with one of
+    two even layouts: one that fits in memory is preferred, then the faster one.
 
     Args:
         question: The model and the run.

@@ -120,14 +120,13 @@ class Sums:
 def find_bottleneck_layout(
     placement: tuple[int, ...], paths: list[Path], sums: Sums
 ) -> tuple[Floats, Ints] | None:
-    """Find the layout whose longest device path is the shortest.
+    """Find the layout whose longest device path is the shortest, by dynamic programming.
 
-    With one stage per device, the path through all operations of a device takes every earlier stage
-    equally often, and no later one. So it only depends on the layers of the device::
+    This requires one stage per device. The path through all operations of a device then takes every
+    earlier stage equally often, and no later one, so its length depends only on which layers
+    ``i .. j-1`` the device has::
 
         head and tail of layers 0 .. i-1  +  m times the work of layers i .. j-1
-
-    and the best layout is found by dynamic programming.
 
     Args:
         placement: Device of each virtual stage.
@@ -172,7 +171,7 @@ def find_bottleneck_layout(
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
-    """Return a mask of the layers at which a stage can begin so that all later stages may fit.
+    """Return a mask of the first layers with which a stage and all later stages may fit in memory.
 
     Each stage is checked alone: it fits if its own part of every sum is within the limit.
 

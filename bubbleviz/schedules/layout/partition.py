@@ -36,10 +36,16 @@ NEVER = int(np.iinfo(np.int64).max)
 
 
 def _list_moves(stages: int) -> Ints:
-    """Return changes of the bounds, shape (n, S + 1).
+    """Return the moves that a local search tries, as changes of the bounds.
 
-    Each run of boundaries moves by one layer in either direction, each single boundary also by
-    two.
+    A move shifts adjacent boundaries together by one layer, or a single boundary by one or two
+    layers, in either direction.
+
+    Args:
+        stages: Number of virtual stages, S.
+
+    Returns:
+        Changes to add to the bounds of a layout, one move per row, shape (n, S + 1).
     """
     moves = []
     for low in range(1, stages):
@@ -203,7 +209,10 @@ class _Search:
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
     def measure_makespans(self, bounds: Ints) -> Ints:
-        """Return the makespans of layouts, and keep the best layout so far in ``self.bounds``.
+        """Return the makespan of each layout, and remember the best layout so far.
+
+        If a layout is faster than all earlier ones, it replaces ``self.bounds`` and its makespan
+        replaces ``self.makespan_ns``.
 
         Args:
             bounds: Bounds of the layouts, one layout per row. All of them must fit in memory.
@@ -293,16 +302,16 @@ class _Search:
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
         """Extend partial layouts by one stage, in all possible ways.
 
-        Extensions that exceed a memory limit, or whose bound reaches the best makespan so far, are
-        dropped.
+        Extensions are dropped if they exceed a memory limit, leave layers that do not fit on the
+        later stages, or have a lower bound that reaches the best makespan so far.
 
         Args:
             partial_layouts: Bounds of each partial layout, shape (n, s + 1).
             possible: Result of :func:`find_possible_starts`.
 
         Returns:
-            Parts of bounded size, each with the lower bounds of the makespans and the extended
-            layouts. The smallest lower bounds come last.
+            Pairs of lower bounds of the makespans and extended layouts. All extensions are sorted
+            by decreasing lower bound, and then split into pairs of limited size.
         """
         stage = partial_layouts.shape[1] - 1
         low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
@@ -358,9 +367,11 @@ class _Search:
         return result
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
-        """Time complete layouts, and learn from the shortest one and the one with the worst bound.
+        """Measure complete layouts, and add the longest paths of two of them to ``self.sums``.
 
-        If there are too many sums afterwards, only the fixed ones and the latest ones are kept.
+        The two are the layout with the shortest makespan, and the layout whose lower bound is
+        furthest below its makespan. If there are too many sums afterwards, only the fixed ones and
+        the latest ones are kept.
 
         Args:
             bound: Lower bound of the makespan of each layout.

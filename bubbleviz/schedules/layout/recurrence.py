@@ -149,11 +149,15 @@ class Recurrence:
         return np.zeros((2, max(0, self.length - 1)))
 
     def list_memory_rows(self) -> list[tuple[int, Path]]:
-        """Return the memory of each device at its fullest moments: (device, factors of features).
+        """Return the memory of each device at its fullest moments, as sums over the stages.
 
         The order of a device determines its memory at each moment, independently of times, so its
         peak is the maximum of a few sums. A moment is left out if another one has at least as much
         of every feature.
+
+        Returns:
+            Pairs of a device and a path. The path contains how often each feature of each stage
+            counts at the moment, and no transfers.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):

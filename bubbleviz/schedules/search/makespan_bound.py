@@ -74,9 +74,13 @@ def _compute_way_times(problem: Problem) -> _WayTimes:
 def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
     """Return a lower bound of the makespan from the work and memory of one device, in ticks.
 
-    The bound is the longest of three: the last B of the device followed by its way back to the
-    first stage, the head with the idle time and all work of the device, and the last F followed by
-    its way to the end of the model and back.
+    It is the maximum of three bounds. Each contains the time before the first F, the idle time
+    before the first B, and all F and B of the device. They differ in what is added:
+
+    - the way of the last gradient from the device to the first stage
+    - all W of the device
+    - all W, and the idle time at the end while the last microbatch is on its way to the end of the
+      model and back. The idle time before the first B is left out here if all F fit in memory.
     """
     stages = problem.stages[device]
     first, last = stages[0], stages[-1]

@@ -435,13 +435,13 @@ def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
 
 
 def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
-    """Run trials of greedy policies and, in a V, of repeated blocks.
+    """Run trials of greedy policies and, if the placement is a V, of repeated blocks.
 
     If a kind has too many trials for the budget, only every n-th of them is run.
 
     Args:
         problem: Times and memory.
-        weights: Whether orders have a W. Blocks are only tried if they have.
+        weights: Whether orders have a W. If they have none, no blocks are tried.
 
     Returns:
         Orders of the trials that improved on all previous trials of their kind.

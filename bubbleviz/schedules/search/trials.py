@@ -116,8 +116,8 @@ class Trial(ABC):
     def get_arrival(self, device: int, code: int) -> int:
         """Return the time at which the input of the next F or B of a virtual stage arrives.
 
-        It is ``NEVER`` if that is not known yet, or if the device has no memory for an F. A W then
-        has to release memory first.
+        The result is ``NEVER`` if the operation that computes the input has not started yet. It is
+        also ``NEVER`` if the device lacks memory for an F until a W releases some.
 
         Args:
             device: Device of the virtual stage.
@@ -134,10 +134,11 @@ class Trial(ABC):
         return inputs[index] if index < len(inputs) else NEVER
 
     def run(self) -> Trial | None:
-        """Run all operations.
+        """Run all operations, and set ``excess``.
 
         Returns:
-            This trial, or None if the excess reaches the target or the devices deadlock.
+            This trial, or None if the excess of a device reaches the target or the devices
+            deadlock.
         """
         free_at, events, n_done = self.free_at, self._events, 0
         while events:
@@ -245,7 +246,11 @@ class Greedy(Trial):
         return self._choose_weight_gradient(device, now)
 
     def _choose_backward(self, device: int, now: int) -> int:
-        """Return the code of the B of the first virtual stage with an input, or ``WAIT``."""
+        """Return the code of the B of the first virtual stage whose input has arrived.
+
+        If there is none, the result is ``WAIT``. Inputs that are known to arrive later lower
+        ``next_arrival``.
+        """
         for stage in self.problem.stages[device]:
             index, inputs = self.b_done[stage], self.b_in[stage]
             if index < len(inputs):
@@ -255,7 +260,11 @@ class Greedy(Trial):
         return WAIT
 
     def _choose_forward(self, device: int, now: int) -> int:
-        """Return the code of the F of the last virtual stage that may start, or ``WAIT``."""
+        """Return the code of the F of the last virtual stage that can start one, or ``WAIT``.
+
+        A virtual stage can start an F if its input has arrived and its memory and its cap allow
+        it. Inputs that are known to arrive later lower ``next_arrival``.
+        """
         for stage in reversed(self.problem.stages[device]):
             index, inputs = self.f_done[stage], self.f_in[stage]
             has_memory = self.memory_used[device] <= self.max_memory[stage]
@@ -267,11 +276,10 @@ class Greedy(Trial):
         return WAIT
 
     def _choose_weight_gradient(self, device: int, now: int) -> int:
-        """Return the code of the oldest pending W, or ``WAIT`` if there is none or it should wait.
+        """Return the code of the oldest pending W, or ``WAIT`` if none is pending or W should wait.
 
-        A lazy device also waits if it has forwards left, has memory for another activation, knows
-        when the next activation or gradient arrives, and stays within the target of the trial if
-        it waits until then.
+        A lazy device also waits if it has forwards left, has memory for another activation, and
+        would keep its excess below the target if it waited for the next arrival.
         """
         pending = self.pending_weights[device]
         if not pending or self.should_wait(device, now, pending[0]):
@@ -297,10 +305,11 @@ def list_policies(problem: Problem) -> Iterator[Policy]:
 
 
 def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps for one chunk per device.
+    """Yield caps on the microbatches between F and B, for one chunk per device.
 
-    First those of ZB-H1 and ZB-H2 and up to three more, then those that keep a stage busy until its
-    first gradient arrives, and finally no cap but memory.
+    The first ones are the caps of ZB-H1 and of ZB-H2, each followed by larger ones with up to
+    three more microbatches. Then come caps that keep a stage busy until its first gradient arrives,
+    and finally the caps that memory alone sets. Memory limits all of them.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
@@ -321,9 +330,10 @@ def _limit_caps(caps: list[int], max_live: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _measure_absence(problem: Problem) -> list[int]:
-    """Return by stage the time from its first F to its first B if no stage waits for another F.
+    """Return for each stage the time from the start of its first F to the arrival of its gradient.
 
-    The first gradient is available once the first microbatch has passed all stages.
+    This assumes that the first microbatch never waits. The first gradient exists once this
+    microbatch has passed all stages.
     """
     lengths, p = problem.lengths, problem.devices
     forward_end = sum(lengths[FORWARD::3]) + sum(problem.down)
@@ -336,7 +346,10 @@ def _measure_absence(problem: Problem) -> list[int]:
 
 
 def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps for several chunks: no cap but memory, then caps that fall along the pipeline."""
+    """Yield caps on the microbatches between F and B, for several chunks per device.
+
+    The first ones are the caps that memory alone sets. The others fall along the pipeline.
+    """
     n_stages, max_live = len(problem.placement), problem.max_live
     yield max_live
     for slope in (1, 2, 3):
