@@ -164,7 +164,7 @@ def group_peers(stages: Sequence[int | None]) -> Ints:
 
 
 def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of its group. NaNs are ignored; a group of NaNs has NaN.
+    """Return for each value the median of its group, without NaNs, or NaN if all values are NaN.
 
     Args:
         group: Group of each value, from 0.

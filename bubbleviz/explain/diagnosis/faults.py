@@ -396,7 +396,8 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
 def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
-    They vary if many microbatches are slow, and not always those with the same few numbers.
+    They vary if many microbatches are slow, unless the same few numbers are slow in nearly every
+    iteration.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.

@@ -710,8 +710,8 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
 def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
-    The wait for it is part of the warm-up of the pipeline, whatever it waits for. The launch is
-    late if its input was there::
+    Idle time before the first operation counts as warm-up of the pipeline, whatever its cause. The
+    launch of the operation is late if its input was there before::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤

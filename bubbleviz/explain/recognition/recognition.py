@@ -167,7 +167,9 @@ def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
 def compare_with_plan(
     ranks: Sequence[Rank], operations: Operations, iterations: Sequence[Iteration], plan: Plan
 ) -> Recognition:
-    """Compare a run with a plan. Iterations with the sizes of the plan get its name.
+    """Compare the order of each iteration with a plan.
+
+    Only iterations with as many stages, chunks and microbatches as the plan can get its name.
 
     Args:
         ranks: Ranks of the report.

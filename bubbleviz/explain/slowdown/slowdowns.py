@@ -413,7 +413,7 @@ def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
 def _measure_group_slowdowns(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
-    """Return S of each group, keyed by kind of group and label of the group.
+    """Return the slowdown S of each group, keyed by kind of group and label of the group.
 
     Args:
         scenarios: The replayed work.
