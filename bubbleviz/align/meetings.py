@@ -380,10 +380,12 @@ def match_by_ends(
 def _group_by_end(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Divide the collectives of a cell, iteration and kind at gaps between their end times.
+    """Divide the collectives of a cell, iteration and kind into clusters that end together.
 
-    A gap is a difference of consecutive end times that exceeds the tolerance of the cell plus the
-    slack of the shorter of the two collectives (:func:`_get_slack_ns`).
+    The collectives are divided at gaps between their end times. A gap is a difference of
+    consecutive end times that exceeds the tolerance of the cell plus the slack of the shorter of
+    the two collectives (:func:`_get_slack_ns`). If a cluster has several rows of each rank, it is
+    divided further (:func:`_split_clusters`).
 
     Args:
         collectives: Collectives of all ranks.

@@ -106,9 +106,10 @@ def find_contradicting_kernels(
 def _list_shared_names(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> dict[str, list[UnknownKernels]]:
-    """Return the kernels of each unknown name that several ranks run, one element per rank.
+    """Return the kernels of unknown names that several ranks run, keyed by name.
 
-    Only the ``_MAX_NAMES`` names with the most time over all ranks are returned, longest first.
+    Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most time over all
+    ranks are returned, longest first.
     """
     by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
     total_ns = {

@@ -191,6 +191,10 @@ def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, I
     """Return the rank and the numbers of forwards and chunks of each complete iteration.
 
     This is :func:`_find_complete_iterations` for a block of ranks, which limits memory.
+
+    Args:
+        operations: Operations of the ranks of the block.
+        sure: Whether to check that forwards and backwards match.
     """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
     iterations = int(operations.iteration.max(initial=0)) + 1

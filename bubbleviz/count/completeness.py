@@ -506,6 +506,8 @@ class _Unpaired:
 def _group_passes(operations: Operations, cell: Ints) -> _Passes:
     """Group operations by cell, microbatch, chunk and sequence.
 
+    An FB belongs to two passes: the pass of its first microbatch and the pass of its second one.
+
     Args:
         operations: Operations, sorted by (cell, host start).
         cell: Cell of each operation.
@@ -531,6 +533,8 @@ def _group_passes(operations: Operations, cell: Ints) -> _Passes:
 
 def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
     """Find forwards without a backward, backwards without a W, and passes without a forward.
+
+    A pass also lacks its forward if its first forward runs after its first backward.
 
     Args:
         operations: Operations, sorted by (cell, host start).

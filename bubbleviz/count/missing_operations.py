@@ -103,6 +103,8 @@ class _Passes(Table):
 def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
     """List the forwards and backwards of complete iterations.
 
+    The backward half of an FB is listed separately, with the second microbatch of the FB.
+
     Args:
         part: Slice of the ranks of a run.
         is_complete: Mask of the complete training iterations, with a last entry for no iteration.

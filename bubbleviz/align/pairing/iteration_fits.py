@@ -372,10 +372,10 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """Measure how much steps of different iterations of one rank differ.
+    """Measure, for each pair of ranks, how much steps of different iterations of one rank differ.
 
-    Ranks that wait for each other vary together, so their differences are not independent. The rank
-    that varies less is used, and the steps are counted once.
+    Ranks that wait for each other vary together, so their differences are not independent. For each
+    lag, the smaller value of the two ranks is used, and the steps are counted once.
 
     Args:
         a: Differences between the steps of the first rank of each pair.

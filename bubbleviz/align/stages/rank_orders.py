@@ -23,7 +23,9 @@ def find_orders(operations: Operations) -> Orders:
         operations: Operations of all ranks, with iterations numbered per rank.
 
     Returns:
-        One row per rank and order, sorted by (rank, order). Longer orders have larger numbers.
+        Four columns with one row per rank and order, sorted by (rank, order): the rank, the order,
+        the number of iterations, and whether the order has both forwards and backwards. Longer
+        orders have larger numbers.
     """
     kinds = grouping.group_rows(operations.phase, operations.microbatch, operations.chunk)
     # Use the smallest type, because whole orders are compared as bytes.

@@ -97,8 +97,8 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
 def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether transfers show a stage that no profile contains.
 
-    That is a receive from before the first or after the last stage, or a transfer with a stage that
-    only the rank itself has.
+    Such a transfer is a receive from before the first stage or from after the last one, or a
+    transfer with a stage that only the rank itself has.
     """
     operations = recordings.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
