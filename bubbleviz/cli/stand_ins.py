@@ -234,7 +234,10 @@ class StandIns:
         return f"{kind}{self._count[kind]}"
 
     def _add(self, name: str, stand_in: str) -> None:
-        """Add a name, and its form in messages."""
+        """Assign a stand-in to a name, and to the form of the name in messages.
+
+        In messages, a name is on one line, and unprintable characters are blanks.
+        """
         self._stand_in[name] = stand_in
         # Messages show names on one line, with blanks for unprintable characters.
         flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
@@ -251,7 +254,11 @@ class StandIns:
         return re.compile("|".join(patterns))
 
     def _make_pattern(self, name: str) -> str:
-        """Return the pattern of a name as a complete word, and of paths below a folder."""
+        """Return a regular expression that matches a name as a complete word.
+
+        If the name is a folder, paths below the folder match as well. A folder without its own
+        stand-in matches only as part of such a path.
+        """
         quoted = re.escape(name)
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
         if name in self._paths and name.isalpha():

@@ -153,7 +153,10 @@ def describe_verdict(has_passed: bool) -> str:
 
 
 def _format_value(value: float, limit: Limit) -> str:
-    """Format a value in the unit of a limit, with enough digits to show which one is larger."""
+    """Format a value in the unit of a limit.
+
+    The text has enough digits to show whether the value is above the limit.
+    """
     is_above = value > limit.maximum
     exponent, unit, min_digits = {"%": (2, " %", 2), "ms": (0, " ms", 3), "": (0, "", 4)}[
         limit.unit

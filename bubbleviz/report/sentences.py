@@ -467,7 +467,10 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
 
 
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on a slow rank, or on a replica in which all ranks are slow."""
+    """Return the action, evidence and next check for a slow rank.
+
+    If the fault has several ranks, they are for a replica in which all ranks are slow.
+    """
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
         n_ranks = format_count(len(fault.ranks), "rank")
@@ -487,7 +490,10 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
-    """Return the text on several slow ranks, such as the ranks of a tensor-parallel group."""
+    """Return the action, evidence and next check for several slow ranks.
+
+    An example is a tensor-parallel group.
+    """
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
     compared_with = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
@@ -511,7 +517,7 @@ def _format_range(multiples: Sequence[float]) -> str:
 
 
 def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on a host on which all ranks are slow."""
+    """Return the action, evidence and next check for a host on which all ranks are slow."""
     host, n_ranks = report.ranks[fault.ranks[0]].host, format_count(len(fault.ranks), "rank")
     return (
         f"Find out why host {host} is slow",
@@ -521,7 +527,10 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on stages with too much work, with the layers to move if known."""
+    """Return the action, evidence and next step for stages with too much work.
+
+    The next step is to move layers between stages, or "" if the layers are unknown.
+    """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
@@ -535,7 +544,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
 
 
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
-    """Return the text on microbatches that are longer than others on all stages."""
+    """Return the action, evidence and next check for microbatches that are longer on all stages."""
     times = f"{_format_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
@@ -550,7 +559,7 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 
 
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the text on slow iterations.
+    """Return the action, evidence and next check for slow iterations.
 
     Depending on the fault, all ranks, all operations of some ranks (``pace``), or single operations
     of some ranks are slow in them. The next check is left out if the host's activity is known.
@@ -584,7 +593,10 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on a slow link, or on transfers in general if no link is slow."""
+    """Return the action, evidence and next check for a slow link.
+
+    If no link is slow, they are for transfers in general.
+    """
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
@@ -602,7 +614,7 @@ def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
 
 
 def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the text on ranks that become slower gradually."""
+    """Return the action, evidence and next check for ranks that become slower gradually."""
     becomes = "becomes" if len(fault.ranks) == 1 and not fault.detail else "become"
     return (
         f"Find out why {_name_faulty_ranks(report, fault)} {becomes} slower and slower",
@@ -612,7 +624,7 @@ def _describe_drift(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the text on ranks that became slower in a single jump."""
+    """Return the action, evidence and next check for ranks that became slower in a single jump."""
     iteration = truncate_name(report.iterations[fault.iterations[0]].name)
     return (
         f"Find out what changed on {_name_faulty_ranks(report, fault)} before iteration "
@@ -623,9 +635,10 @@ def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on late launches: by the profiler, between iterations, or of a collective.
+    """Return the action, evidence and next check for late launches.
 
-    All other late launches are launches of operations.
+    The cause or kind of the launches decides: delays by the profiler, launches between iterations,
+    launches of a collective, or all other launches of operations.
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
@@ -646,7 +659,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
 
 
 def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the text on gaps between the kernels of operations."""
+    """Return the action, evidence and next check for gaps between the kernels of operations."""
     are_few = len(fault.ranks) < len(report.ranks)
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
     action = f"Launch fewer, larger kernels inside operations{where}"
@@ -662,7 +675,10 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on transfers that are queued after a receive whose data is late."""
+    """Return the action, evidence and next check for queued transfers.
+
+    The transfers are queued after a receive whose data is late.
+    """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
     return (
@@ -673,7 +689,10 @@ def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text
 
 
 def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the text on a first stage that waits for tokens of an earlier decoding step."""
+    """Return the action, evidence and next check for a first stage that waits for tokens.
+
+    The tokens are from an earlier decoding step.
+    """
     chunks = "one chunk more" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")
     return (

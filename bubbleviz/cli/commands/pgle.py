@@ -100,7 +100,15 @@ def pgle(
 def _print_result(
     costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]
 ) -> None:
-    """Print the comparison, or the costs (a summary if a file has them) and XLA's flags."""
+    """Print the costs, and then either the comparison or XLA's flags.
+
+    Only a summary of the costs is printed if there is a comparison, or if a file contains them.
+
+    Args:
+        costs: The costs.
+        comparison: Comparison of the costs, or None if nothing is compared.
+        cost_files: Files to which the costs are written.
+    """
     from bubbleviz.analyses.pgle import text
 
     if comparison is not None:

@@ -131,7 +131,7 @@ def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames)
 def _iterate_sights(
     watcher: Watcher, interval: float, stop_after: float | None
 ) -> Iterator[Observation]:
-    """Yield an observation at each check, until none had new iterations for ``stop_after`` seconds.
+    """Yield an observation at each check; stop after ``stop_after`` s without new iterations.
 
     The last observation also contains iterations that still wait for missing ranks, measured
     without these ranks.

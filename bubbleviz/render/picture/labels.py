@@ -155,7 +155,9 @@ def _name_row(row: RankRow, clock: str) -> str:
 
 
 def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
-    """Return the rank number of each row as text, or "" for every row if all stages differ.
+    """Return the rank number of each row as text, or "" for every row if stages differ.
+
+    The number follows the word ``rank`` in rows without a stage.
 
     Args:
         selection: The rows that are drawn.

@@ -208,6 +208,10 @@ class RowPainter:
         """Draw the merged marks of a row: one layer per kind, stacked from the bottom up.
 
         In each column, the height of a layer is the kind's share of the time.
+
+        Args:
+            group: Element that receives the layers.
+            row: Row of the picture.
         """
         merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.shares[row] * height, 1), axis=0)
@@ -219,7 +223,14 @@ class RowPainter:
         self._draw_dots(group, merged, row, height)
 
     def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
-        """Draw a dotted line below the merged marks of a row, with narrow gaps closed."""
+        """Draw a dotted line below the merged marks of a row, with narrow gaps closed.
+
+        Args:
+            group: Element that receives the line.
+            merged: Merged marks of all rows.
+            row: Row of the picture.
+            bottom: Lower edge of the marks.
+        """
         starts = np.flatnonzero(merged.shares[row].sum(axis=0)) * merged.column
         edges = [(start, start + merged.column) for start in starts.tolist()]
         y = px(bottom + DOTS_BELOW)
@@ -400,7 +411,12 @@ def _make_boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float)
 
 
 def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
-    """Join intervals, sorted by left edge, that overlap or are less than ``gap`` apart."""
+    """Return intervals in which those that overlap or are less than ``gap`` apart are joined.
+
+    Args:
+        edges: Left and right edge of each interval, sorted by left edge.
+        gap: Distance below which intervals are joined.
+    """
     merged: list[tuple[Any, Any]] = []
     for left, right in edges:
         if merged:

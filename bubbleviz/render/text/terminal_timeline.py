@@ -96,7 +96,11 @@ class _Brush:
         self.styles = {kind: _choose_style(kind) if display.colour else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
-        """Return one span per run of equal characters; in colour, two cells make one character."""
+        """Return one span per run of equal characters; in colour, two cells make one character.
+
+        Args:
+            cells: Kind of each cell.
+        """
         if not self.has_halves:
             runs = ((kind, len(list(run))) for kind, run in groupby(cells))
             return [Span(self.glyphs[kind] * length, self.styles[kind]) for kind, length in runs]

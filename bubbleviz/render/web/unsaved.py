@@ -60,7 +60,7 @@ def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
 
 
 def _explain_no_slowdowns(report: Report) -> str:
-    """Return the reason why there are no slowdowns, or "" if there are some or none is known."""
+    """Return the reason why there are no slowdowns, or "" if there are some or it is unknown."""
     if is_many_ranks(len(report.ranks)):
         return _MANY
     source = report.explanation.slowdown_source
