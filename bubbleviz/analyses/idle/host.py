@@ -59,7 +59,8 @@ def collect_gap_calls(
 ) -> tuple[model.Calls, model.Calls, int]:
     """Collect the calls that launched the work after a gap, and the long calls during gaps.
 
-    If there are more than ``_MAX_CALLS``, the minimum length is doubled until they fit.
+    If there are more than ``_MAX_CALLS`` long calls, their minimum length is doubled until they
+    fit.
 
     Args:
         profile: The profile with its calls.
@@ -218,17 +219,18 @@ def collect_host_events(
 def _find_awaited_work(
     calls: model.Calls, rows: Ints, names: npt.NDArray[np.object_], waits: tuple[Ints, ...]
 ) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Find the work that waiting calls waited for.
+    """Return the work that waiting calls waited for, and the names of these calls.
 
     Args:
         calls: Relevant calls.
-        rows: Waiting calls.
+        rows: Rows of the waiting calls in ``calls``.
         names: Names of the waiting calls.
         waits: Process, correlation id and awaited work of calls in which a host waited.
 
     Returns:
         awaited: For each of ``calls``, the activity that it waited for, or -1.
-        call_name: Index of the name of each such call in ``call_names``, or -1.
+        call_name: For each of ``calls``, the index of its name in ``call_names``, or -1 if no
+            awaited activity is known.
         call_names: Distinct names.
     """
     awaited, call_name = np.full((2, len(calls)), NONE)
@@ -266,7 +268,10 @@ def _merge_frames(events: HostEvents) -> HostEvents:
 def find_events_around(
     host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Cut segments of threads where the strongest event around them changes.
+    """Return the strongest event around segments of threads, piece by piece.
+
+    Segments are cut where the strongest event changes. If several events are equally strong, the
+    shortest one wins, and then the one that starts last.
 
     Args:
         host: Ranges and calls of threads.
@@ -275,8 +280,8 @@ def find_events_around(
         end_ns: End of each segment, later than its start.
 
     Returns:
-        Segment, start and end of each piece, and the row of the host's event, or -1 if there is
-        none.
+        Segment, start and end of each piece, and the row of the event in ``host``, or -1 if there
+        is none.
     """
     row = np.arange(len(thread))
     if len(row) == 0 or len(host) == 0:

@@ -295,13 +295,14 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     """Align the clock of a GPU by the kernels of the profile that match it best.
 
     Only clear matches count. The match with the most pairs wins, then the one with the smallest
-    median distance. If the GPU's clock was matched but cannot be related to the host's clock, only
-    start times from the GPU's clock remain.
+    median distance. Without a clear match, the clock stays unaligned. If the GPU's clock was
+    matched but cannot be related to the host's clock, only start times from the GPU's clock remain.
 
     Args:
         gpu: The operations of the GPU.
         pool: Kernels of the profiles.
-        used_places: Places that other GPUs have matched; the place of this GPU is added.
+        used_places: Places that other GPUs have matched. The place of this GPU is added, unless its
+            process has only one place.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
     use_gpu_clock = bool((gpu.gpu_ns != UNKNOWN).any())

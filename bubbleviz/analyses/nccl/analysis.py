@@ -349,11 +349,13 @@ def _find_clock_bases(
     profiles: Sequence[NcclProfile],
     dump_clocks: Collection[int],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Determine the base of each clock of an event file. Clocks with the same base agree already.
+    """Return the base of each clock of an event file, and mark reference clocks.
 
-    The base of a clock that was aligned by kernels is the machine of the profile. Without profiles,
-    the first clock becomes the reference (base 0), and so do the clocks of flight recorders: they
-    record UTC, and their operations are compared by duration. Every other clock is its own base.
+    A base is a number that clocks share if they agree already. The base of a clock that was aligned
+    by kernels is the machine of the profile. Without profiles, the first clock and the clocks of
+    flight recorders become references with base 0. Flight recorders can share a base because they
+    record UTC, and because their operations are compared by duration. Every other clock has a base
+    of its own.
 
     Args:
         event_clocks: Clocks of the event files.

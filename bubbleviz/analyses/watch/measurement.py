@@ -204,14 +204,14 @@ class Watcher:
             recorded_rank.drop_before(recorded_rank.numbers[-_MAX_KEPT])
 
     def _restart(self, previous_start_ns: int, header: Header) -> None:
-        """Drop the ranks of the previous run.
+        """Drop the ranks of the previous run, and forget which iterations were measured.
 
         A rank belongs to the previous run if its start is closer to the previous start than to
-        the new one.
+        the new one. An event is added for the first rank of the new run.
 
         Args:
             previous_start_ns: Start of a rank of the previous run, as UTC.
-            header: Header of the first recording of the new run.
+            header: Header of a recording of the new run.
         """
         middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
         # The other ranks of the new run follow one by one; only the first is an event.
@@ -244,7 +244,7 @@ class Watcher:
                 )
 
     def _find_silent(self, now_s: float) -> None:
-        """Find the ranks that have stopped writing, and add an event for each new one.
+        """Add the ranks that have stopped writing to the silent ranks, with an event for each.
 
         A rank is silent if it has written nothing for more than ``SILENT_S`` and lacks at least
         ``SILENT_ITERATIONS`` of the iterations that other ranks have written.
