@@ -455,7 +455,14 @@ class _BidirectionalOrder:
         self._n_run: Counter[tuple[int, bool]] = Counter()
 
     def run(self, stage: int, phase: Phase) -> None:
-        """Append an operation of a stage with its next microbatch."""
+        """Append an operation with the next microbatch of a stage and phase.
+
+        A B also adds its W to the pending ones.
+
+        Args:
+            stage: Index of the virtual stage on the device, 0 or 1.
+            phase: Phase of the operation.
+        """
         virtual_stage, is_forward = self._virtual_stages[stage], phase is _F
         microbatch = self._n_run[stage, is_forward]
         self._n_run[stage, is_forward] += 1
@@ -486,7 +493,7 @@ def _make_bidirectional_order(
 
     Args:
         device: The device.
-        together: Receives the forwards that run together with a backward.
+        together: Set to which the forwards that run together with a backward are added.
     """
     n_before, n_after = device.n_before, device.depth - device.n_before - 1
     order = _BidirectionalOrder(device.virtual_stages)

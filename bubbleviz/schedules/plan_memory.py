@@ -62,7 +62,8 @@ def set_memory(
     Args:
         workload: Workload with the same virtual stages.
         memory: Measured memory of the run.
-        limit_bytes: Memory of every device, or of each device, or None if there is no limit.
+        limit_bytes: Memory of a device, as one number for all devices or one for each device, or
+            None if there is no limit.
 
     Raises:
         UsageError: The resident memory of a device exceeds the limit.

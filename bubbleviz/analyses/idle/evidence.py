@@ -281,7 +281,7 @@ def _find_waiting(
 def _find_threads(
     profile: Profile, devices: Sequence[Device], calls: Calls, call: Codes
 ) -> tuple[dict[int, int], Ints]:
-    """Find the threads that matter: launching threads and main threads.
+    """Find the launching threads and the main threads of a profile.
 
     Args:
         profile: The profile.

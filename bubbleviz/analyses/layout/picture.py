@@ -155,7 +155,10 @@ def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) 
 
 
 def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
-    """Draw the time axis below the bars; gaps shift later chunks, so it is exact for the first."""
+    """Draw the time axis below the bars.
+
+    Gaps between chunks shift later chunks, so the axis is exact only for the first one.
+    """
     marks, unit = ticks(longest_ns, 8)
     for time_ns, text in marks:
         x = page.left + _LEFT + time_ns * scale

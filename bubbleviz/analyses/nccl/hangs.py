@@ -86,7 +86,7 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
-    """Fill in for how long the other members waited for each operation.
+    """Return the operations with the time for which other members waited for each of them.
 
     The sum of all waiting in an instance is attributed to its last member; several last members
     share it equally.

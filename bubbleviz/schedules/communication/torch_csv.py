@@ -296,9 +296,15 @@ def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
 
 
 def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
-    """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
+    """Yield the steps of a row.
 
     Cells about parameters and gradients, such as ``0UNSHARD``, are skipped.
+
+    Args:
+        device: Device of the row.
+        line: Operations of the row, and its other cells as (column, text).
+        plan: The plan, without communication.
+        first: Number of the first microbatch in the file.
 
     Raises:
         InputError: A transfer is not between two ranks, or is listed on another rank.

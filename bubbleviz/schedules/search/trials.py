@@ -295,7 +295,11 @@ class Greedy(Trial):
 
 
 def list_policies(problem: Problem) -> Iterator[Policy]:
-    """Yield the policies that are worth a trial, those with the fewest forwards ahead first."""
+    """Yield the policies that are worth a trial.
+
+    Each distinct set of caps is combined with several patiences, with being lazy or not, and with
+    forwards or backwards first.
+    """
     caps = _list_line_caps(problem) if problem.chunks == 1 else _list_v_caps(problem)
     patiences = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5) if problem.chunks == 1 else (0.0, 0.5, 1.0)
     for cap in dict.fromkeys(caps):
@@ -404,9 +408,10 @@ class Squeezed(Trial):
         return min(pending, key=slots.__getitem__, default=WAIT)
 
     def _choose_in_order(self, device: int, now: int) -> int:
-        """Return the operation with the earliest slot in the order of the block.
+        """Return the code of the operation with the earliest slot, if its input has arrived.
 
-        If the input of this operation has not arrived, the result is a pending W or ``WAIT``.
+        Otherwise, the result is a pending W or ``WAIT``, and ``next_arrival`` is the time at which
+        the input arrives, or ``NEVER`` if it is unknown.
         """
         pending = self._find_pending_weight(device)
         slot, code = NEVER, WAIT
