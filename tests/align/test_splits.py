@@ -115,7 +115,7 @@ RUN = Planting(
 
 
 @pytest.fixture(scope="module", params=["1f1b", "zb-h1", "zb-v"])
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def complete_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     return request.param, folder, plant(replace(RUN, schedule=request.param), folder)
 
