@@ -243,12 +243,14 @@ def _has_uneven_microbatches(explanation: Explanation) -> bool:
 def _list_measured_choices(
     measured: MeasuredTimes, typical: Iteration, explanation: Explanation, peak: float
 ) -> tuple[Choice, ...]:
-    """Return the order that ran as measured and, unless iterations overlap, without delays.
+    """Return the choices that keep the order of the run: as measured, and without delays.
+
+    If iterations overlap, only the first is returned.
 
     Args:
         measured: Times and sizes of the run.
         typical: The typical iteration.
-        explanation: Explanation of the run, with changes.
+        explanation: Explanation of the run, with the changes ``MEASURED`` and ``NO_DELAY``.
         peak: Maximum number of microbatches whose activations a rank held at once.
     """
     changes = {change.name: change for change in explanation.changes}

@@ -573,7 +573,10 @@ class Linker:
         return find_distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
     def link_work(self) -> LinkedWork:
-        """Return the activities with their calls and ranges."""
+        """Return one row per activity with the call, launch, thread, rule and range found for it.
+
+        The columns ``activity``, ``operation``, ``compute`` and ``communication`` are filled later.
+        """
         activities, count = self.activities, len(self.activities)
         none, is_unknown = make_constant(NONE, count), np.broadcast_to(np.False_, count)
         return LinkedWork(

@@ -98,7 +98,9 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
-    """Return how much of each window [low, high] a union covers, or None if memory is short.
+    """Return how much of each window [low, high] the intervals cover.
+
+    The result is None without the native library, or if memory is short.
 
     Args:
         intervals: Start and end of disjoint, ascending intervals.

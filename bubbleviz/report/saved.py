@@ -33,8 +33,9 @@ _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 def is_saved_report(path: str) -> bool:
     """Return whether a path looks like a saved report rather than profiles.
 
-    Pipes, ``.json`` files that are not traces, and files that begin with ``{`` are reports. Paths
-    that cannot be read are not, so the reader of profiles raises the error.
+    A pipe is a report. A ``.json`` file is one unless its first bytes contain a key of a trace, and
+    a file with another suffix is one if it begins with ``{``. Paths that cannot be read are not
+    reports, so the reader of profiles raises the error.
     """
     file = Path(path)
     try:

@@ -274,7 +274,8 @@ def _describe_period_bubble(report: Report) -> str:
 def _recommend_microbatches(report: Report) -> str:
     """Return the advice to do twice the work with the same bubble.
 
-    The ratio is the mean of all iterations, unless pipelines that lack ranks change the mean.
+    It states the schedule ratio before and after. The ratio before is the mean of all iterations,
+    or that of the replay if pipelines lack ranks or there is no mean.
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:

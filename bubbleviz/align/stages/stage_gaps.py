@@ -248,13 +248,12 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
 
 
 def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | None:
-    """Return the limitation for earlier stages that rank numbers suggest, or None.
+    """Return a limitation if the rank numbers leave room for stages before stage 0, or None.
 
-    Frameworks number ranks stage by stage. If the ranks of stage 0 do not have the lowest numbers,
-    earlier stages may be missing. A framework that numbers ranks pipeline by pipeline may have used
-    the lower numbers for another pipeline. The result is None with fewer than two stages, if the
-    lowest numbers of the stages do not increase in equal steps, or if the lowest number of stage 0
-    leaves no room for a whole stage.
+    Frameworks number ranks stage by stage, so the lowest numbers of the stages increase in equal
+    steps. If the lowest number of stage 0 is at least one step, the lower numbers belong to earlier
+    stages, or to another pipeline if ranks are numbered pipeline by pipeline. The result is None in
+    all other cases, and with fewer than two stages.
 
     Args:
         number: Rank number of each rank in its profile.

@@ -269,6 +269,8 @@ def _measure_queue(
 ) -> LaunchQueue | None:
     """Measure the launch queue of a device: work that was launched but has not started.
 
+    Page migrations are ignored, because no call launches them.
+
     Args:
         activities: Kernels and copies of the profile.
         device: The device.
@@ -276,9 +278,9 @@ def _measure_queue(
         launched_ns: Start of that call, undefined if the call is unknown.
 
     Returns:
-        The queue, or None if fewer than 10 % of the work have a known launch, or if no launch was
-        recorded for a quarter of the time at the start or at the end. Page migrations are ignored,
-        because no call launches them.
+        The queue, or None if fewer than 10 % of the work have a known launch, or if the device ran
+        only work without a known launch in more than a quarter of its time at the start or at the
+        end.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]

@@ -99,7 +99,8 @@ def find_devices(
         profile: The profile.
         unrecorded: Times at which ranks may have run work that was not recorded, disjoint and
             ascending within a rank.
-        shortest_ns: Length below which a gap is short.
+        shortest_ns: Gaps below this length are not listed, unless they overlap profiler overhead or
+            unrecorded time.
         window_ns: Start and end of the window, or None for the whole profile. Devices without work
             in the window are left out.
     """

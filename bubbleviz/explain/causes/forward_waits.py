@@ -271,13 +271,15 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
 
 
 def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
-    """Cut the pieces of idle intervals where their causes end.
+    """Cut the pieces of idle intervals where their causes end, so that each part has one cause.
+
+    Time after the last cause is left out.
 
     Args:
         pieces: Pieces, sorted by interval and time.
         interval_row: Row of ``until_ns`` of each piece.
-        until_ns: End of each cause, measured from the start of the interval without other pieces,
-            shape (intervals, causes).
+        until_ns: End of each cause in ns since the start of the interval, ascending, shape
+            (intervals, causes). Only the time in ``pieces`` counts, not the time between them.
     """
     length_ns = pieces.end_ns - pieces.start_ns
     done_ns = np.cumsum(length_ns) - length_ns

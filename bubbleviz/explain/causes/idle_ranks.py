@@ -119,12 +119,12 @@ def _pack_ranks(
 
 
 def _map_to_line(line: Packing, table: RankIntervals) -> Intervals:
-    """Return the intervals of a table with times on the line."""
+    """Return the intervals of a table with times as positions on the packed line."""
     return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
 
 
 def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
-    """Return collectives with times on the line."""
+    """Return collectives with start, moving and end times as positions on the packed line."""
     rank = collectives.rank
     return replace(
         collectives,

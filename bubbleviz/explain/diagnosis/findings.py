@@ -345,9 +345,10 @@ def _choose_length_measure(
 ) -> tuple[_LengthMeasure, float | None]:
     """Choose how the lengths of replayed iterations are measured.
 
-    If iterations overlap, an iteration starts after the longest span of a rank in the previous one.
-    Removing a fault then shortens the time from one iteration to the next only as far as it
-    shortens this span and the time between the two iterations.
+    Without overlap, or without replayed rows, it is the length that the replay gives. If iterations
+    overlap, the next one starts after the longest span of a rank in this one and a pause. Removing
+    a fault saves at most this pause and what it takes off the span, so replayed lengths are not
+    reduced further.
 
     Args:
         work: Work of all ranks.

@@ -71,8 +71,8 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
     """Return the stage, the name and the ratio of each row, and the title of the ratios.
 
     Ratios are means if several iterations are drawn. If the style has no names, or if names are too
-    wide for paper, each name is replaced by the number of the rank. If the stages distinguish all
-    rows, names are left out instead.
+    wide for paper, each name is replaced by the number of the rank, or left out if the stages alone
+    distinguish all rows.
     """
     ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)

@@ -163,7 +163,10 @@ class PageTable:
         return np.concatenate(blocks, axis=1)
 
     def read_rows(self, first: int, last: int) -> Ints | None:
-        """Return the int64 columns of rows ``first`` to ``last``, shape (columns, rows)."""
+        """Return the int64 columns of rows ``first`` to ``last``, or None if a page is not plain.
+
+        Both rows are included. The shape is (columns, rows).
+        """
         start, end = self._find_leaves(first, last)
         # A row takes at least two bytes for its offset in the page, one each for its length, its
         # number and the length of its header, and in the header one byte per column.
