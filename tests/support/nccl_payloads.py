@@ -84,17 +84,3 @@ def add_payloads(
             assert changed.rowcount == 1
         db.commit()
     return str(path)
-
-
-def add_communicator(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
-    """Add the payload (id, ranks, rank, device) to the communicator range with this start."""
-    number, _, form = LAYOUTS["init"]
-    body = struct.pack(form, *values)
-    blob = struct.pack("<QQQQ", 1, number, len(body), 32) + body
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA synchronous = OFF")
-        db.execute(
-            "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND globalTid = ?",
-            (blob, start, pack_global_id(pid, pid)),
-        )
-        db.commit()
