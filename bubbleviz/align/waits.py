@@ -102,10 +102,8 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
     is_usable = (operations.has_span == 1) & (operations.occurrence == 0)
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_backward = mask_phases(operations.phase, (*_BACKWARD, Phase.FB))
-    forward, backward = (
-        np.flatnonzero(is_usable & is_forward),
-        np.flatnonzero(is_usable & is_backward),
-    )
+    forward = np.flatnonzero(is_usable & is_forward)
+    backward = np.flatnonzero(is_usable & is_backward)
     rows = np.concatenate((forward, backward))
     microbatch, chunk = get_pass_keys(operations, forward, backward)
     key = (

@@ -226,12 +226,10 @@ class PartFiles:
     ) -> None:
         self._folder, self._write_some = folder, write
         self._part_bytes = max(limit_bytes // MAX_PARTS, 1)
-        self._place, self._start_ns, self._sampled, self._device = (
-            rank_and_size,
-            start_ns,
-            sampled,
-            device,
-        )
+        self._place = rank_and_size
+        self._start_ns = start_ns
+        self._sampled = sampled
+        self._device = device
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
         self._file: int | None = None

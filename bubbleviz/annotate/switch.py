@@ -12,11 +12,9 @@ from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
 #: Environment variables: the folder, and two more arguments of :func:`record`.
-FOLDER_VARIABLE, EVERY_VARIABLE, ITERATIONS_VARIABLE = (
-    "BUBBLEVIZ_RECORD",
-    "BUBBLEVIZ_RECORD_EVERY",
-    "BUBBLEVIZ_RECORD_ITERATIONS",
-)
+FOLDER_VARIABLE = "BUBBLEVIZ_RECORD"
+EVERY_VARIABLE = "BUBBLEVIZ_RECORD_EVERY"
+ITERATIONS_VARIABLE = "BUBBLEVIZ_RECORD_ITERATIONS"
 #: Default maximum size of the files of a rank.
 _LIMIT_BYTES = 256 << 20
 

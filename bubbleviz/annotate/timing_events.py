@@ -101,10 +101,8 @@ class TimingEvents:
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
-        all_events, anchor = (
-            [stamp[part_files.EVENTS_INDEX] for stamp in block.stamps],
-            block.anchor,
-        )
+        all_events = [stamp[part_files.EVENTS_INDEX] for stamp in block.stamps]
+        anchor = block.anchor
         pairs = [events for events in all_events if events is not None]
         # In reverse order, because the latest event is the most likely to be incomplete.
         complete = all(pair[2].query() for pair in reversed(pairs))

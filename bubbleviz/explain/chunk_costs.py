@@ -120,10 +120,8 @@ def measure_chunk_costs(
     groups, costs = grouping.group_rows(virtual_stage, stage_of_row), []
     for group, first in enumerate(groups.first.tolist()):
         stage_rows = rows[groups.of_row == group]
-        tokens, time_ns = (
-            operations.tokens[stage_rows],
-            operations.busy_ns[stage_rows].astype(np.float64),
-        )
+        tokens = operations.tokens[stage_rows]
+        time_ns = operations.busy_ns[stage_rows].astype(np.float64)
         prefix = _list_prefixes(operations, stage_rows, tokens)
         factors, residual_ns, uses_prefix = _fit_cost(tokens, prefix, time_ns)
         spread = float(((time_ns - time_ns.mean()) ** 2).sum())
@@ -215,10 +213,8 @@ def _fit_cost(
         is_large = square_ns > _MIN_SHARE * float(time_ns.max())
         squared_residual = float((curve_residual_ns**2).sum())
         if is_significant and is_large and squared_residual < max_residual:
-            solution, max_residual = (
-                (curve, curve_residual_ns, bool(read_prefix.any())),
-                squared_residual * _MAX_RESIDUAL,
-            )
+            solution = (curve, curve_residual_ns, bool(read_prefix.any()))
+            max_residual = squared_residual * _MAX_RESIDUAL
     return solution
 
 
@@ -240,10 +236,8 @@ def _fit_least_squares(
     """
     # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())
-    middle, half_range = (
-        (length_range[0] + length_range[1]) / 2,
-        (length_range[1] - length_range[0]) / 2,
-    )
+    middle = (length_range[0] + length_range[1]) / 2
+    half_range = (length_range[1] - length_range[0]) / 2
     columns, scale = [np.ones(len(tokens)), (tokens - middle) / half_range], 1.0
     if prefix is not None:
         square_term = (tokens - middle) ** 2 + 2.0 * tokens * prefix

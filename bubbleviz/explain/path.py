@@ -370,11 +370,9 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
     At equal ends, a predecessor of the same rank wins, then one that computes.
     """
-    work, row, predecessor = (
-        graph.work,
-        graph.dependencies.successor,
-        graph.dependencies.predecessor,
-    )
+    work = graph.work
+    row = graph.dependencies.successor
+    predecessor = graph.dependencies.predecessor
     same_rank = (work.rank[row] == work.rank[predecessor]).astype(np.int64)
     computed = (~work.communicates[predecessor]).astype(np.int64)
     last = _find_last_of_each(row, work.end_ns[predecessor], same_rank, computed)

@@ -73,10 +73,8 @@ def select_window(
     if window is None or counts.is_in_window.all():
         return run, counts, explanation
     is_inside = counts.is_in_window
-    iterations, is_kept = (
-        np.flatnonzero(is_inside),
-        np.append(is_inside, False)[run.operations.iteration],
-    )
+    iterations = np.flatnonzero(is_inside)
+    is_kept = np.append(is_inside, False)[run.operations.iteration]
     # New number of each iteration and operation, or -1 if outside. The last entry maps -1 to -1.
     new_iteration, new_row = (
         np.append(np.where(is_selected, np.cumsum(is_selected) - 1, NONE), NONE)

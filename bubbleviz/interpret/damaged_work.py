@@ -737,10 +737,8 @@ def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> 
     begin_rows, end_rows = (
         calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End")
     )
-    begin_calls, end_calls = (
-        calls.at(begin_rows[~calls.mask_failed(begin_rows)]),
-        calls.at(end_rows),
-    )
+    begin_calls = calls.at(begin_rows[~calls.mask_failed(begin_rows)])
+    end_calls = calls.at(end_rows)
     captured = np.zeros(len(launched), bool)
     for process, rows in list_rows_by_value(profile.process_of(launched.thread)):
         began_ns = begin_calls.start_ns[profile.process_of(begin_calls.thread) == process]

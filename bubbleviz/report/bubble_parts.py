@@ -165,10 +165,8 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
         name: Name of the ratio that defines the windows.
         active_ns: Time in which kernels of its operations ran, by phase.
     """
-    compute_ns, in_window_ns = (
-        int(get_rank_column(iteration.ranks, "compute_ns").sum()),
-        _sum_account(iteration, name, "compute_ns"),
-    )
+    compute_ns = int(get_rank_column(iteration.ranks, "compute_ns").sum())
+    in_window_ns = _sum_account(iteration, name, "compute_ns")
     # Operations may overlap each other or extend beyond the window, so their times are scaled down.
     phases = {phase.label: int(active_ns[phase]) for phase in WORK}
     gap_ns, kernel_ns = (

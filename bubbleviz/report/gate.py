@@ -119,10 +119,8 @@ class Check:
         """Line with the verdict, ratio, value, limit and sample size, and reasons to doubt them."""
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
-        value, samples = (
-            _format_value(self.value, limit),
-            format_count(self.ratio.bubble.n, averaged),
-        )
+        value = _format_value(self.value, limit)
+        samples = format_count(self.ratio.bubble.n, averaged)
         relation = f"{'at most' if self.within else 'above'} {limit.written}"
         verdict = f"{describe_verdict(self.passed)}: {self.name} {value} is {relation}"
         verdict += f" (mean of {samples})"

@@ -117,10 +117,8 @@ def _record_again(report: Report) -> str:
 def _record_launches(report: Report) -> str:
     """Return the advice to record again because kernels lack their launching call."""
     n_kernels, n_unlinked = count_unlinked_kernels(report)
-    low, mean = (
-        report.lower_bound(report.headline),
-        report.summary.bubble_ratio[report.headline].mean,
-    )
+    low = report.lower_bound(report.headline)
+    mean = report.summary.bubble_ratio[report.headline].mean
     return (
         f"Record again, from before the first iteration on: {n_unlinked:,} of {n_kernels:,} "
         f"kernels ({format_percent(n_unlinked / n_kernels)}) lack their launching call, so the "

@@ -63,11 +63,9 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
         shortest = int(times_ns.argmin())
         n_rounds_without_gain += 1
         if times_ns[shortest] < best_ns:
-            best_order, best_ns, n_rounds_without_gain = (
-                orders[shortest],
-                float(times_ns[shortest]),
-                0,
-            )
+            best_order = orders[shortest]
+            best_ns = float(times_ns[shortest])
+            n_rounds_without_gain = 0
     return tuple(best_order.tolist()), 1 - best_ns / measured_ns if measured_ns else 0.0
 
 

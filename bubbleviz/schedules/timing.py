@@ -186,10 +186,8 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
     is_kept = (follower != NONE) & (predecessor != NONE)
     follower, predecessor = follower[is_kept], predecessor[is_kept]
     first = np.flatnonzero(np.bincount(follower, minlength=count) == 0)
-    follower, predecessor = (
-        np.append(follower, first),
-        np.append(predecessor, make_constant(count, len(first))),
-    )
+    follower = np.append(follower, first)
+    predecessor = np.append(predecessor, make_constant(count, len(first)))
     return _list_by_group(follower, predecessor, count)
 
 

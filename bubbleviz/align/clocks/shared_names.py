@@ -106,19 +106,15 @@ def _compare_clocks(
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     machine = recordings.machine_of_rank
-    earlier_profile, later_profile = (
-        profile[precedences.earlier_clock],
-        profile[precedences.later_clock],
-    )
+    earlier_profile = profile[precedences.earlier_clock]
+    later_profile = profile[precedences.later_clock]
     is_same_machine = machine[precedences.earlier_clock] == machine[precedences.later_clock]
     rows = np.flatnonzero(is_same_machine & (earlier_profile != later_profile))
     if not len(rows):
         return set(), set()
     early_ns = _measure_earliness(recordings, precedences)[rows]
-    low, high = (
-        np.minimum(earlier_profile, later_profile)[rows],
-        np.maximum(earlier_profile, later_profile)[rows],
-    )
+    low = np.minimum(earlier_profile, later_profile)[rows]
+    high = np.maximum(earlier_profile, later_profile)[rows]
     cells = group_rows(low, high, precedences.iteration[rows])
     is_broken = np.zeros(len(cells), bool)
     is_broken[cells.of_row[early_ns > GRAIN_NS]] = True

@@ -303,11 +303,9 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     its rank. The common iteration is -1 if no rank works in it, or if the rank runs no forward or
     backward in it and no name gives its number. The result counts as paired.
     """
-    operations, iteration_in_name, works = (
-        recordings.operations,
-        recordings.named_iteration,
-        recordings.works,
-    )
+    operations = recordings.operations
+    iteration_in_name = recordings.named_iteration
+    works = recordings.works
     # Most operations are in the same iteration as the previous one.
     rows = find_run_starts(operations.rank, operations.iteration, iteration_in_name, works)
     lengths = np.diff(rows, append=len(iteration_in_name))

@@ -55,10 +55,8 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
             is_new = np.flatnonzero(chain < 0)
             chain[is_new] = len(tips) + np.arange(len(is_new))
             number = np.append(number, count + np.arange(len(is_new)))
-            tips, away = (
-                np.append(tips, stage[is_new]),
-                np.append(away, np.zeros(len(is_new), np.int64)),
-            )
+            tips = np.append(tips, stage[is_new])
+            away = np.append(away, np.zeros(len(is_new), np.int64))
             count += len(is_new)
             tips[chain], away[chain] = stage, 0
             pipeline[stage] = number[chain]

@@ -49,10 +49,8 @@ def find_missing_ranks(
                 "run",
                 world - count,
             )
-        absent, run_clause = (
-            grouping.subtract_values(np.arange(world), number),
-            f" of the {world:,} of the run",
-        )
+        absent = grouping.subtract_values(np.arange(world), number)
+        run_clause = f" of the {world:,} of the run"
     elif numbers.from_names and len(grouping.find_distinct(np.diff(number))) > 1:
         absent = grouping.subtract_values(
             np.arange(number[0], number[-1], np.diff(number).min()), number

@@ -137,10 +137,8 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             make_row(truncate_name(c.name, _NAME), us, c.cost_us, c.executions)
             for c, us in compared[:_ROWS]
         ]
-        estimated_us, measured_us = (
-            sum(us for _, us in compared),
-            sum(c.cost_us for c, _ in compared),
-        )
+        estimated_us = sum(us for _, us in compared)
+        measured_us = sum(c.cost_us for c, _ in compared)
         executions = sum(cost.executions for cost, _ in compared)
         yield Table(
             "Estimates, largest error first (ratio: measured / estimated)",

@@ -58,10 +58,8 @@ def _wrap(annotations: Annotations) -> None:
     _wrap_transfers(annotations, stages, schedules)
     base = annotations.get_attribute(schedules, "_PipelineSchedule")
     loss = annotations.get_attribute(base, "_maybe_compute_loss")
-    stage, microbatch = (
-        annotations.get_argument(loss, "stage"),
-        annotations.get_argument(loss, "mb_index"),
-    )
+    stage = annotations.get_argument(loss, "stage")
+    microbatch = annotations.get_argument(loss, "mb_index")
 
     def of_loss(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         stage_object = stage(args, kwargs)

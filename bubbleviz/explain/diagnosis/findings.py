@@ -611,10 +611,8 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
     yield from _find_queued_work(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
-        rank, depth = (
-            int(operations.rank[tokens.successor[0]]),
-            compute_usual_depth(operations, tokens),
-        )
+        rank = int(operations.rank[tokens.successor[0]])
+        depth = compute_usual_depth(operations, tokens)
         remaining = list_token_waits(operations, tokens, 1), Dependencies.make_empty()
         for n_more, waits in zip((ONE_MORE, ENOUGH), remaining, strict=True):
             fault = build_token_fault(n_more, rank, depth)

@@ -200,10 +200,8 @@ class Scenarios:
             for column in (pairs.successor, pairs.predecessor, closing)
         )
         replay = build_replay(part, Dependencies(successor, predecessor))
-        end_positions, first_of_iteration = (
-            invert_permutation(replay.rows)[end_positions],
-            find_first_rows(work.iteration[closing]),
-        )
+        end_positions = invert_permutation(replay.rows)[end_positions]
+        first_of_iteration = find_first_rows(work.iteration[closing])
         own_ns = np.where(has_known_end, ends_ns[rows, 0], self.own_ns[rows])
         ideal_ns = np.where(has_known_end, ends_ns[rows, 1], self.ideal_ns[rows])
         early_ns = np.where(has_known_end, 0, self.early_ns[rows])

@@ -240,10 +240,8 @@ def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
     ran = None if report.schedule is None else report.schedule.name
     rows = []
     for row in comparison.rows:
-        name, cells = (
-            _ROW_NAMES.get(row.schedule, row.schedule),
-            _make_schedule_cells(comparison, row),
-        )
+        name = _ROW_NAMES.get(row.schedule, row.schedule)
+        cells = _make_schedule_cells(comparison, row)
         reason = doc.truncate_middle(to_one_line(row.reason, 200), 40)
         is_known = _get_compared_ms(comparison, row) is not None
         rows.append(

@@ -123,11 +123,9 @@ def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> 
     """
     text, lead = block.lead + block.text, block.lead
     if display is not None:
-        text, lead, width = (
-            display.translate(text),
-            display.translate(lead),
-            min(width, display.width),
-        )
+        text = display.translate(text)
+        lead = display.translate(lead)
+        width = min(width, display.width)
     n_lead = len(lead)
     for line in text.split("\n"):
         fits = block.is_preformatted or (measure_cells(line) <= width and "\t" not in line)

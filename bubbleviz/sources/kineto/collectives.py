@@ -301,10 +301,8 @@ def _describe_kernels(
     for kernel, *key, external in zip(
         kernels.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        kernel_args, operator = (
-            collector.kernels.get((key[0], key[1], key[2])),
-            operators.get(external),
-        )
+        kernel_args = collector.kernels.get((key[0], key[1], key[2]))
+        operator = operators.get(external)
         first, second = kernel_args or operator, operator or kernel_args
         if first is not None and second is not None:
             yield kernel, external, first, second

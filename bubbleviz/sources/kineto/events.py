@@ -291,10 +291,8 @@ class EventCollector:
         columns[[_START, _END]] -= base_ns
         is_possible, impossible = mask_possible(columns[_START], columns[_END]), 0
         if is_possible is not None:
-            columns, kind, impossible = (
-                columns[:, is_possible],
-                kind[is_possible],
-                int((~is_possible).sum()),
-            )
+            columns = columns[:, is_possible]
+            kind = kind[is_possible]
+            impossible = int((~is_possible).sum())
         by_column = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
         return EventRows(**by_column, impossible=impossible)

@@ -122,10 +122,8 @@ def replace_missing_calls(
     operators = np.flatnonzero(np.isin(ranges.kind, (kineto.OPERATOR, kineto.ANNOTATION)))
     first = group_rows(ranges.external[operators]).first
     operator_index = find_positions(ranges.external[operators[first]], work.external[work_rows])
-    work_rows, operator_index = (
-        work_rows[operator_index != NONE],
-        operator_index[operator_index != NONE],
-    )
+    work_rows = work_rows[operator_index != NONE]
+    operator_index = operator_index[operator_index != NONE]
     if len(work_rows) == 0:
         return calls, ()
     rows = ranges.take(operators[first[operator_index]])

@@ -84,10 +84,8 @@ class TraceJsonPlanes:
         for row in np.flatnonzero(
             (events.ph == texts.number("M")) & (event_name_arg != NONE)
         ).tolist():
-            thread, name = (
-                threads[events.thread[row]],
-                replace_surrogates(words[event_name_arg[row]]),
-            )
+            thread = threads[events.thread[row]]
+            name = replace_surrogates(words[event_name_arg[row]])
             event_name = words[events.name[row]]
             if event_name == "process_name":
                 self.processes[thread[0]] = name
