@@ -189,11 +189,15 @@ def _count_graph_launches(
 def _describe_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
     """Yield a limitation if instructions launch CUDA graphs."""
     if n_graphs:
-        launches = f"{n_graphs} instruction{'s launch' if n_graphs > 1 else ' launches'}"
+        launches = (
+            f"{n_graphs} instructions launch CUDA graphs"
+            if n_graphs > 1
+            else "1 instruction launches a CUDA graph"
+        )
         yield Limitation(
             GRAPHS,
-            f"{path}: {launches} whole graphs, and what is inside has no costs; record with "
-            "--xla_gpu_enable_command_buffer=",
+            f"{path}: {launches}, and the costs of the instructions inside a graph cannot be "
+            "measured; record with --xla_gpu_enable_command_buffer=",
             n_graphs,
             LimitationKind.WRONG_COSTS,
         )
