@@ -93,24 +93,45 @@ class ActivitiesBuilder:
             ValueError: A device number is out of range, or there are more rows than ``room``.
         """
         block = self._drop_invalid_times(block, kind)
-        start_ns, end_ns, device_id, global_id, correlation_id, *optional = block
-        unknown = make_constant(NONE, len(start_ns))
+        _, _, device_id, global_id, correlation_id, *optional = block
+        unknown = make_constant(NONE, block.shape[1])
         name, stream, *_ = (*optional, unknown, unknown)
-        process = model.process_of(global_id)
-        if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
-            raise ValueError("a device number is below 0 or above 4,194,303")
-        start, self._count = self._count, self._count + len(start_ns)
-        if self._count > len(self._start_ns):
-            raise ValueError("a table has more rows than its row numbers allow")
-        rows = slice(start, self._count)
-        self._start_ns[rows], self._end_ns[rows] = start_ns, end_ns
-        device_code = self._places.numbers(process << _DEVICE_BITS | device_id)
+        device_code = self._number_devices(global_id, device_id)
+        rows = self._reserve_rows(block.shape[1])
+        self._start_ns[rows], self._end_ns[rows] = block[:2]
         name_id = self._number_names(name, kind)
         self._rank = widen(self._rank, len(self._places) - 1)
         self._name_id = widen(self._name_id, len(self._names) - 1)
         self._stream = widen(self._stream, int(stream.max(initial=NONE)))
         self._rank[rows], self._name_id[rows], self._stream[rows] = device_code, name_id, stream
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
+
+    def _number_devices(self, global_id: Ints, device_id: Ints) -> Ints:
+        """Return the number of each row's device, in order of appearance.
+
+        A device is identified by its process and its device number.
+
+        Args:
+            global_id: globalPid of each row.
+            device_id: Device number of each row.
+
+        Raises:
+            ValueError: A device number is out of range.
+        """
+        if len(device_id) and not 0 <= device_id.min() <= device_id.max() < 1 << _DEVICE_BITS:
+            raise ValueError("a device number is below 0 or above 4,194,303")
+        return self._places.numbers(model.process_of(global_id) << _DEVICE_BITS | device_id)
+
+    def _reserve_rows(self, count: int) -> slice:
+        """Return the slice of the next ``count`` free rows, which then count as used.
+
+        Raises:
+            ValueError: There are more rows than ``room``.
+        """
+        start, self._count = self._count, self._count + count
+        if self._count > len(self._start_ns):
+            raise ValueError("a table has more rows than its row numbers allow")
+        return slice(start, self._count)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:
         """Return the number of each name id, in order of appearance, or -1 for unnamed copies."""
@@ -151,11 +172,8 @@ class ActivitiesBuilder:
             processes: Processes that made calls. If there is exactly one, activities without a
                 process are assigned to it. Otherwise their process stays -1.
         """
-        process = self._places.values >> _DEVICE_BITS
-        if len(processes) == 1:
-            process = np.where(process == NONE, processes[0], process)
-        device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
-        groups = group_rows(process, device_id)
+        devices = self._list_devices(processes)
+        groups = group_rows(*devices.T)
         rows = slice(0, self._count)
         rank, name_id = self._rank[rows], self._name_id[rows]
         _translate_codes(rank, groups.of_row)
@@ -167,10 +185,7 @@ class ActivitiesBuilder:
             *(rank, self._correlation_id[rows], name_id, self._stream[rows]),
         ]
         if len(groups) > 1:
-            # Copies of all ranks stay after the kernels of all ranks.
-            is_narrow = 2 * len(groups) < 1 << 15
-            self.group = rank.astype(np.int16) if is_narrow else rank.astype(np.int32)
-            self.group[self._kernels :] += len(groups)
+            self.group = self._group_by_rank(rank, len(groups))
             columns = list(sort_columns_by_group(self.group, columns))
         start_ns, end_ns, of_rank, correlation_id, of_name, self.streams = columns
         return model.Activities(
@@ -181,8 +196,31 @@ class ActivitiesBuilder:
             of_name,
             self._kernels,
             names(self._names.values[order]),
-            np.stack((process, device_id), axis=1)[groups.first],
+            devices[groups.first],
         )
+
+    def _list_devices(self, processes: Sequence[int]) -> Ints:
+        """Return the process and the device number of each device, shape (devices, 2).
+
+        Args:
+            processes: Processes that made calls. If there is exactly one, it replaces unknown
+                processes (-1).
+        """
+        process = self._places.values >> _DEVICE_BITS
+        if len(processes) == 1:
+            process = np.where(process == NONE, processes[0], process)
+        device_id = self._places.values & ((1 << _DEVICE_BITS) - 1)
+        return np.stack((process, device_id), axis=1)
+
+    def _group_by_rank(self, rank: Codes, n_ranks: int) -> Codes:
+        """Return the group of each row: its rank for kernels, ``n_ranks`` plus its rank for copies.
+
+        If rows are sorted by group, the copies of all ranks stay after the kernels of all ranks.
+        """
+        is_narrow = 2 * n_ranks < 1 << 15
+        group: Codes = rank.astype(np.int16) if is_narrow else rank.astype(np.int32)
+        group[self._kernels :] += n_ranks
+        return group
 
     def count_without_process(self) -> int:
         """Return the number of activities without a process."""

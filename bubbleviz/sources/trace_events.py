@@ -227,9 +227,7 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
     if n_digits + len(end) + len(point) + len(b"null") * is_null.sum() != len(letters):
         return None
 
-    row_of_point = np.searchsorted(end, point)
-    n_decimals = np.zeros(len(end), np.int64)
-    n_decimals[row_of_point] = end[row_of_point] - point - 1
+    n_decimals = _count_decimals(end, point)
     if n_decimals.max() >= len(_NS_OF_UNIT) or (end - start).max() > _MAX_DIGITS:
         return None
 
@@ -241,6 +239,19 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
     parsed_ns[~is_time] = _NO_TIME_NS
     parsed_ns[is_null] = MISSING
     return parsed_ns
+
+
+def _count_decimals(end: Ints, point: Ints) -> Ints:
+    """Return the number of decimals of each number in a text, 0 without a decimal point.
+
+    Args:
+        end: Index of the comma after each number.
+        point: Indices of all decimal points.
+    """
+    row = np.searchsorted(end, point)
+    n_decimals = np.zeros(len(end), np.int64)
+    n_decimals[row] = end[row] - point - 1
+    return n_decimals
 
 
 #: Maximum distance from the end of a text of an error that may be due to a token that was cut: a

@@ -15,7 +15,7 @@ kernel at its end, which belongs to no operator::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -176,14 +176,7 @@ def find_collectives(
     rows: list[tuple[int, ...]] = []
     for kernel, external, args, operator in _describe_kernels(work, calls, collector, base_ns):
         group, index_of_rank = groups.find(args, operator)
-        name, datatype = (
-            kineto.to_text(get_argument(args, operator, field))
-            for field in ("collective", "datatype")
-        )
-        elements = (
-            kineto.parse_number(get_argument(args, operator, field), _ELEMENT_LIMIT)
-            for field in ("elements_in", "elements_out")
-        )
+        name = kineto.to_text(get_argument(args, operator, "collective"))
         operation = len(rows)
         # A kernel without an operator is a separate operation.
         if external != NONE:
@@ -194,17 +187,55 @@ def find_collectives(
                 operation,
                 names.number(name),
                 group,
-                *elements,
-                names.number(datatype) if datatype else NONE,
+                *_parse_element_counts(args, operator),
+                _number_datatype(args, operator, names),
                 int(_is_uneven(get_argument(args, operator, "split"))),
                 *_find_ranks(name, args, operator, world[0], index_of_rank),
                 kineto.parse_number(get_argument(args, operator, "sequence"), 1 << 62),
             )
         )
+    return _make_collectives(rows, names.values, groups.values)
+
+
+def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
+    """Return the numbers of elements that a collective reads and writes, each -1 if unknown.
+
+    Args:
+        args: Arguments of the kernel.
+        operator: Arguments of its operator.
+    """
+    return [
+        kineto.parse_number(get_argument(args, operator, field), _ELEMENT_LIMIT)
+        for field in ("elements_in", "elements_out")
+    ]
+
+
+def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[str]) -> int:
+    """Return the number of a collective's datatype in ``names``, or -1 if it is unknown.
+
+    Args:
+        args: Arguments of the kernel.
+        operator: Arguments of its operator.
+        names: Numbers names and datatypes. A new datatype is added.
+    """
+    datatype = kineto.to_text(get_argument(args, operator, "datatype"))
+    return names.number(datatype) if datatype else NONE
+
+
+def _make_collectives(
+    rows: Sequence[tuple[int, ...]], names: tuple[str, ...], groups: tuple[Group, ...]
+) -> Collectives:
+    """Return a table of collectives.
+
+    Args:
+        rows: Rows, with one number for each column of :class:`Collectives`, in its order.
+        names: Names and datatypes, which the rows refer to by index.
+        groups: Process groups, which the rows refer to by index.
+    """
     columns = Collectives.column_names()
     values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
     by_column = dict(zip(columns, values, strict=True))
-    return Collectives(**by_column, names=names.values, groups=groups.values)
+    return Collectives(**by_column, names=names, groups=groups)
 
 
 class _Groups:
@@ -291,11 +322,7 @@ def _describe_kernels(
         of the operator. If the arguments of one are missing, those of the other replace them.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
-    kernels = np.flatnonzero(work.kind == kineto.KERNEL)
-    ids = np.array([correlation for _, correlation, _ in collector.kernels], np.int64)
-    is_described = np.isin(work.correlation[kernels], ids)
-    is_described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
-    kernels = kernels[is_described]
+    kernels = _find_described_kernels(work, collector, operators)
     thread, correlation = work.thread[kernels], work.correlation[kernels]
     columns = (thread, correlation, work.start_ns[kernels] + base_ns, work.external[kernels])
     for kernel, *key, external in zip(
@@ -307,6 +334,26 @@ def _describe_kernels(
         if first is not None and second is not None:
             yield kernel, external, first, second
     yield from _describe_batches(work, calls, collector, base_ns, kernels)
+
+
+def _find_described_kernels(
+    work: EventRows, collector: EventCollector, operators: Collection[int]
+) -> Ints:
+    """Return the rows of kernels that may have a description of a collective.
+
+    These kernels have the correlation id of a kernel with arguments, or the external id of an
+    operator with arguments.
+
+    Args:
+        work: Kernels, then copies.
+        collector: All events of the recording.
+        operators: External ids of the operators with arguments.
+    """
+    kernels = np.flatnonzero(work.kind == kineto.KERNEL)
+    ids = np.array([correlation for _, correlation, _ in collector.kernels], np.int64)
+    is_described = np.isin(work.correlation[kernels], ids)
+    is_described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
+    return kernels[is_described]
 
 
 def _describe_batches(
@@ -334,20 +381,7 @@ def _describe_batches(
     ]
     if not events:
         return
-    # Launches of described kernels, and of kernels that may execute sends and receives.
-    names = collector.texts.values
-    is_point_to_point = np.array(
-        [_POINT_TO_POINT_KERNEL.search(truncate_for_matching(name)) is not None for name in names],
-        bool,
-    )
-    is_graph_launch = np.array(["GraphLaunch" in name for name in names], bool)
-    candidates = np.flatnonzero((work.kind == kineto.KERNEL) & is_point_to_point[work.name])
-    kernels = find_distinct(candidates, described)
-    rows = np.flatnonzero((calls.correlation >= 0) & ~is_graph_launch[calls.name])
-    call = lookup_values([calls.correlation[rows]], rows, [work.correlation[kernels]])
-    kernels, call = kernels[call != NONE], call[call != NONE]
-    columns = (calls.thread[call], calls.start_ns[call], kernels)
-    launches = zip(*(column.tolist() for column in columns), strict=True)
+    launches = _list_ending_launches(work, calls, collector.texts.values, described)
     events += [(thread, start_ns, 1, kernel, None) for thread, start_ns, kernel in launches]
     described_kernels = {*described.tolist()}
     batch: list[tuple[int, KinetoArgs]] = []
@@ -362,3 +396,31 @@ def _describe_batches(
             yield from ((number, external, args, args) for external, args in batch)
         # Any of these launches ends the batch.
         batch = []
+
+
+def _list_ending_launches(
+    work: EventRows, calls: EventRows, names: Sequence[str], described: Ints
+) -> list[tuple[int, int, int]]:
+    """Return the thread, the start and the kernel of each launch that ends a batch.
+
+    These are the launches of described kernels, and of kernels whose name shows that they may
+    execute sends and receives. Launches of CUDA graphs are left out.
+
+    Args:
+        work: Kernels, then copies.
+        calls: Calls of the CUDA or HIP API.
+        names: Names of kernels and calls, by number.
+        described: Rows of the kernels that have a description.
+    """
+    is_point_to_point = np.array(
+        [_POINT_TO_POINT_KERNEL.search(truncate_for_matching(name)) is not None for name in names],
+        bool,
+    )
+    is_graph_launch = np.array(["GraphLaunch" in name for name in names], bool)
+    candidates = np.flatnonzero((work.kind == kineto.KERNEL) & is_point_to_point[work.name])
+    kernels = find_distinct(candidates, described)
+    rows = np.flatnonzero((calls.correlation >= 0) & ~is_graph_launch[calls.name])
+    call = lookup_values([calls.correlation[rows]], rows, [work.correlation[kernels]])
+    kernels, call = kernels[call != NONE], call[call != NONE]
+    columns = (calls.thread[call], calls.start_ns[call], kernels)
+    return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -10,8 +10,9 @@ import numpy as np
 from bubbleviz.conventions.globs import match_any_glob
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct, find_positions
+from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, mask_possible
 from bubbleviz.sources.in_memory import make_ranges
@@ -57,10 +58,7 @@ def sample_names(
     if not export.has("ranges/sample"):
         return {}
     first, last = export.find_bounds("ranges/bounds")
-    reads_all = last - first < max_rows
-    piece_rows = max_rows if reads_all else max_rows // _SAMPLE_PIECES
-    step = max_rows if reads_all else (last - first) // _SAMPLE_PIECES
-    pieces = [(start, min(start + piece_rows - 1, last)) for start in range(first, last + 1, step)]
+    pieces = _choose_sample_pieces(first, last, max_rows)
     blocks = []
     if pieces:
         selection = Selection(read_event_types(export), tuple(globs))
@@ -70,6 +68,22 @@ def sample_names(
     counts = np.bincount(name_id[name_id >= 0], minlength=len(names)).tolist()
     fits = match_any_glob(globs, names)
     return {name: count for name, count, fit in zip(names, counts, fits, strict=True) if fit}
+
+
+def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[int, int]]:
+    """Return the first and last row number of each piece of a sample, both included.
+
+    Fewer than ``max_rows`` row numbers are a single piece. Without rows, there are no pieces.
+
+    Args:
+        first: First row number of the table.
+        last: Last row number of the table. It is less than ``first`` if there are no rows.
+        max_rows: Approximate number of rows in the sample.
+    """
+    reads_all = last - first < max_rows
+    piece_rows = max_rows if reads_all else max_rows // _SAMPLE_PIECES
+    step = max_rows if reads_all else (last - first) // _SAMPLE_PIECES
+    return [(start, min(start + piece_rows - 1, last)) for start in range(first, last + 1, step)]
 
 
 def _number_names(
@@ -155,19 +169,12 @@ def read_ranges(
         ProfileError: The file is damaged, or contains text in place of a number.
     """
     kinds = read_event_types(export)
-    selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
-    blocks = [*export.stream_named("ranges/named", selection)]
-    # Only rows that passed the patterns come here.
-    texts = [(values[5], *of_rows) for values, *of_rows in blocks]
-    name_id, range_names = _number_names(texts, lambda _: names.strings)
-    columns = [np.empty((6, 0), np.int64), *(block[0] for block in blocks)]
-    start_ns, end_ns, kind, thread, end_thread, _ = np.concatenate(columns, axis=1)
+    columns, name_id, range_names = _read_named_columns(export, names, kinds)
+    start_ns, end_ns, kind, thread, end_thread = columns
     cut = end_ns == ABSENT
     keep = mask_possible(start_ns, np.where(cut, start_ns, end_ns))
     if cut.any():
-        valid = slice(None) if keep is None else keep
-        times = np.concatenate((start_ns[valid], end_ns[valid]))
-        end_ns[cut] = int(times.max(initial=last_ns()))
+        end_ns[cut] = _find_latest_time(start_ns, end_ns, keep, last_ns())
     ranges = Ranges(
         start_ns=start_ns,
         end_ns=end_ns,
@@ -179,6 +186,44 @@ def read_ranges(
         names=range_names,
     )
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
+
+
+def _read_named_columns(
+    export: Export, names: NameFilter, kinds: tuple[int, ...]
+) -> tuple[Ints, Ints, tuple[str, ...]]:
+    """Read the ranges whose names match, without checking their times.
+
+    Args:
+        export: The open export.
+        names: Names of the ranges to read.
+        kinds: Codes of the kinds of ranges, as returned by :func:`read_event_types`.
+
+    Returns:
+        columns: Start, end, kind, starting thread and ending thread, shape (5, ranges).
+        name_id: Index of each range's name.
+        range_names: Distinct names of the ranges.
+    """
+    selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
+    blocks = [*export.stream_named("ranges/named", selection)]
+    # Only rows that passed the patterns come here.
+    texts = [(values[5], *of_rows) for values, *of_rows in blocks]
+    name_id, range_names = _number_names(texts, lambda _: names.strings)
+    columns = np.concatenate([np.empty((6, 0), np.int64), *(block[0] for block in blocks)], axis=1)
+    return columns[:5], name_id, range_names
+
+
+def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: int) -> int:
+    """Return the latest start or end of some ranges, but at least ``min_ns``.
+
+    Args:
+        start_ns: Start of each range.
+        end_ns: End of each range.
+        keep: Mask of the ranges to consider, or None for all.
+        min_ns: Minimum of the result.
+    """
+    rows = slice(None) if keep is None else keep
+    times_ns = np.concatenate((start_ns[rows], end_ns[rows]))
+    return int(times_ns.max(initial=min_ns))
 
 
 @dataclass(frozen=True)
@@ -210,24 +255,32 @@ class LongRanges:
                 returned.
         """
         times = intervals.union(since_ns, until_ns)
-        blocks: Iterable[Named] = ()
-        name = "calls/system" if self.of_system else "ranges/lasting"
-        if len(times[0]) and self.export.has(name):
-            threads = find_distinct(threads)
-            selection = self._select(shortest_ns, threads, since_ns, until_ns, of)
-            if self.of_system:
-                blocks = [self.export.read_named(name, selection)]
-            else:
-                blocks = self.export.stream_named(name, selection)
         columns, named_blocks = [np.empty((3, 0), np.int64)], []
-        for values, number, texts in blocks:
-            first_interval = np.searchsorted(times[1], values[0], side="right")
-            rows = np.flatnonzero(first_interval < np.searchsorted(times[0], values[1]))
+        for values, number, texts in self._read_blocks(
+            shortest_ns, threads, since_ns, until_ns, of
+        ):
+            rows = _find_overlapping(values[0], values[1], times)
             columns.append(values[[0, 1, 3]][:, rows])
             named_blocks.append((values[5, rows], number[rows], texts))
         start_ns, end_ns, thread = np.concatenate(columns, axis=1)
         name_id, names = _number_names(named_blocks, self.export.query_texts)
         return make_ranges(start_ns, end_ns, thread, *_order_names(name_id, names))
+
+    def _read_blocks(
+        self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
+    ) -> Iterable[Named]:
+        """Return blocks of the rows that :meth:`lasting` needs, given the same arguments.
+
+        They include rows that overlap none of the intervals. Nothing is read if all intervals are
+        empty, or if the export lacks the columns.
+        """
+        name = "calls/system" if self.of_system else "ranges/lasting"
+        if not (since_ns < until_ns).any() or not self.export.has(name):
+            return ()
+        selection = self._select(shortest_ns, find_distinct(threads), since_ns, until_ns, of)
+        if self.of_system:
+            return [self.export.read_named(name, selection)]
+        return self.export.stream_named(name, selection)
 
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
@@ -251,6 +304,19 @@ class LongRanges:
             until_ns=tuple(ends.tolist()),
             bounds=tuple(bounds.tolist()),
         )
+
+
+def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
+    """Return the rows of the ranges that overlap one of the intervals ``times``.
+
+    Args:
+        start_ns: Start of each range.
+        end_ns: End of each range.
+        times: Starts and ends of intervals, disjoint and ascending.
+    """
+    # The number of intervals that end before the range, and the number that start before its end.
+    first_interval = np.searchsorted(times[1], start_ns, side="right")
+    return np.flatnonzero(first_interval < np.searchsorted(times[0], end_ns))
 
 
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -318,18 +318,31 @@ class Pages:
         is_ordered = not query.key or (is_alias and query.key in keys)
         if (is_alias and keys & {*query.selected}) or not is_ordered or not is_plain:
             return None
-        null = {None: UNUSUAL, ABSENT: DISTINCT}
-        integers = [
-            (
-                places[column.name],
-                null.get(column.missing, MISSING),
-                NONE if column.missing is None else column.missing,
-                is_alias and column.name in keys,
-            )
-            for column in query.columns
-        ]
-        root = root if isinstance(root, int) else 0
-        return PageTable.from_root(self, root, np.array(integers, np.int64), places)
+        integers = _encode_columns(query.columns, places, keys if is_alias else set())
+        return PageTable.from_root(self, root if isinstance(root, int) else 0, integers, places)
+
+
+def _encode_columns(
+    columns: Sequence[PlainColumn], places: Mapping[str, int], aliases: Collection[str]
+) -> Ints:
+    """Return columns of whole numbers as the rows of ``PageTable.integers``.
+
+    Args:
+        columns: The columns that a query returns.
+        places: Index of each column of the table, keyed by name.
+        aliases: Names of columns that are an alias of the row number.
+    """
+    null = {None: UNUSUAL, ABSENT: DISTINCT}
+    rows = [
+        (
+            places[column.name],
+            null.get(column.missing, MISSING),
+            NONE if column.missing is None else column.missing,
+            column.name in aliases,
+        )
+        for column in columns
+    ]
+    return np.array(rows, np.int64)
 
 
 @contextmanager
