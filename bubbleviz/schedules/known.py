@@ -296,28 +296,37 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     n_built = max(microbatches, 2 * stages - 1)
     orders = []
     for device in range(stages):
-        down, up = device, 2 * stages - 1 - device
-        down_f, down_b, down_w = (down, _F), (down, _B), (down, _W)
-        up_f, up_b, up_w = (up, _F), (up, _B), (up, _W)
-        order: list[PlannedOperation] = []
-        n_run: Counter[tuple[int, Phase]] = Counter()
-        for repeats, steps in (
-            (2 * (stages - device) - 1, (down_f,)),
-            (device, (up_f, down_f)),
-            (stages - device, (up_f, up_b, up_w)),
-            (n_built - stages, (down_f, down_b, down_w, up_f, up_b, up_w)),
-            (device, (down_b, up_b)),
-            (stages - device, (down_b, down_w)),
-            (n_built, (up_w,)),
-            (n_built, (down_w,)),
-        ):
-            # Each step runs its next microbatch, and is skipped once it has run all of them.
-            for step in steps * repeats:
-                if n_run[step] < n_built:
-                    order.append(PlannedOperation(*step, n_run[step]))
-                    n_run[step] += 1
+        order = _order_zb_v(stages, n_built, device)
         orders.append(tuple(op for op in order if op.microbatch < microbatches))
     return Plan("zb-v", stages, microbatches, 2, make_v_placement(stages), tuple(orders))
+
+
+def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOperation]:
+    """Return the order of one device in ZB-V with at least 2p-1 microbatches.
+
+    The order is a sequence of patterns, each repeated a number of times. A step of a pattern is a
+    virtual stage and a phase. It runs its next microbatch, and is skipped once it has run all.
+    """
+    up = 2 * stages - 1 - device
+    down_f, down_b, down_w = (device, _F), (device, _B), (device, _W)
+    up_f, up_b, up_w = (up, _F), (up, _B), (up, _W)
+    order: list[PlannedOperation] = []
+    n_run: Counter[tuple[int, Phase]] = Counter()
+    for repeats, steps in (
+        (2 * (stages - device) - 1, (down_f,)),
+        (device, (up_f, down_f)),
+        (stages - device, (up_f, up_b, up_w)),
+        (microbatches - stages, (down_f, down_b, down_w, up_f, up_b, up_w)),
+        (device, (down_b, up_b)),
+        (stages - device, (down_b, down_w)),
+        (microbatches, (up_w,)),
+        (microbatches, (down_w,)),
+    ):
+        for step in steps * repeats:
+            if n_run[step] < microbatches:
+                order.append(PlannedOperation(*step, n_run[step]))
+                n_run[step] += 1
+    return order
 
 
 def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -325,8 +334,28 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
     Stage s of the first replica is on device s, of the second on device p-1-s. The virtual stages
     of the second replica follow those of the first. Groups of p microbatches, p/2 per direction,
-    follow each other without a flush (the paper's direct concatenation, section 3.5). Every
-    operation has a slot of a 1F1B with operations of equal length::
+    follow each other without a flush (the paper's direct concatenation, section 3.5).
+
+    Raises:
+        UsageError: The number of stages is odd, the number of microbatches is not a multiple of it,
+            or ``chunks`` is not 1.
+    """
+    _check_chunks("chimera", chunks, 1, "device and direction")
+    if stages % 2 or microbatches % stages:
+        raise UsageError(
+            "chimera needs an even number of stages and a multiple of that number of microbatches, "
+            f"not {stages} and {microbatches}"
+        )
+    orders = tuple(_order_chimera(stages, microbatches, device) for device in range(stages))
+    placement = make_v_placement(stages)
+    return Plan("chimera", stages, microbatches, 1, placement, orders, replicas=2)
+
+
+def _order_chimera(stages: int, microbatches: int, device: int) -> Order:
+    """Return the order of one device in Chimera.
+
+    Every operation has a slot of a 1F1B with operations of equal length, and a device runs its
+    operations in the order of their slots::
 
         slot      0   1   2   3   4   5   6   7   8   9       p = 4, device 0
         down      F0      F1                  B0      B1      s + 2i and 2p-1-s + 2i
@@ -335,25 +364,15 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     Down and up use slots of different parity, so no slot is used twice. The next group starts 2p
     slots later, in the slots that the previous group leaves free.
     """
-    _check_chunks("chimera", chunks, 1, "device and direction")
-    if stages % 2 or microbatches % stages:
-        raise UsageError(
-            "chimera needs an even number of stages and a multiple of that number of microbatches, "
-            f"not {stages} and {microbatches}"
-        )
-    orders = []
-    for device in range(stages):
-        slots: list[tuple[int, PlannedOperation]] = []
-        for stage, first_stage in ((device, 0), (stages - 1 - device, stages)):
-            for microbatch in range(microbatches // 2):
-                group, position = divmod(microbatch, stages // 2)
-                first_slot = 2 * stages * group + 2 * position
-                for phase, slot in ((_F, stage), (_BW, 2 * stages - 1 - stage)):
-                    operation = PlannedOperation(first_stage + stage, phase, microbatch)
-                    slots.append((first_slot + slot, operation))
-        orders.append(tuple(operation for _, operation in sorted(slots)))
-    placement = make_v_placement(stages)
-    return Plan("chimera", stages, microbatches, 1, placement, tuple(orders), replicas=2)
+    slots: list[tuple[int, PlannedOperation]] = []
+    for stage, first_stage in ((device, 0), (stages - 1 - device, stages)):
+        for microbatch in range(microbatches // 2):
+            group, position = divmod(microbatch, stages // 2)
+            first_slot = 2 * stages * group + 2 * position
+            for phase, slot in ((_F, stage), (_BW, 2 * stages - 1 - stage)):
+                operation = PlannedOperation(first_stage + stage, phase, microbatch)
+                slots.append((first_slot + slot, operation))
+    return tuple(operation for _, operation in sorted(slots))
 
 
 def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:

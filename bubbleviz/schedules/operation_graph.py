@@ -36,9 +36,8 @@ class OperationGraph:
         device: Device of each operation.
         operations: The operations.
         edges: Edges to the operations that each operation follows, starting with the previous one
-            of its device. The
-            lag of an activation is the virtual stage that produced it; for a gradient, the number
-            of virtual stages is added.
+            of its device. The lag of an activation is the virtual stage that produced it; for a
+            gradient, the number of virtual stages is added.
         last: The last operation of each device that runs any.
     """
 
@@ -60,13 +59,8 @@ def build_operation_graph(plan: Plan) -> OperationGraph:
     producer: dict[_Result, int] = {}
     last_of_device: dict[int, int] = {}
     for device, group, inputs, results in _sort_topologically(plan):
-        previous = last_of_device.get(device)
-        followed = [] if previous is None else [(previous, NONE)]
-        for result in inputs:
-            is_activation, stage, _ = result
-            if plan.placement[stage] != device:
-                lag = stage if is_activation else plan.virtual_stages + stage
-                followed.append((producer[result], lag))
+        followed = [(last_of_device[device], NONE)] if device in last_of_device else []
+        followed += _list_input_edges(plan, device, inputs, producer)
         for operation in group:
             devices.append(device)
             edges.append(tuple(followed))
@@ -74,11 +68,32 @@ def build_operation_graph(plan: Plan) -> OperationGraph:
             operations.append(operation)
         last = len(operations) - 1
         last_of_device[device] = last
-        for result in results:
-            producer[result] = last
+        producer.update(dict.fromkeys(results, last))
     return OperationGraph(
         tuple(devices), tuple(operations), tuple(edges), tuple(last_of_device.values())
     )
+
+
+def _list_input_edges(
+    plan: Plan, device: int, inputs: list[_Result], producer: dict[_Result, int]
+) -> list[Edge]:
+    """Return the edges to the producers of the inputs of an operation or overlapped pair.
+
+    Inputs from the same device need no edges (see the top of the module).
+
+    Args:
+        plan: The plan.
+        device: Device of the operation.
+        inputs: Results that the operation needs.
+        producer: Index in the graph of the operation that produces each result.
+    """
+    edges = []
+    for result in inputs:
+        is_activation, stage, _ = result
+        if plan.placement[stage] != device:
+            lag = stage if is_activation else plan.virtual_stages + stage
+            edges.append((producer[result], lag))
+    return edges
 
 
 def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
@@ -102,9 +117,7 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
         device = turns.pop()
         order = plan.orders[device]
         while n_run[device] < len(order):
-            first = n_run[device]
-            is_pair = bool(plan.together) and order[first] in plan.together
-            group = order[first : first + 1 + is_pair]
+            group = _get_group(plan, order, n_run[device])
             inputs = [result for operation in group for result in _list_inputs(operation, length)]
             if not available.issuperset(inputs):
                 break
@@ -121,6 +134,12 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
                 f"the order deadlocks: device {device} waits forever for the inputs of "
                 f"{order[n_done]}"
             )
+
+
+def _get_group(plan: Plan, order: Order, index: int) -> Order:
+    """Return the operation at an index of an order, or the pair that runs together from there."""
+    is_pair = bool(plan.together) and order[index] in plan.together
+    return order[index : index + 1 + is_pair]
 
 
 def _list_results(group: Order) -> list[_Result]:

@@ -152,17 +152,31 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
     position = scatter(n_rows, rows, np.arange(len(rows)))
     members = kept_rows[sort_rows(end_level[kept_rows], meeting[kept_rows])]
     members_first = find_run_starts(end_level[members], meeting[members])
-    level = np.append(find_distinct(start_level[kept_rows]), n_rows)
-    first_row = np.searchsorted(start_level[rows], level)
-    first_meeting = np.searchsorted(end_level[members[members_first]], level)
     return Timing(
         rows,
-        np.stack((first_row, first_meeting), axis=1),
+        _find_level_starts(start_level[rows], end_level[members[members_first]], n_rows),
         *_list_followed(position[follower], position[predecessor], len(rows)),
         position[members],
         np.append(members_first, len(members)),
         unordered,
     )
+
+
+def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Ints:
+    """Return the first row and the first meeting of each level, and the numbers of both.
+
+    Args:
+        row_level: Level in which each row starts, in ascending order.
+        meeting_level: Level in which each meeting is complete, in ascending order.
+        n_rows: Number of rows of the graph, which is greater than any level.
+
+    Returns:
+        Shape (levels + 1, 2).
+    """
+    level = np.append(find_distinct(row_level), n_rows)
+    first_row = np.searchsorted(row_level, level)
+    first_meeting = np.searchsorted(meeting_level, level)
+    return np.stack((first_row, first_meeting), axis=1)
 
 
 def _number_meetings(meeting: Ints) -> Ints:

@@ -22,6 +22,8 @@ from bubbleviz.schedules.workload import Workload
 #: A wait: (rank, event, awaited rank, awaited event), with events written as in PyTorch's file. A
 #: rank waits for itself if only its own order is wrong.
 Wait = tuple[int, str, int, str]
+#: Messages that a rank lists, in its order, by (sender, receiver, whether it lists them as sender).
+_Queues = dict[tuple[int, int, bool], list[Message]]
 #: Maximum number of waits of a cycle in a sentence.
 _MAX_WAITS = 6
 
@@ -123,8 +125,28 @@ def check_messages(lowered: LoweredPlan) -> None:
         for operation in order
         if crosses(message := get_input(operation, plan), plan)
     }
-    #: Listed messages by (sender, receiver, whether the sender lists them).
-    queues: dict[tuple[int, int, bool], list[Message]] = {}
+    queues = _collect_queues(lowered, consumer_of_message)
+    for sends in (True, False):
+        transfers = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
+        _check_listed_once(plan, transfers, consumer_of_message, sends=sends)
+    for sender, receiver, _ in sorted(key for key in queues if key[2]):
+        pair = queues[sender, receiver, True], queues[sender, receiver, False]
+        crossed = next(((a, b) for a, b in zip(*pair, strict=True) if a != b), None)
+        if crossed is not None:
+            raise MismatchError(
+                f"rank {sender} sends {Transfer(crossed[0], sends=True)} when rank {receiver} "
+                f"expects {Transfer(crossed[1], sends=False)}; messages between two ranks are "
+                "matched by order, so list them in the same order on both"
+            )
+
+
+def _collect_queues(lowered: LoweredPlan, consumer_of_message: dict[Message, str]) -> _Queues:
+    """Collect the messages that each rank sends to, or receives from, each other rank.
+
+    Raises:
+        MismatchError: A message is not in ``consumer_of_message``, so no other rank needs it.
+    """
+    queues: _Queues = {}
     for device, line in enumerate(lowered.lines):
         for transfer in (transfer for step in line for transfer in step.transfers):
             if transfer.message not in consumer_of_message:
@@ -134,31 +156,40 @@ def check_messages(lowered: LoweredPlan) -> None:
             ranks = device, lowered.peer(transfer)
             queue = (*(ranks if transfer.sends else ranks[::-1]), transfer.sends)
             queues.setdefault(queue, []).append(transfer.message)
-    for sends in (True, False):
-        transfers = [Transfer(m, sends) for key, q in queues.items() if key[2] is sends for m in q]
-        distinct_transfers = set(transfers)
-        if len(distinct_transfers) < len(transfers):
-            repeated = next(end for end in transfers if transfers.count(end) > 1)
+    return queues
+
+
+def _check_listed_once(
+    plan: Plan,
+    transfers: list[Transfer],
+    consumer_of_message: dict[Message, str],
+    *,
+    sends: bool,
+) -> None:
+    """Check that the sends of a plan, or its receives, contain each needed message exactly once.
+
+    Args:
+        plan: The plan.
+        transfers: All sends of the plan, or all receives.
+        consumer_of_message: Text of the operation that needs each message, for the error.
+        sends: Whether ``transfers`` are the sends.
+
+    Raises:
+        MismatchError: A transfer appears twice, or a needed message is not transferred.
+    """
+    distinct_transfers = set(transfers)
+    if len(distinct_transfers) < len(transfers):
+        repeated = next(end for end in transfers if transfers.count(end) > 1)
+        raise MismatchError(
+            f"rank {plan.placement[repeated.virtual_stage]}: {repeated} appears twice; "
+            "list each transfer once"
+        )
+    for message, operation in consumer_of_message.items():
+        transfer = Transfer(message, sends)
+        if transfer not in distinct_transfers:
             raise MismatchError(
-                f"rank {plan.placement[repeated.virtual_stage]}: {repeated} appears twice; "
-                "list each transfer once"
-            )
-        for end, operation in (
-            (Transfer(m, sends), needs) for m, needs in consumer_of_message.items()
-        ):
-            if end not in distinct_transfers:
-                raise MismatchError(
-                    f"rank {plan.placement[end.virtual_stage]} lacks {end}, which "
-                    f"{operation} needs; list both the send and the receive of each message"
-                )
-    for sender, receiver, _ in sorted(key for key in queues if key[2]):
-        pair = queues[sender, receiver, True], queues[sender, receiver, False]
-        crossed = next(((a, b) for a, b in zip(*pair, strict=True) if a != b), None)
-        if crossed is not None:
-            raise MismatchError(
-                f"rank {sender} sends {Transfer(crossed[0], sends=True)} when rank {receiver} "
-                f"expects {Transfer(crossed[1], sends=False)}; messages between two ranks are "
-                "matched by order, so list them in the same order on both"
+                f"rank {plan.placement[transfer.virtual_stage]} lacks {transfer}, which "
+                f"{operation} needs; list both the send and the receive of each message"
             )
 
 

@@ -95,13 +95,7 @@ def read(text: str, name: str) -> model.LoweredPlan:
     rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
     if not any(rows):
         raise InputError("contains no operation; write one row per rank, as PyTorch does")
-    old = any("BW" in cell.text for row in rows for cell in row)
-    for row in rows:
-        weights = {cell.key for cell in row if cell.phase is Phase.W}
-        for cell in row:
-            # See the module docstring for the meaning of B in old files.
-            for_input = cell.key in weights or (old and "BW" not in cell.text)
-            cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
+    _find_input_backwards(rows)
     placement = _find_placement(rows)
     microbatches = _count_from_zero(rows)
     _check_operations(rows, microbatches)
@@ -119,6 +113,23 @@ def read(text: str, name: str) -> model.LoweredPlan:
     first = min((int(match[4]) for match in transfer_matches), default=0)
     steps = (tuple(_parse_steps(device, line, plan, first)) for device, line in enumerate(lines))
     return model.LoweredPlan(plan, tuple(steps))
+
+
+def _find_input_backwards(rows: list[list[_Cell]]) -> None:
+    """Change the phase of cells from BW to B if they are backwards for the input.
+
+    A backward is for the input if its rank has a W of the same stage and microbatch, or if it is
+    written as B in a file that also contains BW (an old file, see the top of the module).
+
+    Args:
+        rows: Operations of each rank, changed in place.
+    """
+    is_old = any("BW" in cell.text for row in rows for cell in row)
+    for row in rows:
+        weights = {cell.key for cell in row if cell.phase is Phase.W}
+        for cell in row:
+            for_input = cell.key in weights or (is_old and "BW" not in cell.text)
+            cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
 
 
 def write(plan: Plan) -> str:
@@ -317,13 +328,7 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
             if not item.overlaps_next:
                 yield model.Step(operations=operations)
         elif match := _TRANSFER.fullmatch(item[1]):
-            phase, sends = Phase.F if match[3] == "F" else Phase.B, match[2] == "SEND"
-            sending_stage = (
-                int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
-            )
-            transfer = model.Transfer(
-                model.Message(sending_stage, phase, int(match[4]) - first), sends
-            )
+            transfer = _parse_transfer(match, first)
             cell = f"row {device + 1}, cell {item[0]}: {to_one_line(item[1], 40)}"
             stages = transfer.virtual_stage, transfer.other_stage
             invalid_stage = next(
@@ -342,6 +347,19 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
                     f"{cell} stays on rank {local_rank}, which has both stages; remove it"
                 )
             yield model.Step(transfers=(transfer,))
+
+
+def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
+    """Build the transfer of a cell such as ``1SEND_F0`` or ``1RECV_B0``.
+
+    Args:
+        match: Match of ``_TRANSFER``.
+        first: Number of the first microbatch in the file.
+    """
+    stage, sends = int(match[1]), match[2] == "SEND"
+    phase = Phase.F if match[3] == "F" else Phase.B
+    sending_stage = stage if sends else stage - (1 if phase is Phase.F else -1)
+    return model.Transfer(model.Message(sending_stage, phase, int(match[4]) - first), sends)
 
 
 def find_transport(name: str | None) -> Transport:

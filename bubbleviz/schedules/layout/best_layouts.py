@@ -269,16 +269,23 @@ def _find_for_plan(
     best = find_best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
         return replace(row, reason=best)
-    times = get_phase_times(question.workload(best.layout))
-    operations = [op for order in plan.orders for op in order]
-    work_ns = sum(times[op.phase][op.virtual_stage % recurrence.length] for op in operations)
-    window_ns = best.makespan_ns * question.stages
     return replace(
         row,
         best=best,
         peak_memory=compute_peak_memory(layers, recurrence, best.layout),
-        bubble_ratio=1 - work_ns / window_ns if window_ns else None,
+        bubble_ratio=_compute_bubble_ratio(question, recurrence, best),
     )
+
+
+def _compute_bubble_ratio(
+    question: LayoutQuestion, recurrence: Recurrence, best: Partition
+) -> float | None:
+    """Return the bubble ratio of an order with its best layout, or None if the makespan is 0."""
+    times = get_phase_times(question.workload(best.layout))
+    operations = [op for order in recurrence.plan.orders for op in order]
+    work_ns = sum(times[op.phase][op.virtual_stage % recurrence.length] for op in operations)
+    window_ns = best.makespan_ns * question.stages
+    return 1 - work_ns / window_ns if window_ns else None
 
 
 def _list_baselines(

@@ -149,17 +149,7 @@ def find_bottleneck_layout(
         earlier, later = factors[:, :stage], factors[:, stage + 1 :]
         if (earlier != earlier[:, :1]).any() or later.any() or crossed[:, stage:].any():
             return None
-    # Length of the path of each stage, given its first layer and its end.
-    lengths = np.full((stages, count + 1, count + 1), np.inf)
-    for stage in range(stages):
-        up_to = sums.up_to[stage]
-        # All earlier stages have the same factors. Each boundary counts as the cheapest one.
-        lengths[stage] = up_to[stage][None, :] - up_to[stage][:, None]
-        if stage:
-            into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
-            lengths[stage] += up_to[0][:, None] + into
-    layer = np.arange(count + 1)
-    lengths[:, layer[:, None] >= layer[None, :]] = np.inf
+    lengths = _measure_device_paths(sums, stages)
     rest = np.full((stages + 1, count + 1), np.inf)
     rest[stages, count] = 0.0
     for stage in reversed(range(stages)):
@@ -168,6 +158,31 @@ def find_bottleneck_layout(
     for stage in range(stages):
         bounds.append(int(np.maximum(lengths[stage][bounds[-1]], rest[stage + 1]).argmin()))
     return rest, np.array(bounds, np.int64)
+
+
+def _measure_device_paths(sums: Sums, stages: int) -> Floats:
+    """Return the length of the path of each device by its first layer and the end of its layers.
+
+    All earlier stages have the same factors, so only the sum over their layers matters. Each
+    boundary between them is assumed where its transfer takes the least time.
+
+    Args:
+        sums: Sums over the layers; the first ones are the lengths of these paths.
+        stages: Number of stages, one per device.
+
+    Returns:
+        Shape (S, L + 1, L + 1); infinite if the device would have no layer.
+    """
+    lengths = np.empty((stages, sums.count + 1, sums.count + 1))
+    for stage in range(stages):
+        up_to = sums.up_to[stage]
+        lengths[stage] = up_to[stage][None, :] - up_to[stage][:, None]
+        if stage:
+            into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
+            lengths[stage] += up_to[0][:, None] + into
+    layer = np.arange(sums.count + 1)
+    lengths[:, layer[:, None] >= layer[None, :]] = np.inf
+    return lengths
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:

@@ -314,11 +314,7 @@ class _Search:
             by decreasing lower bound, and then split into pairs of limited size.
         """
         stage = partial_layouts.shape[1] - 1
-        low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
-        n_ends = high - low + 1 if stage + 1 < self.stages else np.ones_like(low)
-        row = np.repeat(np.arange(len(partial_layouts)), n_ends)
-        index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
-        end = low[row] + index if stage + 1 < self.stages else np.full(len(row), self.count)
+        row, end = self._list_extensions(partial_layouts)
         self._looked += len(row)
         memory_bound = self._compute_bounds(self.memory, partial_layouts, row, end, stage)
         may_fit = (memory_bound <= self.limits).all(axis=1) & possible[stage + 1, end]
@@ -339,6 +335,28 @@ class _Search:
         cuts = range(len(grown) % size, len(grown), size) if len(grown) else range(0)
         parts = np.split(np.arange(len(grown)), list(cuts))
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
+
+    def _list_extensions(self, partial_layouts: Ints) -> tuple[Ints, Ints]:
+        """List all ways to extend partial layouts by one stage.
+
+        The added stage and each later one get at least one layer. The last stage gets all remaining
+        layers.
+
+        Args:
+            partial_layouts: Bounds of each partial layout, shape (n, s + 1).
+
+        Returns:
+            row: Row of the partial layout that each extension starts from.
+            end: End of the added stage of each extension.
+        """
+        stage = partial_layouts.shape[1] - 1
+        if stage + 1 == self.stages:
+            return np.arange(len(partial_layouts)), np.full(len(partial_layouts), self.count)
+        low, high = partial_layouts[:, -1] + 1, self.count - (self.stages - stage - 1)
+        n_ends = high - low + 1
+        row = np.repeat(np.arange(len(partial_layouts)), n_ends)
+        index = np.arange(len(row)) - np.repeat(n_ends.cumsum() - n_ends, n_ends)
+        return row, low[row] + index
 
     @staticmethod
     def _compute_bounds(

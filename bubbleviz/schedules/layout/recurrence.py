@@ -21,7 +21,7 @@ from bubbleviz.schedules.layout.layers import (
     Layers,
 )
 from bubbleviz.schedules.operation_graph import build_operation_graph
-from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.plan import Order, Plan
 from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, find_longest_path
 
 #: Column of the length of each phase in :attr:`Layers.times`.
@@ -161,27 +161,37 @@ class Recurrence:
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
-            change = np.zeros((len(order) + 1, 2, self.length), np.int64)
-            for index, op in enumerate(order, 1):
-                stage = op.virtual_stage % self.length
-                if op.phase is Phase.F:
-                    change[index, :, stage] = 1
-                if op.phase in (Phase.B, Phase.BW):
-                    change[index, 0, stage] = -1
-                if op.phase in (Phase.W, Phase.BW):
-                    change[index, 1, stage] = -1
-            # The part that is kept until W is counted separately.
-            in_memory = change.cumsum(axis=0)
-            full, until_weight = in_memory[:, 0], in_memory[:, 1] - in_memory[:, 0]
+            moments = np.unique(self._count_in_memory(order), axis=0)
             present = (np.array(self.plan.placement) == device).reshape(-1, self.length).sum(axis=0)
-            for moment in _find_undominated(
-                np.unique(np.concatenate((full, until_weight), axis=1), axis=0)
-            ):
+            for moment in _find_undominated(moments):
                 factors = np.zeros((FEATURES, self.length))
                 factors[ACTIVATION], factors[WEIGHT_ACTIVATION] = np.split(moment, 2)
                 factors[RESIDENT] = present
                 rows.append((device, (factors, self._make_uncrossed())))
         return rows
+
+    def _count_in_memory(self, order: Order) -> Ints:
+        """Count the microbatches in the memory of a device, before and after each operation.
+
+        Args:
+            order: Operations of the device, n of them.
+
+        Returns:
+            Shape (n + 1, 2 S). The first S columns are the microbatches between F and B of each
+            stage, the others are the microbatches between B and W.
+        """
+        change = np.zeros((len(order) + 1, 2, self.length), np.int64)
+        for index, op in enumerate(order, 1):
+            stage = op.virtual_stage % self.length
+            if op.phase is Phase.F:
+                change[index, :, stage] = 1
+            if op.phase in (Phase.B, Phase.BW):
+                change[index, 0, stage] = -1
+            if op.phase in (Phase.W, Phase.BW):
+                change[index, 1, stage] = -1
+        in_memory = change.cumsum(axis=0)
+        until_backward, until_weight = in_memory[:, 0], in_memory[:, 1] - in_memory[:, 0]
+        return np.concatenate((until_backward, until_weight), axis=1)
 
 
 def _find_undominated(moments: Ints) -> Ints:

@@ -9,6 +9,7 @@ device, divided by six, are the number of chunks whose activations it holds at o
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import cache
 
 #: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
@@ -36,21 +37,30 @@ def list_blocks(devices: int, max_chunks: int) -> list[Block]:
         max_chunks: Number of chunks whose activations a device can hold.
     """
     fitting: list[tuple[int, Block]] = []
-    for total in (2, 3, 4, 6):
-        splits = [(first, total - first) for first in range(1, total)]
-        for (f_down, b_up), (f_up, b_down) in itertools.product(splits, splits):
-            steps = f_down, f_up, b_down, b_up
-            for turns in itertools.product(range(1, PERIOD + 1), repeat=3):
-                forward, backward = _place_passes(devices, steps, turns)
-                weights = _place_weights(devices, forward, backward)
-                if weights is None:
-                    continue
-                lifetime, weight = weights
-                if lifetime // PERIOD <= max_chunks:
-                    fitting.append((lifetime, (forward, backward, weight)))
+    for steps in _generate_steps():
+        for turns in itertools.product(range(1, PERIOD + 1), repeat=3):
+            forward, backward = _place_passes(devices, steps, turns)
+            weights = _place_weights(devices, forward, backward)
+            if weights is None:
+                continue
+            lifetime, weight = weights
+            if lifetime // PERIOD <= max_chunks:
+                fitting.append((lifetime, (forward, backward, weight)))
     # The sort is stable, and ignores W.
     fitting.sort(key=lambda item: (item[0], item[1][:2]))
     return [block for _, block in fitting]
+
+
+def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
+    """Yield the numbers of slots from one device to the next: of F down, F up, B down and B up.
+
+    F down and B up have the same sum as F up and B down. The lifetimes of the two chunks of a
+    device then have the same sum on every device.
+    """
+    for total in (2, 3, 4, 6):
+        splits = [(first, total - first) for first in range(1, total)]
+        for (f_down, b_up), (f_up, b_down) in itertools.product(splits, splits):
+            yield f_down, f_up, b_down, b_up
 
 
 def _place_passes(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bubbleviz.schedules.search.problem import Problem
+from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, WEIGHT, Problem
 
 
 @dataclass(frozen=True)
@@ -82,33 +82,42 @@ def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
     - all W, and the idle time at the end while the last microbatch is on its way to the end of the
       model and back. The idle time before the first B is left out here if all F fit in memory.
     """
-    stages = problem.stages[device]
-    first, last = stages[0], stages[-1]
-    forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
+    first, last = problem.stages[device][0], problem.stages[device][-1]
     forwards, backwards, weights = (
-        problem.microbatches * sum(lengths[stage] for stage in stages)
-        for lengths in (forward, backward, weight)
+        problem.microbatches * sum(_list_lengths(problem, device, phase))
+        for phase in (FORWARD, BACKWARD, WEIGHT)
     )
     head = ways.to_forward[first]
     # Forwards that fit in memory before the first backward.
-    warmup = _maximize_value_in_memory(problem, device, [forward[stage] for stage in stages])
+    warmup = _maximize_value_in_memory(problem, device, _list_lengths(problem, device, FORWARD))
     idle = max(0, ways.to_backward[last] - head - warmup)
     last_backward_end = head + idle + forwards + backwards
-
-    # Work that can remain after the last F: backwards of microbatches in memory, and weight
-    # gradients of microbatches that occupy only the memory kept for them.
-    remaining = _maximize_value_in_memory(
-        problem, device, [backward[stage] + weight[stage] for stage in stages]
-    )
-    weight_times = [weight[stage] for stage in stages]
-    remaining += _maximize_value_in_memory(problem, device, weight_times, only_weights=True)
-    idle_at_end = max(0, ways.from_forward[last] - remaining)
+    idle_at_end = max(0, ways.from_forward[last] - _maximize_work_after_forwards(problem, device))
     idle_before = idle if warmup < forwards else 0
     last_forward_bound = head + idle_before + forwards + backwards + weights + idle_at_end
     return max(
         last_backward_end + ways.from_backward[first],
         last_backward_end + weights,
         last_forward_bound,
+    )
+
+
+def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
+    """Return the duration of one operation of a phase on each virtual stage of a device."""
+    return [problem.lengths[3 * stage + phase] for stage in problem.stages[device]]
+
+
+def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
+    """Return the maximum work, in ticks, that can remain on a device after its last F.
+
+    It consists of the B and W of the microbatches that fit in memory from F to B, and the W of the
+    microbatches that fit in memory from B to W. Each of the two may fill the whole memory.
+    """
+    weights = _list_lengths(problem, device, WEIGHT)
+    backwards = _list_lengths(problem, device, BACKWARD)
+    unfinished = [backward + weight for backward, weight in zip(backwards, weights, strict=True)]
+    return _maximize_value_in_memory(problem, device, unfinished) + _maximize_value_in_memory(
+        problem, device, weights, only_weights=True
     )
 
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -301,15 +302,38 @@ _BUDGET = 4_000_000
 _TRIAL_BUDGET = 50_000
 #: Minimum number of operations that a trial counts as.
 _MIN_TRIAL_COST = 200
-#: Rounds of improvement: number of starts, fraction of the budget, minimum number of moves per
-#: start, memory of late acceptance, and rise in thousandths.
-_ROUNDS = ((4, 0.2, 200, 300, 0), (2, 0.4, 200, 1000, 10), (1, 0.4, 1000, 3000, 30))
 #: Maximum number of moves from one start: in total, and per operation of a small problem.
 _MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
 #: Minimum number of operations of a problem that is searched with fewer microbatches first.
 _MANY_OPERATIONS = 10_000
 #: Fraction of a search that is spent on fewer microbatches, and then on timing the starts.
 _FEWER_FRACTION, _STARTS_FRACTION = 0.4, 0.1
+
+
+class _Round(NamedTuple):
+    """A round of improvement.
+
+    Attributes:
+        n_starts: Maximum number of orders to improve.
+        fraction: Fraction of the budget.
+        min_moves: Minimum number of moves to try per start.
+        memory: Number of steps of the history, see :func:`improve_orders`.
+        rise: Maximum increase in thousandths, see :func:`improve_orders`.
+    """
+
+    n_starts: int
+    fraction: float
+    min_moves: int
+    memory: int
+    rise: int
+
+
+#: Rounds of improvement, in their order.
+_ROUNDS = (
+    _Round(4, 0.2, min_moves=200, memory=300, rise=0),
+    _Round(2, 0.4, min_moves=200, memory=1000, rise=10),
+    _Round(1, 0.4, min_moves=1000, memory=3000, rise=30),
+)
 
 
 def find_shortest_orders(
@@ -381,31 +405,32 @@ def _improve_in_rounds(
     budget = budget if native.is_available() else min(budget, _BUDGET)
     moves = budget * (1 - done) / problem.operations
     rounds_done = 0.0
-    for n_starts, fraction, min_moves, memory, rise in _ROUNDS:
-        best = best[:n_starts]
-        trials = int(moves * fraction / max(1, len(best)))
-        max_moves = min(_MAX_MOVES, _MAX_MOVES_PER_OPERATION * problem.operations)
-        trials = max(min_moves, min(trials, max_moves))
+    max_moves = min(_MAX_MOVES, _MAX_MOVES_PER_OPERATION * problem.operations)
+    for step in _ROUNDS:
+        best = best[: step.n_starts]
+        trials = int(moves * step.fraction / max(1, len(best)))
+        trials = max(step.min_moves, min(trials, max_moves))
         for index, (_, codes) in enumerate(best):
             if best[0][0] > enough:
-                used_memory = min(memory, trials // 20)
-                # With few trials, the search would not come back from longer orders.
-                used_rise = rise if used_memory == memory else 0
-                improved = improve_orders(
-                    problem,
-                    codes,
-                    trials,
-                    memory=used_memory,
-                    rise=used_rise,
-                    seed=index + 1,
-                    enough=enough,
+                memory = min(step.memory, trials // 20)
+                best[index] = (
+                    improve_orders(
+                        problem,
+                        codes,
+                        trials,
+                        memory=memory,
+                        # With few trials, the search would not come back from longer orders.
+                        rise=step.rise if memory == step.memory else 0,
+                        seed=index + 1,
+                        enough=enough,
+                    )
+                    or best[index]
                 )
-                best[index] = improved or best[index]
-            in_rounds = rounds_done + fraction * (index + 1) / len(best)
-            remaining = _STARTS_FRACTION + (1 - _STARTS_FRACTION) * in_rounds
-            watch(done + (1 - done) * remaining)
+            in_rounds = rounds_done + step.fraction * (index + 1) / len(best)
+            after_search = _STARTS_FRACTION + (1 - _STARTS_FRACTION) * in_rounds
+            watch(done + (1 - done) * after_search)
         best = _sort_distinct(best)
-        rounds_done += fraction
+        rounds_done += step.fraction
     return best[0]
 
 
