@@ -138,6 +138,22 @@ def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> No
     assert message.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("idle", "name them (bubbleviz idle --step NAME), or select by time, such as --window"),
+        ("nccl", "select by time, such as bubbleviz nccl --window"),
+    ],
+)
+def test_a_window_without_steps_names_the_command_that_was_run(
+    command: str, remedy: str, cli: CommandLine
+) -> None:
+    profile = "fixtures/1f1b/node0.sqlite"
+
+    message = cli.refused(command, profile, "--window", "iteration:1-2", code=1)
+    assert f"no ranges are recognized as steps; {remedy} time:1.5s-3s" in message
+
+
 def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
     full_report = analysed(profiles)
     for text in ("time:-", "iteration:0-99"):

@@ -122,15 +122,24 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
     return linked.profile, replace(evidence, limitations=limitations)
 
 
-def find_window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
+def find_window_extent(
+    profile: Profile, window: Window, options: IdleOptions, remedy: str
+) -> tuple[int, int]:
     """Return the start and end of a window on the profile's clock, in ns.
+
+    Args:
+        profile: The profile as read.
+        window: The window.
+        options: Options for finding the steps of the profile.
+        remedy: Clause for the error message that says what to do if the profile has no steps.
 
     Raises:
         InputError: No step is in the window.
         NothingToAnalyseError: All kernels and copies have zero duration.
     """
     linked, devices = _link(profile, options)
-    return find_extent(linked.profile, window, _find_evidence(linked, devices, options).steps)
+    steps = _find_evidence(linked, devices, options).steps
+    return find_extent(linked.profile, window, steps, remedy)
 
 
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
@@ -151,11 +160,19 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
     return linked, devices
 
 
-def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
-    """Return the start and end of a window in ns.
+def find_extent(
+    profile: Profile, window: Window, steps: Mapping[int, Steps], remedy: str
+) -> tuple[int, int]:
+    """Return the start and end of a window on the profile's clock, in ns.
 
-    A window of iterations extends from the first start to the last end of these steps on any
-    process.
+    A window of iterations extends from the first start to the last end of the steps with these
+    numbers, over all processes.
+
+    Args:
+        profile: The profile.
+        window: The window.
+        steps: Steps of the training loop, keyed by process.
+        remedy: Clause for the error message that says what to do if there are no steps.
 
     Raises:
         InputError: There are no steps, or none is in the window.
@@ -166,8 +183,7 @@ def find_extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) ->
     if not any(map(len, tables)):
         raise InputError(
             f"{profile.source.path}: --window {window.text}: no ranges are recognized as steps; "
-            "name them (bubbleviz idle --step NAME), or select by time, such as "
-            "--window time:1.5s-3s"
+            f"{remedy}"
         )
     numbers = [number for table in tables for number in table.numbers()]
     start_ns = np.concatenate([table.start_ns for table in tables])

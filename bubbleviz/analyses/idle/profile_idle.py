@@ -19,6 +19,11 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.window import FOREVER_NS
 
+#: What to do if a window of iterations is given, but no ranges are recognized as steps.
+_NO_STEPS_REMEDY = (
+    "name them (bubbleviz idle --step NAME), or select by time, such as --window time:1.5s-3s"
+)
+
 
 @dataclass(frozen=True)
 class MeasuredProfile:
@@ -52,7 +57,9 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
     losses = *profile.limitations, *evidence.limitations
     window_ns = None
     if options.window is not None:
-        window_ns = low_ns, high_ns = find_extent(profile, options.window, evidence.steps)
+        window_ns = low_ns, high_ns = find_extent(
+            profile, options.window, evidence.steps, _NO_STEPS_REMEDY
+        )
         window_devices = find_devices(profile, evidence.unrecorded, options.shortest_ns, window_ns)
         evidence = replace(
             evidence,

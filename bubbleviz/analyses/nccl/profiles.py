@@ -36,6 +36,9 @@ _RECORD_RANGES = {
     "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node if CUDA graphs are used",
     "HIP": "record RCCL's calls with rocprofv3 --rccl-trace as well as HIP's",
 }
+#: What to do if a window of iterations is given, but no ranges of the profile are recognized as
+#: steps. The command has no option that names them.
+_NO_STEPS_REMEDY = "select by time, such as bubbleviz nccl --window time:1.5s-3s"
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,8 @@ def read_profile(
         if window is not None:
             options = IdleOptions(0, None, host_activities.default_activities(), kinds)
             try:
-                profile = replace(
-                    profile, window_ns=find_window_extent(full_profile, window, options)
-                )
+                window_ns = find_window_extent(full_profile, window, options, _NO_STEPS_REMEDY)
+                profile = replace(profile, window_ns=window_ns)
             except ProfileError as error:
                 # Skipping this profile would silently use the iterations of another one.
                 raise InputError(str(error)) from error
