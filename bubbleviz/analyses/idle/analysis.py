@@ -127,6 +127,19 @@ def idle(
             profiles, unreadable = read_each(files, partial(read, since_ns=start_ns), progress)
             excluded = start_skew.describe_skew(recorded, start_ns, "{} before that are left out")
             skew = (excluded, *skew)
+    return _make_report(profiles, options, (*unreadable, *skew))
+
+
+def _make_report(
+    profiles: Sequence[MeasuredProfile], options: IdleOptions, limitations: Iterable[Limitation]
+) -> IdleReport:
+    """Make the report on all devices of the measured profiles.
+
+    Args:
+        profiles: The measured profiles.
+        options: Options of the analysis.
+        limitations: Limitations of the run, which are listed before the limitations of profiles.
+    """
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
     profile_limitations = [note for profile in profiles for note in profile.limitations]
@@ -139,8 +152,8 @@ def idle(
         shortest_ns=options.shortest_ns,
         advice={name: a.advice for name, a in activities_by_name.items() if a.advice},
         meaning={name: a.meaning for name, a in activities_by_name.items() if a.meaning},
-        limitations=_add_up_limitations((*unreadable, *skew, *waiting, *profile_limitations)),
-        window=None if window is None else window.text,
+        limitations=_add_up_limitations((*limitations, *waiting, *profile_limitations)),
+        window=None if options.window is None else options.window.text,
     )
 
 

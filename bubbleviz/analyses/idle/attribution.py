@@ -32,7 +32,7 @@ from bubbleviz.explain.idle import (
     merge_pieces,
     split_at_waits,
 )
-from bubbleviz.model.columns import NONE, Ints, join_tables, make_constant
+from bubbleviz.model.columns import NONE, Bools, Ints, join_tables, make_constant
 from bubbleviz.model.grouping import find_positions, sort_rows
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities
@@ -101,14 +101,9 @@ def _list_waits(
     gaps, is_short = device.gaps, device.is_short
     is_linked = ~is_short & (launches.thread != NONE)
     is_copy = gaps.after >= activities.kernels
-    migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
-    is_migration = migrates[activities.name_id[gaps.after]] & is_copy
-    unlinked = numbers.number(host_activities.UNLINKED)
-    migration = numbers.number(host_activities.MIGRATION) if is_migration.any() else unlinked
-    short = numbers.number(host_activities.SHORT)
+    unattributed = _number_unattributed(gaps, is_short, is_copy, activities, numbers)
     transfer, launch = map(numbers.number, (host_activities.TRANSFER, host_activities.LAUNCH))
     dependency = numbers.number(host_activities.DEVICE)
-    unattributed = np.where(is_short, short, np.where(is_migration, migration, unlinked))
     under_way_ns = np.maximum(launches.end_ns, launches.start_ns + LATENCY_NS)
     held_row = find_positions(held_work.work, gaps.after)
     completed_ns = np.append(held_work.end_ns, NEVER)[held_row]
@@ -121,6 +116,33 @@ def _list_waits(
         Wait.of(completed_ns, activity=_number_blocking(held_work, held_row, numbers)),
         Wait.of(make_constant(NEVER, len(gaps)), activity=dependency),
     )
+
+
+def _number_unattributed(
+    gaps: IdleIntervals,
+    is_short: Bools,
+    is_copy: Bools,
+    activities: Activities,
+    numbers: Numbering[str],
+) -> Ints:
+    """Return the activity of each gap that cannot be attributed to the host, as a number.
+
+    The activity is ``SHORT`` for short gaps, ``MIGRATION`` before a page migration, and otherwise
+    ``UNLINKED``.
+
+    Args:
+        gaps: The gaps of a device.
+        is_short: Mask of the short gaps.
+        is_copy: Mask of the gaps before a copy.
+        activities: Kernels, followed by copies.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
+    """
+    migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
+    is_migration = migrates[activities.name_id[gaps.after]] & is_copy
+    unlinked = numbers.number(host_activities.UNLINKED)
+    migration = numbers.number(host_activities.MIGRATION) if is_migration.any() else unlinked
+    short = numbers.number(host_activities.SHORT)
+    return np.where(is_short, short, np.where(is_migration, migration, unlinked))
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
@@ -173,28 +195,43 @@ def _name_host_activity(
         All idle intervals, each with an activity, sorted by start.
     """
     untraced = numbers.number(host_activities.UNTRACED)
-    # The last entry, also at index -1, stands for no event.
-    activity_of_event = np.append(host.activity, untraced)
-    waits_for_work = np.append(host.by, NONE) != NONE
-    waiting_call = np.where(waits_for_work, np.arange(len(host) + 1), NONE)
     is_named = idle.activity != NONE
     pieces = idle.take(~is_named)
     parts = [idle.take(is_named)]
     for other in (None, *fallback_threads):
         launching = launches.thread[pieces.interval]
         thread = launching if other is None else np.full(len(pieces), other, np.int64)
-        row, start_ns, end_ns, event = find_events_around(
-            host, thread, pieces.start_ns, pieces.end_ns
-        )
-        pieces = replace(
-            pieces.take(row),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            activity=activity_of_event[event],
-            host_call=waiting_call[event],
-        )
-        is_seen = event != NONE
+        pieces, is_seen = _split_at_events(pieces, thread, host, untraced)
         parts.append(pieces.take(is_seen))
         pieces = pieces.take(~is_seen)
     idle = join_tables([*parts, pieces])
     return idle.take(sort_rows(idle.start_ns))
+
+
+def _split_at_events(
+    idle: IdleIntervals, thread: Ints, host: HostEvents, untraced: int
+) -> tuple[IdleIntervals, Bools]:
+    """Split idle intervals where the strongest event of a thread changes.
+
+    Args:
+        idle: Idle intervals.
+        thread: For each interval, the thread whose events are used.
+        host: Ranges and calls of the host's threads.
+        untraced: Number of the activity for times without an event.
+
+    Returns:
+        pieces: The pieces, each with the activity of its event. ``host_call`` is the row of the
+            event if it is a call that waited for known work, otherwise -1.
+        is_seen: Mask of the pieces that have an event.
+    """
+    row, start_ns, end_ns, event = find_events_around(host, thread, idle.start_ns, idle.end_ns)
+    # The appended entry, at index -1, stands for no event.
+    waits_for_work = np.append(host.by, NONE)[event] != NONE
+    pieces = replace(
+        idle.take(row),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        activity=np.append(host.activity, untraced)[event],
+        host_call=np.where(waits_for_work, event, NONE),
+    )
+    return pieces, event != NONE

@@ -151,20 +151,10 @@ def _find_example(
         activities: Kernels, followed by copies.
         evidence: Evidence of the profile for idle time.
     """
-    first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
-    pieces = idle.take(slice(first, end))
-    length_ns = np.where(pieces.activity == activity, pieces.end_ns - pieces.start_ns, NONE)
-    longest = int(length_ns.argmax())
     # Once the work after it is launched, the time of that call counts.
-    middle_ns = int(pieces.start_ns[longest] + pieces.end_ns[longest]) // 2
-    time_ns = min(middle_ns, int(launches.start_ns[gap]))
+    time_ns = min(_find_middle_of_longest(idle, gap, activity), int(launches.start_ns[gap]))
     thread = int(launches.thread[gap])
-    where: tuple[str, ...] = ()
-    for candidate in () if thread == NONE else (thread, *fallback_threads):
-        around = host.list_names_around(evidence.ranges, candidate, time_ns)
-        where = tuple(name for name in around if name != host.ON_DEVICE)[-_MAX_RANGES:]
-        if where:
-            break
+    threads = () if thread == NONE else (thread, *fallback_threads)
     gaps, steps = device.gaps, evidence.steps[device.process]
     start_ns = gaps.start_ns[gap : gap + 1]
     step = int(intervals.find_covering(steps.start_ns, steps.end_ns, start_ns)[0])
@@ -174,8 +164,37 @@ def _find_example(
         before=get_work_name(activities, int(gaps.before[gap])),
         after=get_work_name(activities, int(gaps.after[gap])),
         step=None if step == NONE else steps.names[int(steps.name_id[step])],
-        where=where,
+        where=_list_host_ranges(evidence, threads, time_ns),
     )
+
+
+def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int:
+    """Return the middle of the longest piece of a gap with an activity, in ns.
+
+    Args:
+        idle: Attributed idle time of a device, sorted by gap.
+        gap: Row of the device's gaps.
+        activity: Number of the activity, which has a piece in the gap.
+    """
+    first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
+    pieces = idle.take(slice(first, end))
+    length_ns = np.where(pieces.activity == activity, pieces.end_ns - pieces.start_ns, NONE)
+    longest = int(length_ns.argmax())
+    return int(pieces.start_ns[longest] + pieces.end_ns[longest]) // 2
+
+
+def _list_host_ranges(evidence: Evidence, threads: Sequence[int], time_ns: int) -> tuple[str, ...]:
+    """Return the names of a thread's ranges around a time, outermost first.
+
+    The first of the threads that has any decides. At most the ``_MAX_RANGES`` innermost ranges are
+    listed. The result is empty if no thread has a range at that time.
+    """
+    for thread in threads:
+        around = host.list_names_around(evidence.ranges, thread, time_ns)
+        names = tuple(name for name in around if name != host.ON_DEVICE)
+        if names:
+            return names[-_MAX_RANGES:]
+    return ()
 
 
 def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> Ints:
@@ -289,20 +308,50 @@ def _measure_queue(
     n_known = int(is_known.sum())
     if n_known == 0 or n_known < _MIN_LAUNCHED * len(rows):
         return None
-    low_ns, high_ns = device.span_ns
     unlaunched_ns = activities.start_ns[rows[~is_known]]
-    rows = rows[is_known]
-    # Work may have been queued while launches were not recorded.
-    first_ns, last_ns = launched_ns[rows].min(), activities.start_ns[rows].max()
+    known_launched_ns, start_ns = launched_ns[rows[is_known]], activities.start_ns[rows[is_known]]
+    recorded_ns = int(known_launched_ns.min()), int(start_ns.max())
+    if _has_unrecorded_launches(unlaunched_ns, recorded_ns, device.span_ns):
+        return None
+    return _compute_queue(known_launched_ns, start_ns, device.span_ns)
+
+
+def _has_unrecorded_launches(
+    unlaunched_ns: Ints, recorded_ns: tuple[int, int], span_ns: tuple[int, int]
+) -> bool:
+    """Return whether launches are unknown for a long time at the start or end of a device's span.
+
+    At the start, this is the time from the first work without a known launch to the first known
+    launch. At the end, it is the time from the first work that starts after all launched work to
+    the end of the span. Long is more than ``_MAX_UNRECORDED_TIME`` of the span: the queue may then
+    have contained work whose launch was not recorded.
+
+    Args:
+        unlaunched_ns: Start of each work without a known launch.
+        recorded_ns: The first known launch, and the last start of work with a known launch.
+        span_ns: Start and end of the span.
+    """
+    (first_ns, last_ns), (low_ns, high_ns) = recorded_ns, span_ns
     before_ns = unlaunched_ns[unlaunched_ns < first_ns]
     after_ns = unlaunched_ns[unlaunched_ns > last_ns]
     limit_ns = _MAX_UNRECORDED_TIME * (high_ns - low_ns)
     if len(before_ns) and first_ns - max(before_ns.min(), low_ns) > limit_ns:
-        return None
-    if len(after_ns) and high_ns - max(after_ns.min(), low_ns) > limit_ns:
-        return None
-    times = np.concatenate((launched_ns[rows], activities.start_ns[rows]))
-    change = np.repeat((1, -1), n_known)
+        return True
+    return bool(len(after_ns) and high_ns - max(after_ns.min(), low_ns) > limit_ns)
+
+
+def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) -> LaunchQueue:
+    """Compute the depth of a launch queue, from the launch and the start of each work.
+
+    Args:
+        launched_ns: Time of each launch.
+        start_ns: Start of the launched work, at or after its launch.
+        span_ns: Start and end of the time in which the depth is measured. Work that was launched
+            before the start is already queued at the start.
+    """
+    low_ns, high_ns = span_ns
+    times = np.concatenate((launched_ns, start_ns))
+    change = np.repeat((1, -1), len(launched_ns))
     # The sort is stable, so launches come before starts at the same time.
     order = np.argsort(times, kind="stable")
     depth = np.cumsum(change[order])

@@ -104,40 +104,66 @@ def find_devices(
         window_ns: Start and end of the window, or None for the whole profile. Devices without work
             in the window are left out.
     """
-    activities, overheads = profile.activities, profile.overheads
+    activities = profile.activities
     is_lasting = activities.end_ns > activities.start_ns
-    for rank, process in enumerate(activities.ranks[:, 0].tolist()):
+    for rank in range(len(activities.ranks)):
         is_of_rank = activities.rank == rank
         work = _find_work(activities, rank, np.flatnonzero(is_of_rank & is_lasting))
         span_ns = _find_span(work, window_ns)
-        if span_ns is None:
-            continue
-        delays = overheads.take(overheads.process == process)
-        overhead = intervals.union(delays.start_ns, delays.end_ns)
-        missing = unrecorded.take(unrecorded.rank == rank)
-        uncertain = intervals.union(
-            np.append(overhead[0], missing.start_ns), np.append(overhead[1], missing.end_ns)
-        )
-        first_ns, last_ns = span_ns
-        start_ns, end_ns = work.find_gaps((np.array([first_ns]), np.array([last_ns])))
-        length_ns = end_ns - start_ns
-        has_row = (length_ns >= shortest_ns) | intervals.mask_overlapping(
-            start_ns, end_ns, uncertain
-        )
-        listed_gaps = start_ns[has_row], end_ns[has_row]
-        first_after = np.searchsorted(work.start_ns, end_ns[~has_row])
-        yield Device(
-            rank=rank,
-            process=process,
-            gaps=work.describe_gaps(make_constant(rank, len(listed_gaps[0])), listed_gaps),
-            shortest_ns=shortest_ns,
-            after_short=work.row[first_after],
-            longest_short_ns=int(length_ns[~has_row].max(initial=0)),
-            overhead=overhead,
-            unrecorded=(missing.start_ns, missing.end_ns),
-            span_ns=span_ns,
-            is_single=int(is_of_rank.sum()) == 1,
-        )
+        if span_ns is not None:
+            missing = unrecorded.take(unrecorded.rank == rank)
+            is_single = int(is_of_rank.sum()) == 1
+            yield _make_device(
+                profile, rank, work, span_ns, missing, shortest_ns, is_single=is_single
+            )
+
+
+def _make_device(
+    profile: Profile,
+    rank: int,
+    work: BusyTimes,
+    span_ns: tuple[int, int],
+    missing: RankIntervals,
+    shortest_ns: int,
+    *,
+    is_single: bool,
+) -> Device:
+    """Find the gaps of a device in its span, and return the device with them.
+
+    Args:
+        profile: The profile.
+        rank: Row of the profile's ranks.
+        work: Work of the device, sorted by start.
+        span_ns: Start and end of the device's span.
+        missing: Times at which the device may have run work that was not recorded.
+        shortest_ns: Gaps below this length get no row, unless they overlap profiler overhead or
+            ``missing``.
+        is_single: Whether a single kernel or copy is all that the device ran.
+    """
+    process = int(profile.activities.ranks[rank, 0])
+    delays = profile.overheads.take(profile.overheads.process == process)
+    overhead = intervals.union(delays.start_ns, delays.end_ns)
+    uncertain = intervals.union(
+        np.append(overhead[0], missing.start_ns), np.append(overhead[1], missing.end_ns)
+    )
+    start_ns, end_ns = work.find_gaps((np.array(span_ns[:1]), np.array(span_ns[1:])))
+    length_ns = end_ns - start_ns
+    is_uncertain = intervals.mask_overlapping(start_ns, end_ns, uncertain)
+    has_row = (length_ns >= shortest_ns) | is_uncertain
+    listed_gaps = start_ns[has_row], end_ns[has_row]
+    first_after = np.searchsorted(work.start_ns, end_ns[~has_row])
+    return Device(
+        rank=rank,
+        process=process,
+        gaps=work.describe_gaps(make_constant(rank, len(listed_gaps[0])), listed_gaps),
+        shortest_ns=shortest_ns,
+        after_short=work.row[first_after],
+        longest_short_ns=int(length_ns[~has_row].max(initial=0)),
+        overhead=overhead,
+        unrecorded=(missing.start_ns, missing.end_ns),
+        span_ns=span_ns,
+        is_single=is_single,
+    )
 
 
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
@@ -177,24 +203,24 @@ def measure_times(
         Disjoint intervals by kind of time. The keys are the fields of :class:`.report.RankIdle`
         without ``_ns``.
     """
-    # Copies have no name, so their index -1 selects the last element.
-    communication = np.append(match_any(activities.names, kinds.communication), False)
-    point_to_point = np.append(match_any(activities.names, kinds.point_to_point), False)
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
     name, copies = activities.name_id[rows], rows >= activities.kernels
-    communicates = communication[name] & ~copies
+    # Copies have no name, so their index -1 selects the last element.
+    communicates, is_p2p = (
+        np.append(match_any(activities.names, patterns), False)[name] & ~copies
+        for patterns in (kinds.communication, kinds.point_to_point)
+    )
     busy, compute, communicating, passing, copying = (
         intervals.clip_intervals(intervals.union(start_ns[mask], end_ns[mask]), *device.span_ns)
         for mask in (
             slice(None),
             ~communicates & ~copies,
             communicates,
-            communicates & point_to_point[name],
+            communicates & is_p2p,
             copies,
         )
     )
-    without_compute = intervals.difference(copying, compute)
     return {
         "busy": busy,
         "compute": compute,
@@ -202,5 +228,5 @@ def measure_times(
         "copy": copying,
         "exposed_communication": intervals.difference(communicating, compute),
         "exposed_point_to_point": intervals.difference(passing, compute),
-        "exposed_copy": intervals.difference(without_compute, communicating),
+        "exposed_copy": intervals.difference(intervals.difference(copying, compute), communicating),
     }

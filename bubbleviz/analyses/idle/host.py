@@ -183,37 +183,86 @@ def collect_host_events(
         numbers: Numbering of the activity names; a name without a number gets the next one.
         waits: Process, correlation id and awaited work of calls in which a host waited.
     """
-    classified_ranges = [lookup.classify_range(name) for name in ranges.names]
-    range_activity = numbers.numbers(name for name, _ in classified_ranges)
-    range_strength = np.array([strength for _, strength in classified_ranges], np.int64)
-    launched = np.full(len(calls), NONE, np.int64)
-    index = find_positions(calls.row, call)
-    has_call = np.flatnonzero(index != NONE)
-    launched[index[has_call]] = has_call
+    range_activity, range_strength = _classify_ranges(ranges, lookup, numbers)
+    launched = _find_launched_work(calls, call)
     # Calls that launched work get their activity in select_for_rank.
     other_calls = np.flatnonzero(launched == NONE)
     names = np.array(profile.calls.names(calls.row[other_calls]), object)
-    classified = {name: lookup.classify_call(name) for name in set(names.tolist())}
     activity, strength = np.full(len(calls), NONE), np.full(len(calls), known.KNOWN)
-    activity[other_calls] = numbers.numbers(classified[name][0] for name in names)
-    strength[other_calls] = [classified[name][1] for name in names]
-    is_waiting = np.array([classified[name][0] == known.WAITING for name in names], bool)
+    activity[other_calls], strength[other_calls], is_waiting = _classify_calls(
+        names, lookup, numbers
+    )
     awaited, call_name, call_names = _find_awaited_work(
         calls, other_calls[is_waiting], names[is_waiting], waits
     )
     unset = make_constant(NONE, len(ranges))
-    events = HostEvents(
-        thread=np.append(ranges.thread, calls.thread),
-        start_ns=np.append(ranges.start_ns, calls.start_ns),
-        end_ns=np.append(ranges.end_ns, calls.end_ns),
-        activity=np.append(range_activity[ranges.name_id], activity),
-        strength=np.append(range_strength[ranges.name_id], strength),
-        launched=np.append(unset, launched),
-        by=np.append(unset, awaited),
-        call=np.append(unset, call_name),
-        calls=call_names,
+    return _merge_frames(
+        HostEvents(
+            thread=np.append(ranges.thread, calls.thread),
+            start_ns=np.append(ranges.start_ns, calls.start_ns),
+            end_ns=np.append(ranges.end_ns, calls.end_ns),
+            activity=np.append(range_activity, activity),
+            strength=np.append(range_strength, strength),
+            launched=np.append(unset, launched),
+            by=np.append(unset, awaited),
+            call=np.append(unset, call_name),
+            calls=call_names,
+        )
     )
-    return _merge_frames(events)
+
+
+def _classify_ranges(
+    ranges: model.Ranges, lookup: known.ActivityList, numbers: Numbering[str]
+) -> tuple[Ints, Ints]:
+    """Return the number of each range's host activity, and the strength of the activity.
+
+    Args:
+        ranges: Ranges of hosts.
+        lookup: Classifies ranges by their names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
+    """
+    classified = [lookup.classify_range(name) for name in ranges.names]
+    activity = numbers.numbers(name for name, _ in classified)
+    strength = np.array([strength for _, strength in classified], np.int64)
+    return activity[ranges.name_id], strength[ranges.name_id]
+
+
+def _find_launched_work(calls: model.Calls, call: Codes) -> Ints:
+    """Return the activity of a device that each call launched, or -1 if it launched none.
+
+    If a call launched several activities, the last row counts.
+
+    Args:
+        calls: Calls, sorted by row.
+        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+    """
+    launched = np.full(len(calls), NONE, np.int64)
+    index = find_positions(calls.row, call)
+    activity = np.flatnonzero(index != NONE)
+    launched[index[activity]] = activity
+    return launched
+
+
+def _classify_calls(
+    names: npt.NDArray[np.object_], lookup: known.ActivityList, numbers: Numbering[str]
+) -> tuple[Ints, Ints, Bools]:
+    """Classify calls as host activities by their names.
+
+    Args:
+        names: Name of each call.
+        lookup: Classifies calls by their names.
+        numbers: Numbering of the activity names; a name without a number gets the next one.
+
+    Returns:
+        activity: Number of the activity of each call.
+        strength: Strength of the activity.
+        is_waiting: Mask of the calls in which the host waits.
+    """
+    classified = {name: lookup.classify_call(name) for name in set(names.tolist())}
+    activity = numbers.numbers(classified[name][0] for name in names)
+    strength = np.array([classified[name][1] for name in names], np.int64)
+    is_waiting = np.array([classified[name][0] == known.WAITING for name in names], bool)
+    return activity, strength, is_waiting
 
 
 def _find_awaited_work(
@@ -336,16 +385,7 @@ def collect_host_ranges(
         steps: Steps of each process.
         shortest_ns: Minimum length of a range, since shorter gaps are not attributed.
     """
-    first_ns, last_ns = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
-    logs = [
-        log.lasting(max(GRAIN_NS, shortest_ns), threads, first_ns, last_ns, None)
-        for log in (profile.all_ranges, profile.system_calls)
-        if log is not None
-    ]
-    first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
-    logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
-    ranges = replace(join_tables(logs), names=tuple(name for log in logs for name in log.names))
-    ranges = ranges.take(_mask_in_idle_time(ranges, np.arange(len(ranges)), idle))
+    ranges = _read_ranges_in_gaps(profile, idle, threads, max(GRAIN_NS, shortest_ns))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
     is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
     # Bare names, as conventions match them, without the names of steps.
@@ -359,6 +399,35 @@ def collect_host_ranges(
     name_id = np.where(is_on_device, len(names), name_id[row])
     all_names = (*names.values, ON_DEVICE) if is_on_device.any() else names.values
     return replace(ranges, name_id=name_id, names=all_names).take(is_kept)
+
+
+def _read_ranges_in_gaps(
+    profile: model.Profile,
+    idle: Mapping[int, intervals.Intervals],
+    threads: Ints,
+    shortest_ns: int,
+) -> model.Ranges:
+    """Read the ranges and system calls of threads that overlap idle time, in one table.
+
+    Args:
+        profile: The profile as read.
+        idle: Idle time of the devices of each process.
+        threads: Threads to read.
+        shortest_ns: Minimum length of a range or system call.
+    """
+    first_ns, last_ns = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
+    logs = [
+        log.lasting(shortest_ns, threads, first_ns, last_ns, None)
+        for log in (profile.all_ranges, profile.system_calls)
+        if log is not None
+    ]
+    first_name = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
+    logs = [
+        replace(log, name_id=log.name_id + first)
+        for log, first in zip(logs, first_name, strict=False)
+    ]
+    ranges = replace(join_tables(logs), names=tuple(name for log in logs for name in log.names))
+    return ranges.take(_mask_in_idle_time(ranges, np.arange(len(ranges)), idle))
 
 
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:

@@ -259,25 +259,13 @@ def _list_gaps(
         gaps: The gaps of the device to list, one row each, in any order.
         text: Function that escapes names. The activities of the chunks of a gap are not escaped.
     """
-    idle = rank.idle
     works = [text(name) for name in rank.works]
     activities = [text(name) for name in rank.activity_names]
     steps = [None if step.name is None else text(step.name) for step in rank.steps]
-    piece_names = (rank.activity_names[activity] for activity in idle.activity.tolist())
-    piece_times = idle.start_ns.tolist(), idle.end_ns.tolist()
-    pieces = [*zip(piece_names, *piece_times, strict=True)]
-    columns = (
-        _find_steps_around(rank, gaps.start_ns),
-        gaps.start_ns,
-        gaps.end_ns,
-        _find_main_activities(idle)[gaps.interval],
-        gaps.before,
-        gaps.after,
-        np.searchsorted(idle.interval, gaps.interval, side="left"),
-        np.searchsorted(idle.interval, gaps.interval, side="right"),
-    )
-    for row in zip(*(column.tolist() for column in columns), strict=True):
-        step, start_ns, end_ns, activity, work_before, work_after, first, end = row
+    pieces = _list_pieces(rank)
+    for step, start_ns, end_ns, activity, work_before, work_after, first, end in _list_gap_codes(
+        rank, gaps
+    ):
         yield GapEntry(
             start_ns=start_ns,
             end_ns=end_ns,
@@ -288,6 +276,34 @@ def _list_gaps(
             after=works[work_after],
             chunks=[GapChunk(*piece) for piece in pieces[first:end]],
         )
+
+
+def _list_pieces(rank: RankIdle) -> list[tuple[str, int, int]]:
+    """Return the activity, start and end of each piece of a device's idle time."""
+    idle = rank.idle
+    names = (rank.activity_names[activity] for activity in idle.activity.tolist())
+    return [*zip(names, idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True)]
+
+
+def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers that describe each gap.
+
+    These are the index of its step, or -1; start and end in ns; the number of its main activity;
+    the indices of the work before and after it; and the half-open range of its pieces in
+    ``rank.idle``.
+    """
+    idle = rank.idle
+    columns = (
+        _find_steps_around(rank, gaps.start_ns),
+        gaps.start_ns,
+        gaps.end_ns,
+        _find_main_activities(idle)[gaps.interval],
+        gaps.before,
+        gaps.after,
+        np.searchsorted(idle.interval, gaps.interval, side="left"),
+        np.searchsorted(idle.interval, gaps.interval, side="right"),
+    )
+    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _find_main_activities(idle: IdleIntervals) -> Ints:

@@ -6,7 +6,7 @@ A row shows when the device was busy. Idle time has the color of the host's acti
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -86,21 +86,59 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
     for index, rank in enumerate(measurement.ranks):
         steps = [step for step in rank.steps if step.name and step.start_ns is not None]
         step_names += [step.name or "" for step in steps[len(step_names) :]]
-        for table, start_ns, end_ns, code in (
-            ("busy", *_list_busy_times(rank, measurement.shortest_ns, works)),
-            ("gaps", *_list_gap_pieces(rank, measurement.shortest_ns, causes)),
-            ("spans", *_list_spans(rank, steps)),
+        for table, times in (
+            ("busy", _list_busy_times(rank, measurement.shortest_ns, works)),
+            ("gaps", _list_gap_pieces(rank, measurement.shortest_ns, causes)),
+            ("spans", _list_spans(rank, steps)),
         ):
-            position = np.full(len(code), index), start_ns - first_ns[rank.path]
-            tables[table].append(np.stack((*position, end_ns - start_ns, code)))
-    columns = {
-        name: dict(
-            zip(("rank", "start_ns", "length_ns", "code"), np.concatenate(parts, 1), strict=True)
-        )
-        for name, parts in tables.items()
-    }
+            tables[table].append(_stack_columns(index, first_ns[rank.path], *times))
+    return _describe_codes(measurement, step_names, causes, works), _encode_columns(tables)
+
+
+def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
+    """Return rank, start, length and code of each entry of a table as the rows of an array.
+
+    Args:
+        rank: Index of the device in the report.
+        origin_ns: Time from which starts are measured.
+        start_ns: Start of each entry.
+        end_ns: End of each entry.
+        code: Code of each entry; its meaning depends on the table.
+    """
+    return np.stack((np.full(len(code), rank), start_ns - origin_ns, end_ns - start_ns, code))
+
+
+def _encode_columns(tables: Mapping[str, Sequence[Ints]]) -> bytes:
+    """Encode the tables of the timeline for the page.
+
+    Args:
+        tables: Parts of each table by its name, as :func:`_stack_columns` returns them.
+    """
+    names = "rank", "start_ns", "length_ns", "code"
+    return encode_tables(
+        {
+            table: dict(zip(names, np.concatenate(parts, 1), strict=True))
+            for table, parts in tables.items()
+        }
+    )
+
+
+def _describe_codes(
+    measurement: IdleMeasurement,
+    step_names: Sequence[str],
+    causes: Mapping[str, int],
+    works: Mapping[str, int],
+) -> dict[str, Any]:
+    """Return the names, meanings and colors of what the codes of the timeline refer to.
+
+    Args:
+        measurement: The measured idle time.
+        step_names: Names of the steps, in order of their codes.
+        causes: Codes of the activities by name, in ascending order.
+        works: Codes of the names of work, in ascending order.
+    """
     colours = picture.choose_colours(measurement)
-    names = {
+    return {
         "devices": [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks],
         "steps": step_names,
         "activities": [
@@ -111,7 +149,6 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
         "busy": ACTIVITIES["compute"],
         "rest": picture.REST_COLOUR,
     }
-    return names, encode_tables(columns)
 
 
 def _list_busy_times(

@@ -8,7 +8,7 @@ drawn below the strip.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -175,8 +175,8 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
         reached = end
         name = to_one_line(step.name or "", 40)
         if name and text_width(name, 9) < end - start - 4:
-            middle, line = (start + end) / 2, page.y + _STEPS - 2.5
-            page.text(name, middle, line, 9, ink="quiet", text_anchor="middle")
+            middle = (start + end) / 2
+            page.text(name, middle, page.y + _STEPS - 2.5, 9, ink="quiet", text_anchor="middle")
     for band_boxes, ink in zip(boxes, ("band", "grid"), strict=True):
         if band_boxes:
             look = {"fill": getattr(LIGHT, ink), "class_": f"bv-{ink}"}
@@ -245,15 +245,31 @@ def _draw_side_by_side(
         )
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
-    # From the left edge of the first part to the right edge of the last.
-    edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
-    for column, name in enumerate(names):
-        path = "".join(
-            box(start, top + row * _PITCH, end, top + row * _PITCH + _BAR)
-            for row, (start, end) in enumerate(edges[:count, column : column + 2].tolist())
-            if shares[row, column] > 0
-        )
-        page.path(path, fill=colours.get(name, REST_COLOUR))
+    part_colours = [colours.get(name, REST_COLOUR) for name in names]
+    _draw_bars(page, shares[:count], part_colours, left, right)
     page.y += count * _PITCH
     if len(ranks) > count:
         page.paragraph(f"and {len(ranks) - count:,} more devices", 9.5)
+
+
+def _draw_bars(
+    page: Page, shares: Edges, colours: Sequence[str], left: float, right: float
+) -> None:
+    """Draw stacked bars from the current position of the page downwards, one path per color.
+
+    Args:
+        page: The page, whose position does not change.
+        shares: Fraction of the width that each part takes, shape (bars, parts).
+        colours: Color of each part.
+        left: Left edge of the bars.
+        right: Right edge of a bar whose shares add up to 1.
+    """
+    # From the left edge of the first part to the right edge of the last.
+    edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
+    for part, colour in enumerate(colours):
+        path = "".join(
+            box(start, page.y + row * _PITCH, end, page.y + row * _PITCH + _BAR)
+            for row, (start, end) in enumerate(edges[:, part : part + 2].tolist())
+            if shares[row, part] > 0
+        )
+        page.path(path, fill=colour)

@@ -14,7 +14,7 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, join_tables, make_constant
-from bubbleviz.model.grouping import find_positions, group_rows
+from bubbleviz.model.grouping import Groups, find_positions, group_rows
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import truncate_for_document
@@ -191,16 +191,7 @@ def _add_up_waits(
     name, kind and stream are equal.
     """
     activities = profile.activities
-    awaited_rank = activities.rank[waits.awaited].astype(np.int64)
-    awaited_name = activities.name_id[waits.awaited].astype(np.int64)
-    groups = group_rows(
-        waits.by_host,
-        waits.waiting,
-        awaited_rank,
-        waiting.streams[waits.awaited],
-        awaited_name,
-        waits.kind,
-    )
+    groups = _group_waits(waits, activities, waiting.streams)
     columns = (
         waits.count,
         waits.end_ns - waits.start_ns,
@@ -230,6 +221,20 @@ def _add_up_waits(
         earlier = by_text.get(key, [0] * len(spent))
         by_text[key] = [total + more for total, more in zip(earlier, spent, strict=True)]
     return [ProvedWait(*key, *spent) for key, spent in by_text.items()]
+
+
+def _group_waits(waits: ProvedWaits, activities: Activities, streams: Ints) -> Groups:
+    """Group the waits by waiter, and by rank, stream, name and kind of the awaited work."""
+    awaited_rank = activities.rank[waits.awaited].astype(np.int64)
+    awaited_name = activities.name_id[waits.awaited].astype(np.int64)
+    return group_rows(
+        waits.by_host,
+        waits.waiting,
+        awaited_rank,
+        streams[waits.awaited],
+        awaited_name,
+        waits.kind,
+    )
 
 
 def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:

@@ -65,8 +65,7 @@ def sections(
         top: Maximum number of rows of a table, or None for as many as fit on a screen.
         everything: Whether to yield all tables instead of what fits on one screen.
     """
-    n_rows = _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
-    devices, activities, steps, waits, kernels = (top,) * 5 if top else n_rows
+    devices, activities, steps, waits, kernels = _limit_rows(measurement, top)
     hint, by = "; -v", ""
     if everything:
         hint, by = "", f" ({', '.join(dict.fromkeys(rank.steps_by for rank in measurement.ranks))})"
@@ -108,6 +107,16 @@ def sections(
         yield blocks.Sentence(
             "More: -v (whole names, devices side by side); -o idle.html, -o idle.svg", style="dim"
         )
+
+
+def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int, int, int, int]:
+    """Return the maximum numbers of rows of devices, activities, steps, waits and kernels.
+
+    They are all ``top`` if it is given. Otherwise, the tables fit on one screen.
+    """
+    if top:
+        return top, top, top, top, top
+    return _ROWS_WITH_STEPS if _has_named_steps(measurement) else _ROWS_WITHOUT_STEPS
 
 
 def _list_kernels(

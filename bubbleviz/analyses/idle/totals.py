@@ -105,15 +105,7 @@ def sum_by_step(
         np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)
     )
     busy_ns = intervals.measure_within(busy, low_ns, high_ns)
-    pieces = split_idle(idle, low_ns, high_ns)
-    step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
-    pairs = group_rows(step, pieces.activity)
-    spent_ns = intervals.group_sum(pairs.of_row, len(pairs), pieces.end_ns - pieces.start_ns)
-    spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    sums = step[pairs.first], pieces.activity[pairs.first], spent_ns
-    for owner, activity, activity_ns in zip(*(column.tolist() for column in sums), strict=True):
-        spent[owner][names[activity]] = activity_ns
-
+    spent = _sum_by_step_and_activity(split_idle(idle, low_ns, high_ns), steps, names)
     columns = (steps.name_id, low_ns, high_ns, busy_ns)
     rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
     step_totals = [
@@ -128,6 +120,30 @@ def sum_by_step(
         return tuple(step_totals)
     rest_busy_ns = intervals.measure(busy) - sum(own.busy_ns for own in step_totals)
     return (*step_totals, _make_step(None, (None, None), rest_ns, rest_busy_ns, spent[NONE]))
+
+
+def _sum_by_step_and_activity(
+    pieces: IdleIntervals, steps: Steps, names: Sequence[str]
+) -> defaultdict[int, dict[str, int]]:
+    """Sum idle time by step and activity.
+
+    Args:
+        pieces: Idle intervals with an activity, each inside or outside of a step.
+        steps: The steps.
+        names: Names of the activities, indexed by activity number.
+
+    Returns:
+        Idle time in ns by the name of the activity, for each index of a step, and for -1, which
+        stands for the time outside of steps. Steps without idle time have an empty dict.
+    """
+    step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
+    pairs = group_rows(step, pieces.activity)
+    spent_ns = intervals.group_sum(pairs.of_row, len(pairs), pieces.end_ns - pieces.start_ns)
+    sums = step[pairs.first], pieces.activity[pairs.first], spent_ns
+    by_step: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for index, activity, activity_ns in zip(*(column.tolist() for column in sums), strict=True):
+        by_step[index][names[activity]] = activity_ns
+    return by_step
 
 
 def _make_step(

@@ -234,23 +234,45 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
     record = np.full(len(waits), NONE, np.int64)
     has_no_pairing = (waits.pairing == NONE) | (records.pairing == NONE).all()
     for name, applies in (("pairing", ~has_no_pairing), ("event", has_no_pairing)):
-        record_id, wait_id = getattr(records, name), getattr(waits, name)
-        candidates = np.flatnonzero((record_id != NONE) & (records.process != NONE))
-        for by_device in (1, 0):
-            columns = (
-                (records.process, waits.process),
-                (record_id, wait_id),
-                (by_device * records.device, by_device * waits.device),
+        has_id = getattr(records, name) != NONE
+        candidates = np.flatnonzero(has_id & (records.process != NONE))
+        for by_device in (True, False):
+            recorded_event, awaited_event = _number_events(
+                records, waits, name, by_device=by_device
             )
-            key = group_rows(*map(np.concatenate, columns)).of_row
-            record_key, wait_key = key[: len(records)], key[len(records) :]
             is_open = applies & (waits.event != NONE) & (waits.process != NONE) & (record == NONE)
             rows = np.flatnonzero(is_open)
             last = intervals.find_last_before(
-                record_key[candidates], called_ns[candidates], wait_key[rows], waits.start_ns[rows]
+                recorded_event[candidates],
+                called_ns[candidates],
+                awaited_event[rows],
+                waits.start_ns[rows],
             )
             record[rows] = np.append(candidates, NONE)[last]
     return record
+
+
+def _number_events(
+    records: EventRecords, waits: Waits, name: str, *, by_device: bool
+) -> tuple[Ints, Ints]:
+    """Number the events of records and waits; the same event has the same number in both.
+
+    Args:
+        records: Records of events.
+        waits: Waits of streams and hosts.
+        name: Column that identifies an event in its process: ``pairing`` or ``event``.
+        by_device: Whether equal ids on different devices are different events.
+
+    Returns:
+        The number of the event of each record, and of each wait.
+    """
+    columns = (
+        (records.process, waits.process),
+        (getattr(records, name), getattr(waits, name)),
+        (by_device * records.device, by_device * waits.device),
+    )
+    number = group_rows(*map(np.concatenate, columns)).of_row
+    return number[: len(records)], number[len(records) :]
 
 
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
@@ -360,15 +382,33 @@ def _find_completions(
     wait = intervals.find_last_before(runs.stream, runs.start_ns, stream, called_ns)
     is_after_wait = is_certain & (wait != NONE) & (np.append(runs.anchor, NONE)[wait] == index)
     rows = np.flatnonzero(is_after_wait)
+    _propagate_completions(completed_ns, completed_by, runs, rows, wait[rows])
+    return completed_ns, completed_by
+
+
+def _propagate_completions(
+    completed_ns: Ints, completed_by: Ints, runs: _Runs, events: Ints, wait: Ints
+) -> None:
+    """Delay the completion of events that were recorded after a wait for a later event.
+
+    Delays are propagated along chains of up to ``_MAX_DEPTH`` events.
+
+    Args:
+        completed_ns: Completion time of each event, changed in place.
+        completed_by: Activity that completed each event, changed in place.
+        runs: Waits of streams.
+        events: Rows of the events that were recorded after a wait of their stream, without work
+            between the two.
+        wait: Index in ``runs`` of the last wait before each of these events.
+    """
     for _ in range(_MAX_DEPTH):
         latest_wait = find_latest_so_far(runs.run, completed_ns[runs.record])
-        awaited = runs.record[latest_wait[wait[rows]]]
-        is_later = completed_ns[awaited] > completed_ns[rows]
+        awaited = runs.record[latest_wait[wait]]
+        is_later = completed_ns[awaited] > completed_ns[events]
         if not is_later.any():
             break
-        completed_ns[rows[is_later]] = completed_ns[awaited[is_later]]
-        completed_by[rows[is_later]] = completed_by[awaited[is_later]]
-    return completed_ns, completed_by
+        completed_ns[events[is_later]] = completed_ns[awaited[is_later]]
+        completed_by[events[is_later]] = completed_by[awaited[is_later]]
 
 
 def _find_held_work(
@@ -409,10 +449,7 @@ def _find_held_work(
     is_certain &= (index != NONE) & order.mask_trusted(index) & (completed_ns[record] != NEVER)
     record, index, anchor = record[is_certain], index[is_certain], anchor[is_certain]
     work = order.work[index]
-    work_call = call[work].astype(np.int64)
-    distinct_calls = find_distinct(work_call)
-    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, work_call)]
-    ready_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
+    ready_ns = _find_ready_times(work, call, launched_ns, returned_ns)
     previous = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
     start_ns = np.maximum(ready_ns, np.append(launch_end_ns, NEVER)[previous])
     end_ns = np.minimum(completed_ns[record], activities.start_ns[work])
@@ -421,6 +458,26 @@ def _find_held_work(
     rows = np.flatnonzero(has_waited)
     rows = rows[np.argsort(work[rows], kind="stable")]
     return record[rows], work[rows], start_ns[rows], end_ns[rows]
+
+
+def _find_ready_times(
+    work: Ints, call: Codes, launched_ns: Ints, returned_ns: Callable[[Ints], Ints]
+) -> Ints:
+    """Return the time at which work can start, as far as its launch is concerned.
+
+    This is the end of the launching call, or ``LATENCY_NS`` after the start of the call if that is
+    later.
+
+    Args:
+        work: Activities with a known launching call.
+        call: Launching call of each activity of the profile, or -1 if unknown.
+        launched_ns: Start of that call.
+        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
+    """
+    work_call = call[work].astype(np.int64)
+    distinct_calls = find_distinct(work_call)
+    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, work_call)]
+    return np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
 
 
 def find_waiting(
