@@ -113,6 +113,25 @@ class PaceChanges:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Paces:
+    """The pace of each rank in each iteration, one row per (rank, iteration) pair.
+
+    Attributes:
+        computes: Groups of computes with the same rank and iteration, one group per row.
+        pace: Factor by which the rank is slower in the iteration, beyond the effect on all ranks.
+        iteration: Number of the iteration, from 0.
+        ranks: Groups of rows with the same rank.
+        changes: How the pace of each rank changes, one row per group of ``ranks``.
+    """
+
+    computes: Groups
+    pace: Floats
+    iteration: Ints
+    ranks: Groups
+    changes: PaceChanges
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class StageEffects:
     """Effects of stages, one row per (kind of work, stage).
 
@@ -152,11 +171,7 @@ class Effects:
         microbatches: Groups of computes with the same microbatch, iteration and replica.
         microbatch_effect: Factor by which each microbatch takes longer on every stage; 1 if only
             one stage shows it.
-        paces: Groups of computes with the same rank and iteration.
-        pace: Factor by which the rank is slower in the iteration, beyond the effect on all ranks.
-        pace_iteration: Number of the iteration of each pace, from 0.
-        pace_ranks: Groups of paces of the same rank.
-        changes: How the pace of each rank changes, one row per group of ``pace_ranks``.
+        paces: Pace of each rank in each iteration.
         residual: Time of each compute (``computes.time_ns``) divided by the product of all factors.
         noise: Standard deviation of the logarithm of ``residual``.
     """
@@ -171,11 +186,7 @@ class Effects:
     trend: Floats
     microbatches: Groups
     microbatch_effect: Floats
-    paces: Groups
-    pace: Floats
-    pace_iteration: Ints
-    pace_ranks: Groups
-    changes: PaceChanges
+    paces: Paces
     residual: Floats
     noise: float
 
@@ -246,38 +257,31 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     computes = _select_computes(work, gap_ns)
-    cells = computes.cells
-    cell_ns = group_medians(cells.of_row, len(cells), computes.time_ns)
+    cell_ns = group_medians(computes.cells.of_row, len(computes.cells), computes.time_ns)
 
     # Divide by one factor after the other: iteration, microbatch, pace.
-    ratio = computes.time_ns / np.maximum(cell_ns[cells.of_row], 1)
+    ratio = computes.time_ns / np.maximum(cell_ns[computes.cells.of_row], 1)
     iterations = group_rows(computes.iteration)
-    paces = group_rows(computes.rank, computes.iteration)
-    iteration_effect = _compute_shared_factors(iterations, paces, ratio)
+    rank_iterations = group_rows(computes.rank, computes.iteration)
+    iteration_effect = _compute_shared_factors(iterations, rank_iterations, ratio)
     ratio = ratio / iteration_effect[iterations.of_row]
     microbatches = group_rows(computes.iteration, computes.replica, computes.microbatch)
     microbatch_effect = _measure_microbatch_factors(computes, microbatches, ratio)
     ratio = ratio / microbatch_effect[microbatches.of_row]
-    pace = group_medians(paces.of_row, len(paces), ratio)
-    residual = ratio / pace[paces.of_row]
-
-    pace_ranks = group_rows(computes.rank[paces.first])
-    pace_iteration = group_rows(computes.iteration[paces.first]).of_row
-    log_pace = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
-    changes = _fit_pace_changes(pace_ranks.of_row, pace_iteration, log_pace)
+    paces = _measure_paces(
+        computes,
+        rank_iterations,
+        ratio,
+        iteration_effect[iterations.of_row[rank_iterations.first]],
+    )
+    residual = ratio / paces.pace[rank_iterations.of_row]
 
     # Ranks are compared as they were before they slowed.
-    rise = changes.estimate_rise(pace_ranks.of_row, pace_iteration)
-    rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
-    median_rises = group_medians(pace_ranks.of_row, len(pace_ranks), rise)
-    rise_of_rank[computes.rank[paces.first][pace_ranks.first]] = median_rises
-    cell_ns = cell_ns / np.exp(rise_of_rank[computes.rank[cells.first]])
-
+    cell_ns = cell_ns / np.exp(_estimate_rise_of_cells(computes, paces))
     # If lengths vary, replicas get more or fewer tokens by chance.
-    work_columns = (computes.kind, computes.virtual_stage, computes.stage)
-    copies = group_rows(*(column[cells.first] for column in work_columns))
+    copies = _group_copies(computes)
     length = _estimate_replica_lengths(computes, copies, microbatches, microbatch_effect, cell_ns)
-    cell_ns = cell_ns / length[computes.replica[cells.first]]
+    cell_ns = cell_ns / length[computes.replica[computes.cells.first]]
     microbatch_effect = microbatch_effect * length[computes.replica[microbatches.first]]
 
     return Effects(
@@ -292,10 +296,6 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         microbatches=microbatches,
         microbatch_effect=microbatch_effect,
         paces=paces,
-        pace=pace,
-        pace_iteration=pace_iteration,
-        pace_ranks=pace_ranks,
-        changes=changes,
         residual=residual,
         noise=_estimate_deviation(np.log(residual)),
     )
@@ -349,6 +349,47 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     has_number = computes.microbatch[microbatches.first] != NONE
     shared = _compute_shared_factors(microbatches, on_stages, ratio)
     return np.where(has_number & (n_stages > 1), shared, 1.0)
+
+
+def _measure_paces(
+    computes: Computes, rank_iterations: Groups, ratio: Floats, iteration_effect: Floats
+) -> Paces:
+    """Measure the pace of each rank in each iteration, and fit how it changes during the run.
+
+    Changes are fitted to the pace times the effect of the iteration, so they include changes that
+    all ranks share.
+
+    Args:
+        computes: The computes of the run.
+        rank_iterations: Groups of computes with the same rank and iteration.
+        ratio: Time of each compute, divided by the factors found so far.
+        iteration_effect: Effect of the iteration of each group.
+    """
+    first = rank_iterations.first
+    pace = group_medians(rank_iterations.of_row, len(rank_iterations), ratio)
+    ranks = group_rows(computes.rank[first])
+    iteration = group_rows(computes.iteration[first]).of_row
+    changes = _fit_pace_changes(ranks.of_row, iteration, np.log(pace * iteration_effect))
+    return Paces(rank_iterations, pace, iteration, ranks, changes)
+
+
+def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
+    """Return how much the logarithm of the pace of each cell's rank has risen during the run.
+
+    This is the median over the iterations of the rank, or 0 if the rank neither drifts nor has
+    slowed (:meth:`PaceChanges.estimate_rise`).
+    """
+    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
+    rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
+    ranks = computes.rank[paces.computes.first][paces.ranks.first]
+    rise_of_rank[ranks] = group_medians(paces.ranks.of_row, len(paces.ranks), rise)
+    return rise_of_rank[computes.rank[computes.cells.first]]
+
+
+def _group_copies(computes: Computes) -> Groups:
+    """Group the cells by kind of work, virtual stage and stage: cells of a group do equal work."""
+    columns = (computes.kind, computes.virtual_stage, computes.stage)
+    return group_rows(*(column[computes.cells.first] for column in columns))
 
 
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
@@ -607,16 +648,40 @@ def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
     is_possible, change, explained_sq = _evaluate_splits(group_of_point, value)
     best = find_first_rows(group_of_point, -explained_sq)
 
-    count = np.bincount(group_of_point)
-    mean = np.bincount(group_of_point, value) / count
-    total_sq = np.bincount(group_of_point, (value - mean[group_of_point]) ** 2)
+    total_sq = _sum_squared_deviations(group_of_point, value)
     residual_sq = np.maximum(total_sq - explained_sq[best], 0.0)
-    deviation = np.sqrt(residual_sq / np.maximum(count - 2, 1))
     has_variance = total_sq > _MAX_ROUNDING
     explained = np.divide(explained_sq[best], total_sq, out=np.zeros(len(best)), where=has_variance)
-    is_significant = (count >= _MIN_JUMP_ITERATIONS) & is_possible[best]
-    is_significant &= (change[best] >= _MIN_JUMP) & (change[best] >= _MIN_JUMP_ERRORS * deviation)
+    is_significant = is_possible[best]
+    is_significant &= _is_clear_rise(change[best], residual_sq, np.bincount(group_of_point))
     return Jumps(x[order][best], change[best], explained, is_significant)
+
+
+def _sum_squared_deviations(group: Ints, value: Floats) -> Floats:
+    """Return for each group the sum of squared deviations of its values from their mean.
+
+    Args:
+        group: Group of each value, from 0. Every group has values.
+        value: The values.
+    """
+    mean = np.bincount(group, value) / np.bincount(group)
+    return np.asarray(np.bincount(group, (value - mean[group]) ** 2), np.float64)
+
+
+def _is_clear_rise(change: Floats, residual_sq: Floats, count: Ints) -> Bools:
+    """Return a mask of the jumps that go up by more than chance, in groups of enough points.
+
+    A group needs 8 points. The change must be at least 0.05, and at least 8 standard deviations of
+    the points around the means before and after the jump.
+
+    Args:
+        change: Change of each jump.
+        residual_sq: Sum of squared deviations from these two means.
+        count: Number of points of each group.
+    """
+    deviation = np.sqrt(residual_sq / np.maximum(count - 2, 1))
+    is_large = (change >= _MIN_JUMP) & (change >= _MIN_JUMP_ERRORS * deviation)
+    return np.asarray(is_large & (count >= _MIN_JUMP_ITERATIONS), bool)
 
 
 def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]:

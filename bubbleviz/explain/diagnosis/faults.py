@@ -359,38 +359,62 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
     """
-    effects, work = evidence.effects, evidence.work
-    groups, effect = effects.microbatches, effects.microbatch_effect
+    effects, groups = evidence.effects, evidence.effects.microbatches
     size = np.bincount(groups.of_row, minlength=len(groups))
-    is_slow = effects.is_significant(effect, size, norm_variance=0.0)
-    if not is_slow.any():
-        return
-    first_row = effects.rows[groups.first]
-    number, iteration = work.microbatch[first_row], work.iteration[first_row]
+    is_slow = effects.is_significant(effects.microbatch_effect, size, norm_variance=0.0)
+    if is_slow.any():
+        yield _build_microbatch_fault(evidence, is_slow)
+
+
+def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
+    """Build the fault of slow microbatches, without which tokens are spread evenly.
+
+    Args:
+        evidence: Evidence of the run.
+        is_slow: Mask of the slow microbatches, one value per group of ``effects.microbatches``.
+    """
+    effects, groups = evidence.effects, evidence.effects.microbatches
+    effect, first_row = effects.microbatch_effect, effects.rows[groups.first]
+    number, iteration = evidence.work.microbatch[first_row], evidence.work.iteration[first_row]
     is_varying = _has_varying_lengths(number, is_slow)
     slowness = compute_quantile(effect[is_slow], 0.5)
     if is_varying:
         slowness = compute_quantile(effect, 0.95) / compute_quantile(effect, 0.05)
+    scale = _average_slow_iterations(iteration, number, effect, is_slow) / effect
+    compute = np.flatnonzero(~np.isnan(scale)[groups.of_row])
+    pairs = zip(iteration[is_slow].tolist(), number[is_slow].tolist(), strict=True)
+    return Fault(
+        "microbatch",
+        "microbatches",
+        effects.rows[compute],
+        effects.scale_usual_time(compute, scale[groups.of_row[compute]]),
+        microbatches=tuple(sorted(set(pairs))),
+        phases=(("", slowness),),
+        detail="lengths" if is_varying else "",
+    )
 
-    # Give all microbatches of an iteration with slow ones their mean length.
+
+def _average_slow_iterations(
+    iteration: Ints, number: Ints, effect: Floats, is_slow: Bools
+) -> Floats:
+    """Return the mean effect of the microbatches in the iteration of each microbatch.
+
+    The result is NaN in iterations without a slow microbatch, and for computes without a number,
+    which the mean leaves out.
+
+    Args:
+        iteration: Iteration of each microbatch.
+        number: Number of each microbatch within its iteration, or -1.
+        effect: Effect of each microbatch.
+        is_slow: Mask of the slow microbatches.
+    """
     has_number = number >= 0
     iteration_row = group_rows(iteration).of_row
     n_microbatches = np.maximum(np.bincount(iteration_row, has_number), 1)
     mean_effect = np.bincount(iteration_row, effect * has_number) / n_microbatches
     has_slow = np.bincount(iteration_row, is_slow) > 0
-    compute = np.flatnonzero((has_number & has_slow[iteration_row])[groups.of_row])
-    group = groups.of_row[compute]
-    scale = effects.scale_usual_time(compute, mean_effect[iteration_row[group]] / effect[group])
-    pairs = zip(iteration[is_slow].tolist(), number[is_slow].tolist(), strict=True)
-    yield Fault(
-        "microbatch",
-        "microbatches",
-        effects.rows[compute],
-        scale,
-        microbatches=tuple(sorted(set(pairs))),
-        phases=(("", slowness),),
-        detail="lengths" if is_varying else "",
-    )
+    is_averaged = has_number & has_slow[iteration_row]
+    return np.where(is_averaged, mean_effect[iteration_row], np.nan)
 
 
 def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
@@ -419,7 +443,7 @@ def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
     (:func:`find_drifts`), so they are divided out first.
     """
     effects, work = evidence.effects, evidence.work
-    groups, changes = effects.iterations, effects.changes
+    groups, changes = effects.iterations, effects.paces.changes
     effect = effects.iteration_effect / effects.trend
     if changes.is_slowed.any() and changes.is_slowed.all():
         # All ranks slowed for good, which is a fault of its own: divide the change out.
@@ -458,7 +482,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
         compute = np.flatnonzero((factor > 1) & np.isin(computes.rank, members))
         rows = effects.rows[compute]
         scale = effects.scale_between_gaps(compute, 1 / factor[compute])
-        is_pace = is_slow_pace[effects.paces.of_row[compute]].all()
+        is_pace = is_slow_pace[effects.paces.computes.of_row[compute]].all()
         yield Fault(
             "iteration",
             name,
@@ -480,13 +504,13 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
         is_slow_pace: Mask of the (rank, iteration) pairs in which the rank is slow throughout.
             After a rank has slowed for good, it is compared with its new pace.
     """
-    changes, rank_row = effects.changes, effects.pace_ranks.of_row
-    is_after = effects.pace_iteration >= changes.jump_begin[rank_row]
-    has_slowed = changes.is_slowed[rank_row] & is_after
-    pace = effects.pace / np.where(has_slowed, np.exp(changes.jump_change[rank_row]), 1.0)
-    size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
+    paces, changes = effects.paces, effects.paces.changes
+    rank_row, pace_of_compute = paces.ranks.of_row, paces.computes.of_row
+    has_slowed = changes.is_slowed[rank_row] & (paces.iteration >= changes.jump_begin[rank_row])
+    pace = paces.pace / np.where(has_slowed, np.exp(changes.jump_change[rank_row]), 1.0)
+    size = np.bincount(pace_of_compute, minlength=len(paces.computes))
     is_slow_pace = effects.is_significant(pace, size, norm_variance=0.0)
-    factor = effects.paused * np.where(is_slow_pace, pace, 1.0)[effects.paces.of_row]
+    factor = effects.paused * np.where(is_slow_pace, pace, 1.0)[pace_of_compute]
     return factor, is_slow_pace
 
 
@@ -495,8 +519,8 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
 
     Ranks that slowed in the same iteration share a fault.
     """
-    effects, changes = evidence.effects, evidence.effects.changes
-    rank_row = effects.pace_ranks.of_row
+    paces, changes = evidence.effects.paces, evidence.effects.paces.changes
+    rank_row = paces.ranks.of_row
     if changes.is_drifting.any():
         total_rise = changes.slope * (np.bincount(rank_row) - 1)
         is_slow_pace = changes.is_drifting[rank_row]
@@ -505,11 +529,12 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
         changes.jump_begin[changes.is_slowed].astype(np.int64)
     ).tolist():
         is_slowed = changes.is_slowed & (changes.jump_begin == first_iteration)
-        is_slow_pace = is_slowed[rank_row] & (effects.pace_iteration >= first_iteration)
+        is_slow_pace = is_slowed[rank_row] & (paces.iteration >= first_iteration)
         fault = _build_drift(
             evidence, f"slowed-{first_iteration}", is_slowed, is_slow_pace, changes.jump_change
         )
-        iterations = effects.computes.iteration[effects.paces.first[is_slow_pace]]
+        first_compute = paces.computes.first[is_slow_pace]
+        iterations = evidence.effects.computes.iteration[first_compute]
         yield replace(fault, kind="slowed", iterations=tuple(find_distinct(iterations).tolist()))
 
 
@@ -521,15 +546,15 @@ def _build_drift(
     Args:
         evidence: Evidence of the run.
         name: Name of the fault.
-        is_member: Mask of the ranks, one value per group of ``pace_ranks``.
+        is_member: Mask of the ranks, one value per group of ``paces.ranks``.
         is_slow_pace: Mask of the (rank, iteration) pairs in which these ranks are slower.
         total_rise: Rise of the logarithm of each rank's pace over the run.
     """
-    effects = evidence.effects
-    rise = effects.changes.estimate_rise(effects.pace_ranks.of_row, effects.pace_iteration)
-    compute = np.flatnonzero(is_slow_pace[effects.paces.of_row])
-    scale = np.exp(-rise[effects.paces.of_row[compute]])
-    rank = effects.computes.rank[effects.paces.first][effects.pace_ranks.first]
+    effects, paces = evidence.effects, evidence.effects.paces
+    rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
+    compute = np.flatnonzero(is_slow_pace[paces.computes.of_row])
+    scale = np.exp(-rise[paces.computes.of_row[compute]])
+    rank = effects.computes.rank[paces.computes.first][paces.ranks.first]
     return Fault(
         "drift",
         name,
@@ -559,8 +584,6 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
     slow = np.flatnonzero(ratio > _MIN_LINK_RATIO)
     for stages in find_distinct_rows(low[slow], high[slow]).T.tolist():
         transfer = slow[(low[slow] == stages[0]) & (high[slow] == stages[1])]
-        replicas = find_distinct(replica[transfer]).tolist()
-        is_one_of_several = len(replicas) == 1 and len(find_distinct(replica)) > 1
         yield Fault(
             "link",
             f"link-{stages[0]}-{stages[1]}",
@@ -569,9 +592,21 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
             ranks=tuple(find_distinct(work.rank[rows[transfer]]).tolist()),
             link=(stages[0], stages[1]),
             phases=(("", float(ratio[transfer].max())),),
-            detail=f"replica {replicas[0]}" if is_one_of_several and replicas[0] != NONE else "",
+            detail=_name_only_replica(replica[transfer], replica),
         )
     yield Fault("link", "links", rows, np.zeros(len(rows)), bound=True)
+
+
+def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
+    """Return ``replica N`` if a fault affects a single known replica of several, else "".
+
+    Args:
+        replica: Replicas that the fault affects, with repetitions; -1 if unknown.
+        all_replicas: Replicas of the run, with repetitions.
+    """
+    affected = find_distinct(replica).tolist()
+    is_one_of_several = len(affected) == 1 and len(find_distinct(all_replicas)) > 1
+    return f"replica {affected[0]}" if is_one_of_several and affected[0] != NONE else ""
 
 
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:

@@ -32,6 +32,7 @@ from bubbleviz.explain.diagnosis.faults import (
     find_host_activity,
     select_host_activities,
 )
+from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
@@ -53,6 +54,7 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 from bubbleviz.model.intervals import group_extents, group_latest, group_sum
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
@@ -200,6 +202,48 @@ class _FaultReplay:
         return time_ns[:n_rows], delay_ns[:n_rows]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Baseline:
+    """Lengths of the iterations with all faults, which savings are measured from.
+
+    Attributes:
+        warm_up: See :attr:`Diagnosis.warm_up`.
+        counts: Slice of the replayed iterations that count, which are all except a warm-up.
+        replayed_ns: Replayed length of each iteration that counts.
+        length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
+        missed_ratio: Mean difference between replayed and measured lengths, as a fraction of the
+            measured length.
+    """
+
+    warm_up: float
+    counts: slice
+    replayed_ns: Ints
+    length_ns: float
+    missed_ratio: float
+
+    def build_findings(
+        self, scenarios: Sequence[tuple[Fault, ...]], without_ns: Ints
+    ) -> list[Finding]:
+        """Return one finding per scenario.
+
+        Args:
+            scenarios: The faults that are removed in each scenario.
+            without_ns: Length of each replayed iteration without these faults, shape (iterations,
+                scenarios).
+        """
+        return list(map(self._build_finding, scenarios, without_ns.T))
+
+    def _build_finding(self, faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
+        """Return the finding of faults without which the replayed iterations take ``without_ns``.
+
+        An iteration counts as saved if it gets shorter by more than 0.1 %.
+        """
+        saved_ns = self.replayed_ns - without_ns[self.counts]
+        is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
+        mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, self.missed_ratio)
+        return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
+
+
 def build_diagnosis(
     run: ReplayedRun,
     scenarios: Scenarios,
@@ -223,49 +267,92 @@ def build_diagnosis(
     replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, layout, schedule)
     delays_ns = scenarios.early_ns + evidence.late_ns + evidence.profiler_ns
-    measured = evidence.own_ns[replay.rows], delays_ns[replay.rows]
-    measure_lengths, length_ns = _choose_length_measure(evidence.work, replay, *measured, period_ns)
+    measure_lengths, length_ns = _choose_length_measure(
+        evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
+    )
     faultless = _FaultReplay(evidence, delays_ns, measure_lengths)
+    baseline = _measure_baseline(faultless, replay, length_ns)
 
-    # Receives of an iteration that are posted before it begins only wait.
-    is_transfer = has_role(evidence.work.role, POINT_TO_POINT)
-    whole_ns = measure_iterations(evidence.work.take(~is_transfer), replay.iterations)
-    warm_up = _measure_warm_up(whole_ns)
-    counts = slice(1 if warm_up else 0, None)
-    base_ns = faultless.measure_without([()], replay)[counts, 0]
-    if length_ns is None:
-        length_ns = float(base_ns.mean())
-    missed_ratio = _compute_missed_ratio(base_ns, whole_ns[counts])
-
-    def build_finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        saved_ns = base_ns - without_ns[counts]
-        is_saved = saved_ns > _MIN_SAVING * base_ns
-        mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, missed_ratio)
-        return Finding(faults, mean_ns, length_ns, int(is_saved.sum()), error_ns)
-
-    faults = [(fault,) for find in SHAPES for fault in find(evidence)]
-    single = list(map(build_finding, faults, faultless.measure_without(faults, replay).T))
-    for fault, eased in _list_eased_replays(run, scenarios):
-        single.append(build_finding((fault,), faultless.measure_without([(fault,)], eased)[:, 0]))
-    single.sort(key=lambda finding: -finding.saving_ns)
-    pairs = _list_fault_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
-    paired = list(map(build_finding, pairs, faultless.measure_without(pairs, replay).T))
-
-    findings = [
-        f
-        for f in (*_select_pairs_with_gain(paired, single), *single)
-        if f.saving_ratio >= _MIN_SAVING
-    ]
+    single = _find_single_faults(run, scenarios, faultless, baseline)
+    findings = [*_find_pairs_of_faults(single, faultless, replay, baseline), *single]
+    findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
     findings.extend(_find_pause_between_iterations(run))
     findings.sort(key=lambda finding: -finding.saving_ns)
-    longest_replicas_ns = _measure_longest_replicas(evidence.work, replay.iterations)[counts]
+    longest_replicas_ns = _measure_longest_replicas(evidence.work, replay.iterations)
+    missed_ratio = _compute_missed_ratio(baseline.replayed_ns, longest_replicas_ns[baseline.counts])
     return Diagnosis(
         tuple(findings),
-        len(base_ns),
-        length_ns,
-        warm_up,
-        min(missed_ratio, _compute_missed_ratio(base_ns, longest_replicas_ns)),
+        len(baseline.replayed_ns),
+        baseline.length_ns,
+        baseline.warm_up,
+        min(baseline.missed_ratio, missed_ratio),
     )
+
+
+def _measure_baseline(
+    faultless: _FaultReplay, replay: Replay, length_ns: float | None
+) -> _Baseline:
+    """Replay the iterations with all faults, and leave out the first one if it is a warm-up.
+
+    Args:
+        faultless: Replays iterations without faults.
+        replay: Replay of the run.
+        length_ns: Mean iteration length that savings are compared with, or None to use the mean of
+            the replayed lengths.
+    """
+    # Receives of an iteration that are posted before it begins only wait.
+    work = faultless.evidence.work
+    is_transfer = has_role(work.role, POINT_TO_POINT)
+    measured_ns = measure_iterations(work.take(~is_transfer), replay.iterations)
+    warm_up = _measure_warm_up(measured_ns)
+    counts = slice(1 if warm_up else 0, None)
+    replayed_ns = faultless.measure_without([()], replay)[counts, 0]
+    return _Baseline(
+        warm_up,
+        counts,
+        replayed_ns,
+        float(replayed_ns.mean()) if length_ns is None else length_ns,
+        _compute_missed_ratio(replayed_ns, measured_ns[counts]),
+    )
+
+
+def _find_single_faults(
+    run: ReplayedRun, scenarios: Scenarios, faultless: _FaultReplay, baseline: _Baseline
+) -> list[Finding]:
+    """Return one finding per fault, the one that saves most first.
+
+    Args:
+        run: The replayed run.
+        scenarios: Replayed scenarios of the run.
+        faultless: Replays iterations without faults.
+        baseline: Lengths of the iterations with all faults.
+    """
+    faults = [(fault,) for find in SHAPES for fault in find(faultless.evidence)]
+    without_ns = faultless.measure_without(faults, scenarios.replay)
+    findings = baseline.build_findings(faults, without_ns)
+    for fault, eased in _list_eased_replays(run, scenarios):
+        without_ns = faultless.measure_without([(fault,)], eased)
+        findings += baseline.build_findings([(fault,)], without_ns)
+    findings.sort(key=lambda finding: -finding.saving_ns)
+    return findings
+
+
+def _find_pairs_of_faults(
+    single: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
+) -> list[Finding]:
+    """Remove each pair of the six faults that save most, and return the pairs that save more.
+
+    See :func:`_select_pairs_with_gain`.
+
+    Args:
+        single: Findings of one fault, the one that saves most first.
+        faultless: Replays iterations without faults.
+        replay: Replay of the run.
+        baseline: Lengths of the iterations with all faults.
+    """
+    pairs = _list_fault_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
+    paired = baseline.build_findings(pairs, faultless.measure_without(pairs, replay))
+    return _select_pairs_with_gain(paired, single)
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
@@ -466,7 +553,6 @@ def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
     boundaries = _list_boundaries(run)
     if not len(boundaries.rank):
         return
-    of_iteration = group_rows(boundaries.iteration)
     pause_ns = _measure_shared_pauses(boundaries)
     has_optimizer = (mask_phases(phase, (Phase.OPTIMIZER,)) & (run.operations.has_span == 1)).any()
     if not has_optimizer:
@@ -479,25 +565,42 @@ def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
     if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
         return
 
-    in_longest = np.flatnonzero(of_iteration.of_row == int(pause_ns.argmax()))
+    fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
+    n_paused = int(has_paused.sum())
+    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns, is_measured=True)
+
+
+def _build_pause_fault(
+    run: ReplayedRun, boundaries: _Boundaries, longest: int, has_paused: Bools
+) -> Fault:
+    """Build the fault that all ranks are idle between iterations.
+
+    The fault names the ranks that are idle for the shortest time in the longest pause, and what
+    the host of the first of them did meanwhile.
+
+    Args:
+        run: The replayed run.
+        boundaries: Boundaries between the iterations of each rank.
+        longest: Index of the longest pause among the later iterations of ``boundaries``, ascending.
+        has_paused: Mask of these iterations before which there is a pause.
+    """
+    of_iteration = group_rows(boundaries.iteration)
+    in_longest = np.flatnonzero(of_iteration.of_row == longest)
     gap_ns = np.maximum(boundaries.begin_ns - boundaries.end_ns, 0)[in_longest]
     shortest = in_longest[gap_ns == gap_ns.min()]
     since_ns, until_ns = (
         int(time_ns[shortest[0]]) for time_ns in (boundaries.end_ns, boundaries.begin_ns)
     )
-    host = find_host_activity(
-        run.hosts, int(boundaries.rank[shortest[0]]), since_ns, until_ns, float(until_ns - since_ns)
-    )
-    fault = Fault(
+    rank = int(boundaries.rank[shortest[0]])
+    lost_ns = float(until_ns - since_ns)
+    return Fault(
         "launch",
         "between-iterations",
         ranks=tuple(find_distinct(boundaries.rank[shortest]).tolist()),
         iterations=tuple(boundaries.iteration[of_iteration.first[has_paused]].tolist()),
         detail="iterations",
-        host=host,
+        host=find_host_activity(run.hosts, rank, since_ns, until_ns, lost_ns),
     )
-    n_paused = int(has_paused.sum())
-    yield Finding((fault,), saving_ns, length_ns, n_paused, error_ns, is_measured=True)
 
 
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
@@ -676,11 +779,23 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
         at_begin_ns = _measure_late_first_launches(run, scenarios, rows)
         late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], at_begin_ns)
     optimizers = np.flatnonzero(work.role == Role.OPTIMIZER)
-    start_ns = work.start_ns[optimizers]
-    ready_ns = start_ns - np.maximum(scenarios.delays_ns[optimizers], 0)
-    windows = work.rank[optimizers], ready_ns, start_ns
-    late_ns[optimizers] = sum_idle_by_cause(explained.idle, *windows)[:, cause]
+    late_ns[optimizers] = _sum_idle_before(scenarios, optimizers, explained.idle)[:, cause]
     return late_ns
+
+
+def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> Ints:
+    """Return the idle time of rows between the end of their last predecessor and their start.
+
+    The time is in ns, by cause, shape (rows, causes).
+
+    Args:
+        scenarios: Scenarios of the run.
+        rows: Rows of ``scenarios.work``.
+        idle: Idle intervals of all ranks.
+    """
+    start_ns = scenarios.work.start_ns[rows]
+    ready_ns = start_ns - np.maximum(scenarios.delays_ns[rows], 0)
+    return sum_idle_by_cause(idle, scenarios.work.rank[rows], ready_ns, start_ns)
 
 
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
@@ -732,15 +847,27 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
     first = np.flatnonzero(start_ns == begin_ns[parts.of_row])
     if run_kind(operations.phase) == INFERENCE or (launched_ns[first] == NONE).all():
         return late_ns
-    successor, predecessor = scenarios.order.successor, scenarios.order.predecessor
-    is_moved = scenarios.work.communicates[predecessor] & (successor < len(rows))
-    transfer_ns = scenarios.own_ns[predecessor[is_moved]]
-    moved_ns = np.maximum(group_latest(successor[is_moved], len(rows), transfer_ns, 0), 0)
+    moved_ns = _find_longest_transfers(scenarios, len(rows))
     could_start_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first]
     delay_ns = could_start_ns - _find_needed_times(run, rows[first])
     is_late = (launched_ns[first] != NONE) & (delay_ns > _MIN_LATE_NS)
     late_ns[first[is_late]] = delay_ns[is_late]
     return late_ns
+
+
+def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
+    """Return the time of the longest communication that each operation follows, in ns.
+
+    The time is 0 for an operation that follows no communication.
+
+    Args:
+        scenarios: Replayed scenarios of the run, whose work table starts with the operations.
+        n_rows: Number of operations.
+    """
+    successor, predecessor = scenarios.order.successor, scenarios.order.predecessor
+    is_moved = scenarios.work.communicates[predecessor] & (successor < n_rows)
+    transfer_ns = scenarios.own_ns[predecessor[is_moved]]
+    return np.maximum(group_latest(successor[is_moved], n_rows, transfer_ns, 0), 0)
 
 
 def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
@@ -767,11 +894,19 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
     produced_ns = operations.end_ns[inputs.predecessor]
     ready_ns = group_latest(inputs.successor, len(operations), produced_ns, NEVER)[first_rows]
     needed_ns = np.where(ready_ns == NEVER, begin_ns[iterations.of_row], ready_ns)
+    return np.maximum(needed_ns, _find_iteration_ends(operations, rank, iteration - 1))
 
-    in_iterations = operations.take(operations.iteration >= 0)
-    parts = group_rows(in_iterations.rank, in_iterations.iteration)
-    end_ns = group_extents(parts.of_row, len(parts), in_iterations.start_ns, in_iterations.end_ns)[
-        1
-    ]
-    keys = in_iterations.rank[parts.first], in_iterations.iteration[parts.first]
-    return np.maximum(needed_ns, lookup_values(keys, end_ns, (rank, iteration - 1)))
+
+def _find_iteration_ends(operations: Operations, rank: Ints, iteration: Ints) -> Ints:
+    """Return the end of the last operation of a rank in an iteration, or -1 if it has none.
+
+    Args:
+        operations: Operations of all ranks.
+        rank: Rank of each query.
+        iteration: Iteration of each query.
+    """
+    operations = operations.take(operations.iteration >= 0)
+    parts = group_rows(operations.rank, operations.iteration)
+    _, end_ns = group_extents(parts.of_row, len(parts), operations.start_ns, operations.end_ns)
+    keys = operations.rank[parts.first], operations.iteration[parts.first]
+    return lookup_values(keys, end_ns, (rank, iteration))
