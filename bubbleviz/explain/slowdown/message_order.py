@@ -49,11 +49,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
     rows, compute = rows[compute != NONE], compute[compute != NONE]
     is_receive = has_role(role[rows], RECEIVES)
     receives, consumers = rows[is_receive], compute[is_receive]
-    # The previous compute of the same direction on the rank.
-    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
-    direction = group_rows(rank_iteration[directed], role[directed]).of_row
-    previous_of = scatter(len(work) + 1, *chain_rows(work, directed, direction))
-    previous = previous_of[consumers]
+    previous = _find_previous_of_direction(work)[consumers]
     has_previous = previous != NONE
     return [
         *(chain_rows(work, stream, link[stream]) for stream in streams),
@@ -62,6 +58,18 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         (receives[has_previous], previous[has_previous]),
         *_order_first_backwards(work, computes),
     ]
+
+
+def _find_previous_of_direction(work: Work) -> Ints:
+    """Return the previous compute of the same direction, rank and iteration of each compute.
+
+    The result is -1 for the first forward and the first backward, and for all other rows. It has an
+    additional last entry of -1, so that the row -1 (unknown) has no previous compute.
+    """
+    role = work.role
+    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
+    direction = group_rows(work.rank_iteration[directed], role[directed]).of_row
+    return scatter(len(work) + 1, *chain_rows(work, directed, direction))
 
 
 def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
@@ -96,8 +104,29 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
         Pairs of the first RECV_B of each rank and iteration and this forward, then pairs of the
         first SEND_B and this forward.
     """
-    role, rank_iteration = work.role, work.rank_iteration
-    cell = rank_iteration[computes]
+    cells, forwards = _find_last_warm_up_forwards(work, computes)
+    pairs = []
+    for transfer_role in (Role.RECV_B, Role.SEND_B):
+        rows = np.flatnonzero(work.role == transfer_role)
+        rows = rows[find_first_rows(work.rank_iteration[rows], work.start_ns[rows])]
+        forward = lookup_values((cells,), forwards, (work.rank_iteration[rows],))
+        pairs.append((rows[forward != NONE], forward[forward != NONE]))
+    return pairs
+
+
+def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]:
+    """Find the last forward but one before the first backward of each rank and iteration.
+
+    Args:
+        work: Work of all ranks.
+        computes: Rows that ranks compute one after the other.
+
+    Returns:
+        cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations whose first
+            backward comes directly after two forwards, ascending.
+        forwards: Row of the first of these two forwards.
+    """
+    role, cell = work.role, work.rank_iteration[computes]
     number = number_within_groups(cell, work.start_ns[computes], work.kind[computes])
     backward = np.flatnonzero(role[computes] == Role.BACKWARD)
     first = backward[find_first_rows(cell[backward], number[backward])]
@@ -107,11 +136,4 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
     )
     has_warm_up = (last != NONE) & (last_but_one != NONE)
     has_warm_up &= (role[last] == Role.FORWARD) & (role[last_but_one] == Role.FORWARD)
-    keys, forwards = (cell[first][has_warm_up],), last_but_one[has_warm_up]
-    pairs = []
-    for transfer_role in (Role.RECV_B, Role.SEND_B):
-        rows = np.flatnonzero(role == transfer_role)
-        rows = rows[find_first_rows(rank_iteration[rows], work.start_ns[rows])]
-        forward = lookup_values(keys, forwards, (rank_iteration[rows],))
-        pairs.append((rows[forward != NONE], forward[forward != NONE]))
-    return pairs
+    return cell[first][has_warm_up], last_but_one[has_warm_up]

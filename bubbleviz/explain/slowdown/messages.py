@@ -75,11 +75,7 @@ def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     """
     operations = run.operations
     consumer, producer = _select_remote_inputs(run, rows)
-    # Whether activations move. Between two overlapped pairs, the order of the stages decides.
-    phase, stage = operations.phase, operations.virtual_stage
-    between_pairs = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
-    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
-    forward = np.where(between_pairs, stage[producer] < stage[consumer], forward)
+    forward = _mask_forward_messages(operations, consumer, producer)
 
     start_ns, end_ns = _find_receive_times(run, consumer, producer, forward)
     # A receive that began after its consumer, or ended after it, did not bring its input.
@@ -99,6 +95,23 @@ def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     )
     has_transfer = is_received & ~_mask_crossing(operations, messages)
     return _infer_transfers(run, rows, replace(messages, has_transfer=has_transfer))
+
+
+def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
+    """Return a mask of the messages that carry activations, rather than gradients.
+
+    These are the messages from or to a forward. Between two overlapped pairs of a forward and a
+    backward, a message to a later stage carries activations.
+
+    Args:
+        operations: Operations of all ranks.
+        consumer: Consumer of each message.
+        producer: Producer of each message.
+    """
+    phase, stage = operations.phase, operations.virtual_stage
+    is_between_pairs = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
+    has_forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
+    return np.where(is_between_pairs, stage[producer] < stage[consumer], has_forward)
 
 
 def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
@@ -251,20 +264,18 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
         rows: Rows of the operations that compute.
         messages: Messages between these operations.
     """
-    operations, has_transfer = run.operations, messages.has_transfer
-    is_late = has_transfer & (messages.receive_start_ns > messages.send_start_ns)
-    if not (~has_transfer | is_late).any():
+    is_late = messages.has_transfer & (messages.receive_start_ns > messages.send_start_ns)
+    if not (~messages.has_transfer | is_late).any():
         return messages
-    sent_ns, received_ns, shows_time = _bound_transfer_times(operations, rows, messages, is_late)
+    sent_ns, received_ns, shows_time = _bound_transfer_times(
+        run.operations, rows, messages, is_late
+    )
     gap_ns = (received_ns - sent_ns).astype(np.float64)
-    link_ns = _measure_link_times(operations, messages, gap_ns, shows_time)
+    link_ns = _measure_link_times(run.operations, messages, gap_ns, shows_time)
     is_known = (gap_ns >= 0) & (link_ns > 0)
-    # After a late receive was posted, all of the data moves, or only what had not moved ahead.
     posted_ns = messages.receive_start_ns
-    is_clearly_late = is_known & is_late & (2 * (posted_ns - sent_ns) > link_ns)
-    moves_ahead = 2 * (received_ns - posted_ns)[is_clearly_late] < link_ns[is_clearly_late]
-    is_inferred = ~has_transfer
-    if 2 * moves_ahead.sum() > len(moves_ahead):
+    is_inferred = ~messages.has_transfer
+    if _has_data_moved_ahead(messages, is_known & is_late, sent_ns, received_ns, link_ns):
         is_inferred |= is_late
     is_inferred &= is_known
 
@@ -285,6 +296,27 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
             for name, column in columns.items()
         },
     )
+
+
+def _has_data_moved_ahead(
+    messages: Messages, is_late: Bools, sent_ns: Ints, received_ns: Ints, link_ns: Floats
+) -> bool:
+    """Return whether data moves before late receives are posted, so that less is left to move.
+
+    Only receives count that were posted later than half of a transfer after the send. Data moves
+    ahead if more than half of them took less than half of a transfer.
+
+    Args:
+        messages: Messages between operations.
+        is_late: Mask of the messages whose receive was posted late.
+        sent_ns: Time at which the data of each message was sent.
+        received_ns: Time at which each message was received.
+        link_ns: Usual transfer time of the link of each message.
+    """
+    posted_ns = messages.receive_start_ns
+    is_clearly_late = is_late & (2 * (posted_ns - sent_ns) > link_ns)
+    is_short = 2 * (received_ns - posted_ns)[is_clearly_late] < link_ns[is_clearly_late]
+    return bool(2 * is_short.sum() > len(is_short))
 
 
 def _bound_transfer_times(

@@ -89,8 +89,7 @@ def build_work_table(
     """
     operations, transfers = run.operations, messages.take(messages.has_transfer)
     stage, replica = list_stages_and_pipelines(run.ranks)
-    collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
-    kinds = (*_OPERATION_KINDS, *_MESSAGE_KINDS, *collective_kinds)
+    collective_work = _build_collective_work(collectives, stage, replica, len(transfers))
 
     def build_part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
         """Build work with the rank, microbatch and chunk of the operations ``row``."""
@@ -107,24 +106,9 @@ def build_work_table(
             start_ns=start_ns,
             end_ns=end_ns,
             meeting=meeting,
-            kinds=kinds,
+            kinds=collective_work.kinds,
         )
 
-    unset = np.full(len(collectives), NONE, np.int64)
-    collective_work = Work(
-        rank=collectives.rank,
-        stage=stage[collectives.rank],
-        replica=replica[collectives.rank],
-        iteration=collectives.iteration,
-        kind=len(_OPERATION_KINDS) + len(_MESSAGE_KINDS) + kind_of_collective,
-        microbatch=unset,
-        chunk=unset,
-        virtual_stage=unset,
-        start_ns=collectives.start_ns,
-        end_ns=collectives.end_ns,
-        meeting=np.where(collectives.meeting != NONE, len(transfers) + collectives.meeting, NONE),
-        kinds=kinds,
-    )
     meeting = np.arange(len(transfers))
     send_kind = np.where(transfers.forward, _SEND_F, _SEND_B)
     receive_kind = np.where(transfers.forward, _RECV_F, _RECV_B)
@@ -149,6 +133,36 @@ def build_work_table(
             ),
             collective_work,
         )
+    )
+
+
+def _build_collective_work(
+    collectives: CollectiveIntervals, stage: Ints, replica: Ints, n_transfers: int
+) -> Work:
+    """Build the work of collectives, with the kinds of all work of the run.
+
+    Args:
+        collectives: Collectives, one row per rank and collective.
+        stage: Stage of each rank.
+        replica: Replica of each rank.
+        n_transfers: Number of messages with a transfer, which have the meetings before those of
+            collectives.
+    """
+    collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
+    unset = np.full(len(collectives), NONE, np.int64)
+    return Work(
+        rank=collectives.rank,
+        stage=stage[collectives.rank],
+        replica=replica[collectives.rank],
+        iteration=collectives.iteration,
+        kind=len(_OPERATION_KINDS) + len(_MESSAGE_KINDS) + kind_of_collective,
+        microbatch=unset,
+        chunk=unset,
+        virtual_stage=unset,
+        start_ns=collectives.start_ns,
+        end_ns=collectives.end_ns,
+        meeting=np.where(collectives.meeting != NONE, n_transfers + collectives.meeting, NONE),
+        kinds=(*_OPERATION_KINDS, *_MESSAGE_KINDS, *collective_kinds),
     )
 
 

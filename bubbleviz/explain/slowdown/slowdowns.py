@@ -171,45 +171,98 @@ class Scenarios:
         Returns:
             Mean length of the iterations in ns for each group.
         """
-        replay, work = self.replay, self.work
         if len(values) == 1 and (label == values).all():
             return np.asarray(self.lengths_ns[:, :1].mean(axis=0), np.float64)
         group = np.where(label == NONE, len(values), find_positions(values, label))
-        own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
-        ends_ns = np.empty((len(work), 2), np.int64)
-        times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
-        ends_ns[replay.rows] = replay.compute_ends(times_ns, self.early_ns)
-        mixed = replay.mask_mixed(group)
-        # Rows that can end an iteration. For rows of a single group, only its last one is needed.
-        closing = replay.rows[replay.closing]
-        single_group_rows = closing[~mixed[closing]]
-        cell = group_rows(work.iteration[single_group_rows], group[single_group_rows]).of_row
-        last = (
-            single_group_rows[find_first_rows(cell, -column)]
-            for column in ends_ns[single_group_rows].T
-        )
-        closing = find_distinct(closing[mixed[closing]], *last)
-        closing = closing[sort_rows(work.iteration[closing])]
-        pairs = self.order.take(mixed[self.order.successor])
-        rows = find_distinct(np.flatnonzero(mixed), pairs.predecessor, closing)
-        # Rows that depend on a single group are replayed with their known ends and no predecessors.
-        part, has_known_end = work.take(rows), ~mixed[rows]
-        part = replace(part, meeting=np.where(has_known_end, NONE, part.meeting))
-        successor, predecessor, end_positions = (
-            np.searchsorted(rows, column)
-            for column in (pairs.successor, pairs.predecessor, closing)
-        )
-        replay = build_replay(part, Dependencies(successor, predecessor))
-        end_positions = invert_permutation(replay.rows)[end_positions]
-        first_of_iteration = find_first_rows(work.iteration[closing])
+        ends_ns = self._compute_ends(np.where(label == NONE, self.ideal_ns, self.own_ns))
+        return self._measure_mixed_rows(group, len(values), self.replay.mask_mixed(group), ends_ns)
+
+    def _measure_mixed_rows(
+        self, group: Ints, n_groups: int, is_mixed: Bools, ends_ns: Ints
+    ) -> Floats:
+        """Replay the rows that depend on several groups once per group.
+
+        In each replay one group has its measured times and all other rows have ideal times.
+
+        Args:
+            group: Group of each row. Rows whose number is out of range belong to no group.
+            n_groups: Number of groups.
+            is_mixed: Mask of the rows that depend on several groups.
+            ends_ns: End of each other row if its group has its measured times, and in ideal
+                iterations, shape (rows, 2).
+
+        Returns:
+            Mean length of the iterations in ns for each group.
+        """
+        closing = self._find_closing_rows(group, is_mixed, ends_ns)
+        rows, replay = self._build_mixed_replay(is_mixed, closing)
+        has_known_end = ~is_mixed[rows]
         own_ns = np.where(has_known_end, ends_ns[rows, 0], self.own_ns[rows])
         ideal_ns = np.where(has_known_end, ends_ns[rows, 1], self.ideal_ns[rows])
         early_ns = np.where(has_known_end, 0, self.early_ns[rows])
+        end_positions = invert_permutation(replay.rows)[np.searchsorted(rows, closing)]
+        first_of_iteration = find_first_rows(self.work.iteration[closing])
         means = [np.zeros(0)]
-        for times_ns in _list_scenario_times(group[rows], len(values), own_ns, ideal_ns):
+        for times_ns in _list_scenario_times(group[rows], n_groups, own_ns, ideal_ns):
             closing_ns = replay.compute_ends(times_ns, early_ns)[end_positions]
             means.append(np.maximum.reduceat(closing_ns, first_of_iteration, axis=0).mean(axis=0))
         return np.concatenate(means)
+
+    def _compute_ends(self, own_ns: Ints) -> Ints:
+        """Replay the given times and ideal times, and return the ends of all rows in ns.
+
+        Args:
+            own_ns: Time of each row.
+
+        Returns:
+            Ends of shape (rows, 2): with the given times, and in ideal iterations. Rows that are
+            not replayed have arbitrary ends.
+        """
+        ends_ns = np.empty((len(self.work), 2), np.int64)
+        times_ns = np.stack((own_ns, self.ideal_ns), axis=1)
+        ends_ns[self.replay.rows] = self.replay.compute_ends(times_ns, self.early_ns)
+        return ends_ns
+
+    def _find_closing_rows(self, group: Ints, is_mixed: Bools, ends_ns: Ints) -> Ints:
+        """Return the rows that can be the last ones of an iteration, sorted by iteration.
+
+        From the rows that depend on a single group, only the last one of the group is returned, for
+        each iteration and column of ``ends_ns``.
+
+        Args:
+            group: Group of each row.
+            is_mixed: Mask of the rows that depend on several groups.
+            ends_ns: End of each row in each replay, shape (rows, replays).
+        """
+        iteration = self.work.iteration
+        closing = self.replay.rows[self.replay.closing]
+        single = closing[~is_mixed[closing]]
+        cell = group_rows(iteration[single], group[single]).of_row
+        last = (single[find_first_rows(cell, -column)] for column in ends_ns[single].T)
+        closing = find_distinct(closing[is_mixed[closing]], *last)
+        return closing[sort_rows(iteration[closing])]
+
+    def _build_mixed_replay(self, is_mixed: Bools, closing: Ints) -> tuple[Ints, Replay]:
+        """Build the replay of the rows that depend on several groups.
+
+        It contains their predecessors and ``closing`` as well. Of these, rows that depend on a
+        single group have no predecessors in it, because their ends are already known.
+
+        Args:
+            is_mixed: Mask of the rows that depend on several groups.
+            closing: Rows that can be the last ones of an iteration.
+
+        Returns:
+            rows: Rows of ``work`` in the replay, ascending.
+            replay: The replay, whose rows are indices in ``rows``.
+        """
+        pairs = self.order.take(is_mixed[self.order.successor])
+        rows = find_distinct(np.flatnonzero(is_mixed), pairs.predecessor, closing)
+        part = self.work.take(rows)
+        part = replace(part, meeting=np.where(is_mixed[rows], part.meeting, NONE))
+        successor = np.searchsorted(rows, pairs.successor)
+        predecessor = np.searchsorted(rows, pairs.predecessor)
+        return rows, build_replay(part, Dependencies(successor, predecessor))
 
 
 def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
@@ -338,12 +391,10 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     """Measure the slowdowns of replayed work, or return None if ideal iterations take no time."""
     if not scenarios.ideal:
         return None
-    work, iterations = scenarios.work, scenarios.replay.iterations
+    work = scenarios.work
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
-    links = work.link
-    pairs = group_rows(*links)
-    link_stages = [column[pairs.first].tolist() for column in links]
+    link, stages_of_link = _number_links(work)
     slowdowns_by = _measure_group_slowdowns(
         scenarios,
         {
@@ -351,7 +402,7 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
             "stage": work.stage,
             "replica": work.replica,
             "microbatch": work.microbatch,
-            "link": np.where(links[0] == NONE, NONE, pairs.of_row),
+            "link": link,
         },
     )
     workers = work.take(group_rows(work.rank).first)
@@ -361,8 +412,6 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
     is_slowest = np.isin(work.rank, _find_slowest_ranks(by_rank))
     is_last_stage = work.stage == work.stage.max()
     worker_share, last_stage_share = scenarios.measure_removal((is_slowest, is_last_stage))
-    own_ns, ideal_ns = scenarios.lengths_ns.T
-    ratios = own_ns / np.maximum(ideal_ns, 1)
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,
         by_phase={phases[number]: s for number, s in slowdowns_by["phase"].items()},
@@ -370,16 +419,35 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
         by_replica=slowdowns_by["replica"],
         by_rank=by_rank,
         by_microbatch=slowdowns_by["microbatch"],
-        by_link={
-            (link_stages[0][n], link_stages[1][n]): s for n, s in slowdowns_by["link"].items()
-        },
-        by_iteration=dict(zip(iterations.tolist(), ratios.tolist(), strict=True)),
+        by_link={stages_of_link[number]: s for number, s in slowdowns_by["link"].items()},
+        by_iteration=_measure_iteration_slowdowns(scenarios),
         worker_share=worker_share,
         last_stage_share=last_stage_share,
         original_ns=scenarios.original,
         ideal_ns=scenarios.ideal,
         replay_error=_measure_replay_error(scenarios),
     )
+
+
+def _number_links(work: Work) -> tuple[Ints, list[tuple[int, int]]]:
+    """Number the links, which are pairs of a source and a destination stage.
+
+    Returns:
+        link: Number of the link of each row, or -1 if the row is not a transfer.
+        stages: Source and destination stage by link number. Rows that are not transfers share an
+            additional number, whose stages are -1.
+    """
+    source, destination = work.link
+    links = group_rows(source, destination)
+    stages = zip(source[links.first].tolist(), destination[links.first].tolist(), strict=True)
+    return np.where(source == NONE, NONE, links.of_row), list(stages)
+
+
+def _measure_iteration_slowdowns(scenarios: Scenarios) -> dict[int, float]:
+    """Return the slowdown S of each iteration, keyed by its index."""
+    own_ns, ideal_ns = scenarios.lengths_ns.T
+    slowdowns = own_ns / np.maximum(ideal_ns, 1)
+    return dict(zip(scenarios.replay.iterations.tolist(), slowdowns.tolist(), strict=True))
 
 
 def _measure_replay_error(scenarios: Scenarios) -> ReplayError:

@@ -18,7 +18,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.messages import CLOCK_NS
 from bubbleviz.explain.slowdown.run_work import find_computing_rows
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 
@@ -45,19 +45,37 @@ def remove_start_up(
     is_averaged = np.append(averaged, False)[collectives.iteration]
     if not len(rows) or not is_averaged.any():
         return collectives
-    n_iterations, replayed = len(averaged), collectives.take(is_averaged)
+    replayed = collectives.take(is_averaged)
+    limit_ns = _find_earliest_starts(replayed, operations, rows, len(averaged))
+    limit_ns = np.append(limit_ns, NEVER)
+    limit_of_row_ns = limit_ns[np.where(is_averaged, collectives.iteration, NONE)]
+    start_ns = np.maximum(collectives.start_ns, limit_of_row_ns)
+    return collectives.replace_columns(start_ns=start_ns).take(collectives.end_ns > limit_of_row_ns)
+
+
+def _find_earliest_starts(
+    collectives: CollectiveIntervals, operations: Operations, rows: Ints, n_iterations: int
+) -> Ints:
+    """Return the time before which no collective of an iteration is kept, by iteration, in ns.
+
+    This is the first compute minus twice the usual time of collectives before it, or ``NEVER`` if
+    the iteration has no compute.
+
+    Args:
+        collectives: Collectives of the averaged iterations.
+        operations: Operations of all ranks.
+        rows: Rows of the operations that compute in the averaged iterations.
+        n_iterations: Number of all iterations.
+    """
     first_ns, last_ns = group_extents(
         operations.iteration[rows], n_iterations, operations.start_ns[rows], operations.end_ns[rows]
     )
     entered_ns, left_ns = group_extents(
-        replayed.iteration, n_iterations, replayed.start_ns, replayed.end_ns
+        collectives.iteration, n_iterations, collectives.start_ns, collectives.end_ns
     )
     computes, communicates = first_ns <= last_ns, entered_ns <= left_ns
     lead_ns = np.where(communicates, np.maximum(first_ns - entered_ns, 0), 0)
     leads_ns = np.sort(lead_ns[computes])
     usual_ns = int(leads_ns[(len(leads_ns) - 1) // 2]) if len(leads_ns) > 1 else 0
     max_lead_ns = _MAX_LEAD * usual_ns + CLOCK_NS if usual_ns else 0
-    limit_ns = np.append(np.where(computes, first_ns - max_lead_ns, NEVER), NEVER)
-    limit_of_row_ns = limit_ns[np.where(is_averaged, collectives.iteration, NONE)]
-    start_ns = np.maximum(collectives.start_ns, limit_of_row_ns)
-    return collectives.replace_columns(start_ns=start_ns).take(collectives.end_ns > limit_of_row_ns)
+    return np.where(computes, first_ns - max_lead_ns, NEVER)

@@ -204,10 +204,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     inner = run.collectives.take(row_of[run.collectives.operation] != NONE)
     inner = inner.take(inner.start_ns < operations.end_ns[inner.operation])
     owner = row_of[inner.operation]
-    waiting = _find_waiting_transfers(work)
-    end_ns = work.end_ns[waiting] - CLOCK_NS
-    last = find_last_before(work.rank[waiting], end_ns, inner.rank, inner.start_ns)
-    ahead = np.append(waiting, NONE)[last]
+    ahead = _find_last_waiting_transfers(work, inner.rank, inner.start_ns)
     is_queued = (ahead != NONE) & (inner.start_ns <= work.end_ns[ahead] + CLOCK_NS)
     # An operation waits for its own receive, whatever it runs then.
     is_own_receive = work.microbatch[ahead] == work.microbatch[owner]
@@ -220,6 +217,23 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     lost_ns[: len(rows)] = np.minimum(lost_ns[: len(rows)], gap_ns)
     queued_rows = np.flatnonzero(lost_ns > CLOCK_NS)
     return queued_rows, lost_ns[queued_rows]
+
+
+def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
+    """Return the last transfer of each rank that waited for its peer and ended before a time.
+
+    Args:
+        work: Work of all ranks.
+        rank: One rank per query.
+        time_ns: Time of each query. Transfers may end up to ``CLOCK_NS`` after it.
+
+    Returns:
+        Rows of ``work``, or -1 if there is no such transfer.
+    """
+    waiting = _find_waiting_transfers(work)
+    end_ns = work.end_ns[waiting] - CLOCK_NS
+    last: Ints = find_last_before(work.rank[waiting], end_ns, rank, time_ns)
+    return np.append(waiting, NONE)[last]
 
 
 def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
