@@ -57,28 +57,46 @@ def find_arrivals(operations: Operations) -> Arrivals:
     Args:
         operations: Operations of all ranks.
     """
-    count = len(operations)
     exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
     if not mask_phases(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
-        no_row, never = make_constant(NONE, count), make_constant(NEVER, count)
-        return Arrivals(never, never, np.zeros(count, bool), no_row, no_row)
+        return _make_unknown_arrivals(len(operations))
     rows = np.flatnonzero(mask_phases(operations.phase, CHAINED))
     is_forward = operations.phase[rows] == Phase.F
     receive = _find_named_transfers(operations, (Phase.RECV_F, Phase.RECV_B), -1)
     has_receive = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
     exact[has_receive] = np.maximum(exact[has_receive], operations.end_ns[receive[has_receive]])
-    latest, rank_receives = exact.copy(), np.zeros(count, bool)
-    n_ranks = int(operations.rank.max(initial=NONE)) + 1
+    latest, rank_receives = exact.copy(), np.zeros(len(operations), bool)
     for consumers, phase in ((rows[is_forward], Phase.RECV_F), (rows[~is_forward], Phase.RECV_B)):
         unnamed = consumers[~has_receive[consumers]]
         receive_end_ns = _find_latest_receive_end(operations, unnamed, phase)
         latest[unnamed] = np.maximum(latest[unnamed], receive_end_ns)
-        is_receive = mask_phases(operations.phase, (phase, Phase.SEND_RECV))
-        is_receiving_rank = make_mask(n_ranks, operations.rank[is_receive])
-        with_receive_inside = consumers[operations.received_ns[consumers] != NONE]
-        is_receiving_rank[operations.rank[with_receive_inside]] = True
-        rank_receives[consumers] = is_receiving_rank[operations.rank[consumers]]
+        rank_receives[consumers] = _has_receiving_rank(operations, consumers, phase)
     return Arrivals(exact, latest, rank_receives, receive, find_sends(operations))
+
+
+def _make_unknown_arrivals(count: int) -> Arrivals:
+    """Return the arrivals of operations of ranks without any transfer: all are unknown."""
+    no_row, never = make_constant(NONE, count), make_constant(NEVER, count)
+    return Arrivals(never, never, np.zeros(count, bool), no_row, no_row)
+
+
+def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
+    """Return a mask of the operations whose rank has any receive in their direction.
+
+    These are receives of the given phase, every SEND_RECV, and the receives inside the ranges of
+    ``consumers``.
+
+    Args:
+        operations: Operations of all ranks.
+        consumers: Rows of the forwards, or of the backwards, of all ranks.
+        phase: Phase of the receives in the direction of these operations.
+    """
+    is_receive = mask_phases(operations.phase, (phase, Phase.SEND_RECV))
+    n_ranks = int(operations.rank.max(initial=NONE)) + 1
+    is_receiving_rank = make_mask(n_ranks, operations.rank[is_receive])
+    with_receive_inside = consumers[operations.received_ns[consumers] != NONE]
+    is_receiving_rank[operations.rank[with_receive_inside]] = True
+    return is_receiving_rank[operations.rank[consumers]]
 
 
 def find_sends(operations: Operations) -> Ints:
@@ -109,9 +127,7 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
     consumers = np.flatnonzero(mask_phases(operations.phase, CHAINED))
     phase = np.where(operations.phase[consumers] == Phase.F, *phases)
     rows = np.concatenate((transfers, consumers))
-    transfer_phase = np.concatenate((operations.phase[transfers], phase))
-    names = operations.microbatch[rows], operations.chunk[rows], operations.sequence[rows]
-    group = group_rows(operations.rank[rows], transfer_phase, *names).of_row
+    group = _group_by_name(operations, rows, np.concatenate((operations.phase[transfers], phase)))
     host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
     time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[consumers])) * -side
     is_consumer = np.arange(len(rows)) >= len(transfers)
@@ -122,6 +138,22 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
     matched = 1 + np.flatnonzero(has_same_name & is_consumer[1:] & ~is_consumer[:-1])
     transfer_of[rows[matched]] = rows[matched - 1]
     return transfer_of
+
+
+def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> Ints:
+    """Group operations and their transfers by rank, phase of the transfer and name.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows to group.
+        transfer_phase: Phase of each row that is a transfer, and for any other row the phase of its
+            transfer.
+
+    Returns:
+        Group of each of these rows.
+    """
+    names = operations.microbatch[rows], operations.chunk[rows], operations.sequence[rows]
+    return group_rows(operations.rank[rows], transfer_phase, *names).of_row
 
 
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
@@ -138,18 +170,15 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     Returns:
         Latest end for each row of ``waiting``, or ``NEVER`` if there is no transfer.
     """
-    is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
-    is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
-    receives = np.flatnonzero(is_receive & (operations.has_span == 1))
+    receives = _find_unnumbered_receives(operations, phase)
     if len(receives) == 0 or len(waiting) == 0:
         return np.full(len(waiting), NEVER)
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
     n_ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
-    low_ns, high_ns = group_extents(rank, n_ranks, end_ns, end_ns)
     # On the packed line, all ends of a rank are after all ends of the previous ranks, so a single
     # running maximum over all ranks suffices.
-    packing = Packing.of(low_ns, np.maximum(low_ns, high_ns))
+    packing = _pack_by_rank(rank, end_ns, n_ranks)
     packed_end_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
     is_waiting = np.arange(len(packed_end_ns)) >= len(receives)
@@ -159,6 +188,28 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     latest_ns = latest_ns[len(receives) :]
     has_receive = latest_ns >= packing.offset_ns[waiting_rank]
     return np.where(has_receive, latest_ns - packing.shift_ns[waiting_rank], NEVER)
+
+
+def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
+    """Return the rows of the receives of a phase without a microbatch, and of every SEND_RECV.
+
+    Transfers without a span are left out.
+    """
+    is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
+    is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
+    return np.flatnonzero(is_receive & (operations.has_span == 1))
+
+
+def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
+    """Return a packing of the times of all ranks. A rank without times is packed as if it had one.
+
+    Args:
+        rank: Rank of each time.
+        time_ns: Times to pack.
+        n_ranks: Number of ranks.
+    """
+    low_ns, high_ns = group_extents(rank, n_ranks, time_ns, time_ns)
+    return Packing.of(low_ns, np.maximum(low_ns, high_ns))
 
 
 def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
