@@ -11,7 +11,8 @@ collective before all have entered, and all leave it together, so equal end time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from bubbleviz.align.clocks.timebase import Timebase
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.interpret.iterations import number_occurrences
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, scatter
+from bubbleviz.model.collectives import CollectiveIntervals, Group
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
     find_distinct_rows,
@@ -167,12 +168,8 @@ def _match_in_partitions(
         rows = np.flatnonzero(is_open & (meetings.number == NONE))
         if len(rows) == 0:
             return
-        cells = group_rows(partition, comparable_clock)
-        n_cells_of_group = np.bincount(group_rows(partition[cells.first]).of_row)
-        has_group = partition >= 0
-        is_undivided = (n_cells_of_group == 1)[group_rows(partition).of_row] | ~has_group
-        cell = np.where(has_group, cells.of_row, NONE)
-        members = np.stack((cell, np.arange(len(cell))))[:, has_group]
+        cell, is_undivided = _divide_by_clock(partition, comparable_clock)
+        members = np.stack((cell, np.arange(len(cell))))[:, cell >= 0]
         meeting = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
         meeting = _select_frequent(collectives, meeting)
         meetings.add(np.where(is_undivided[collectives.rank], meeting, NONE))
@@ -180,6 +177,24 @@ def _match_in_partitions(
         is_only_member = np.bincount(members[0], minlength=1)[cell] == 1
         may_meet = (meeting == NONE) & ~is_only_member[collectives.rank]
         is_open &= is_undivided[collectives.rank] | may_meet
+
+
+def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Bools]:
+    """Divide groups of ranks into parts (cells) whose clocks can be compared.
+
+    Args:
+        partition: Group of each rank, or -1 if it is in none.
+        comparable_clock: Number of each rank that is equal for ranks whose clocks can be compared.
+
+    Returns:
+        cell: Cell of each rank, or -1 if it is in no group.
+        is_undivided: Mask of the ranks whose group is a single cell, and of the ranks in no group.
+    """
+    cells = group_rows(partition, comparable_clock)
+    n_cells_of_group = np.bincount(group_rows(partition[cells.first]).of_row)
+    has_group = partition >= 0
+    is_undivided = (n_cells_of_group == 1)[group_rows(partition).of_row] | ~has_group
+    return np.where(has_group, cells.of_row, NONE), is_undivided
 
 
 def _match_recorded_groups(
@@ -204,13 +219,7 @@ def _match_recorded_groups(
         return
     members = find_distinct_rows(group, collectives.rank)
     members = members[:, members[0] >= 0]
-    n_present = np.bincount(members[0], minlength=len(groups)).tolist()
-    # Several groups may share a name. The members are certain only if that is excluded.
-    is_certain = [
-        communicator.has_unique_name or bool(communicator.ranks) or communicator.size == count
-        for communicator, count in zip(groups, n_present, strict=True)
-    ]
-    has_certain_group = np.array([*is_certain, False], bool)[group]
+    has_certain_group = _mask_certain_groups(groups, members)[group]
     is_numbered = np.ones(len(groups) + 1, bool)
     is_numbered[group[collectives.sequence < 0]] = False
 
@@ -227,6 +236,27 @@ def _match_recorded_groups(
     rows = np.flatnonzero(is_unmatched & has_iteration)
     max_size = [communicator.size or len(collectives) for communicator in groups]
     yield match_by_ends(collectives, rows, group[rows], members, time, np.array(max_size, np.int64))
+
+
+def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
+    """Return a mask of the recorded groups whose members are certain.
+
+    Several groups may share a name. The members are certain only if that is excluded: the name is
+    unique, the group records its ranks, or as many ranks as its size run its collectives.
+
+    Args:
+        groups: Recorded communicators and process groups.
+        members: Groups and the ranks that run their collectives, shape (2, members).
+
+    Returns:
+        Mask with one entry per group, and a last entry of False for collectives of group -1.
+    """
+    n_present = np.bincount(members[0], minlength=len(groups)).tolist()
+    is_certain = [
+        communicator.has_unique_name or bool(communicator.ranks) or communicator.size == count
+        for communicator, count in zip(groups, n_present, strict=True)
+    ]
+    return np.array([*is_certain, False], bool)
 
 
 def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
@@ -283,9 +313,7 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
     by_stage = np.where(is_working, stage, NONE)
     is_first_or_last = is_working & ((stage == 0) | (stage == stage.max(initial=NONE)))
     by_ends = np.where(is_first_or_last, by_pipeline, NONE)
-    rows = np.flatnonzero(is_working & (reducing >= 0))
-    tensor_group = group_rows(stage[rows], number_occurrences((reducing[rows],))).of_row
-    by_tensor = scatter(len(stage), rows, tensor_group)
+    by_tensor = _group_tensor_ranks(stage, reducing)
     yielded: set[bytes] = set()
     for partition in (all_working, by_pipeline, by_stage, reducing, by_ends, by_tensor):
         number = group_rows(partition).of_row
@@ -293,6 +321,23 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
         if key not in yielded:
             yielded.add(key)
             yield partition
+
+
+def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
+    """Group the replicas of each stage that reduce with different ranks (tensor parallelism).
+
+    The n-th ranks of all reducing groups of a stage form one group.
+
+    Args:
+        stage: Stage of each rank, or -1 if unknown.
+        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
+
+    Returns:
+        Group of each rank, or -1 if its stage or its reducing group is unknown.
+    """
+    rows = np.flatnonzero((stage >= 0) & (reducing >= 0))
+    tensor_group = group_rows(stage[rows], number_occurrences((reducing[rows],))).of_row
+    return scatter(len(stage), rows, tensor_group)
 
 
 def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
@@ -343,43 +388,83 @@ def match_by_ends(
     size = np.bincount(members[0], minlength=n_cells)
     if max_size is not None:
         size[: len(max_size)] = np.minimum(size[: len(max_size)], max_size[: len(size)])
-    tolerance_of_cell = np.full(len(size), NONE, np.int64)
-    for number in np.flatnonzero(size > 1).tolist():
-        tolerance_of_cell[number] = _get_tolerance_ns(time, members[1][members[0] == number])
+    tolerance_of_cell = _get_tolerances(time, members, size)
     is_usable = (cell >= 0) & (tolerance_of_cell[cell] >= 0)
-    rows, cell = rows[is_usable], cell[is_usable]
-    rows, cell, cluster = _group_by_end(collectives, rows, cell, tolerance_of_cell)
-
-    # If a rank has several pieces, its last end counts.
-    end_ns = collectives.end_ns[rows]
-    length_ns = end_ns - collectives.start_ns[rows]
-    last = find_first_rows(group_rows(cluster, collectives.rank[rows]).of_row, -end_ns)
-    cluster_of_last, n_clusters = cluster[last], int(cluster.max(initial=NONE)) + 1
-    first_end_ns, last_end_ns = group_extents(
-        cluster_of_last, n_clusters, end_ns[last], end_ns[last]
-    )
-    shortest_ns, _ = group_extents(cluster_of_last, n_clusters, length_ns[last], length_ns[last])
-    n_ranks = np.bincount(cluster_of_last, minlength=len(first_end_ns))
-    is_complete = n_ranks[cluster] == size[cell]
-    tolerance_ns = tolerance_of_cell[cell] + _get_slack_ns(shortest_ns)[cluster]
-    is_together = is_complete & ((last_end_ns - first_end_ns)[cluster] <= tolerance_ns)
-    index = np.flatnonzero(is_together)
+    clustered = _group_by_end(collectives, rows[is_usable], cell[is_usable], tolerance_of_cell)
+    of_cluster = _measure_ends(collectives, clustered).take(clustered.cluster)
+    is_complete = of_cluster.n_ranks == size[clustered.cell]
+    tolerance_ns = tolerance_of_cell[clustered.cell] + _get_slack_ns(of_cluster.shortest_ns)
+    is_together = is_complete & (of_cluster.last_end_ns - of_cluster.first_end_ns <= tolerance_ns)
+    clustered = clustered.take(is_together)
     is_steady = _is_steady(
-        collectives.take(rows[index]),
-        cell[index],
-        first_end_ns[cluster[index]],
-        tolerance_of_cell[cell[index]] > LEAVE_NS,
+        collectives.take(clustered.row),
+        clustered.cell,
+        of_cluster.first_end_ns[is_together],
+        tolerance_of_cell[clustered.cell] > LEAVE_NS,
     )
-    index = index[is_steady]
-    if len(index) == 0:
+    matched = clustered.take(is_steady)
+    if len(matched) == 0:
         return meeting
-    meeting[rows[index]] = cluster[index]
+    meeting[matched.row] = matched.cluster
     return _add_pieces(collectives, meeting)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Clustered(Table):
+    """Collectives of all cells, divided into clusters that end together.
+
+    Attributes:
+        row: Row of the collective.
+        cell: Cell of the collective.
+        cluster: Cluster of the collective.
+    """
+
+    row: Ints
+    cell: Ints
+    cluster: Ints
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _ClusterEnds(Table):
+    """Ends of the clusters, one row per cluster. The last collective of each rank counts.
+
+    Attributes:
+        first_end_ns: First end among the ranks.
+        last_end_ns: Last end among the ranks.
+        shortest_ns: Shortest duration among the ranks.
+        n_ranks: Number of ranks.
+    """
+
+    first_end_ns: Ints
+    last_end_ns: Ints
+    shortest_ns: Ints
+    n_ranks: Ints
+
+
+def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _ClusterEnds:
+    """Measure when each cluster ends on its first and on its last rank.
+
+    If a rank has several collectives in a cluster, which are pieces of one, the last to end counts.
+
+    Args:
+        collectives: Collectives of all ranks.
+        clustered: Rows of the collectives, with their clusters.
+    """
+    end_ns = collectives.end_ns[clustered.row]
+    length_ns = end_ns - collectives.start_ns[clustered.row]
+    ranks_of_cluster = group_rows(clustered.cluster, collectives.rank[clustered.row])
+    last = find_first_rows(ranks_of_cluster.of_row, -end_ns)
+    cluster = clustered.cluster[last]
+    n_clusters = int(clustered.cluster.max(initial=NONE)) + 1
+    first_end_ns, last_end_ns = group_extents(cluster, n_clusters, end_ns[last], end_ns[last])
+    shortest_ns, _ = group_extents(cluster, n_clusters, length_ns[last], length_ns[last])
+    n_ranks = np.bincount(cluster, minlength=n_clusters)
+    return _ClusterEnds(first_end_ns, last_end_ns, shortest_ns, n_ranks)
 
 
 def _group_by_end(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
-) -> tuple[Ints, Ints, Ints]:
+) -> _Clustered:
     """Divide the collectives of a cell, iteration and kind into clusters that end together.
 
     The collectives are divided at gaps between their end times. A gap is a difference of
@@ -394,9 +479,7 @@ def _group_by_end(
         tolerance_of_cell: Maximum difference between the ends of one collective, for each cell.
 
     Returns:
-        rows: The rows, sorted by (cell, iteration, kind) and end time.
-        cell: Cell of each row.
-        cluster: Cluster of each row.
+        The rows with their cells and clusters, sorted by (cell, iteration, kind) and end time.
     """
     key = group_rows(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
     order = sort_rows(key, collectives.end_ns[rows])
@@ -407,7 +490,23 @@ def _group_by_end(
     max_gap_ns = tolerance_of_cell[cell][1:] + _get_slack_ns(shorter_ns)
     is_new = (end_ns[1:] - end_ns[:-1] > max_gap_ns) | (key[1:] != key[:-1])
     cluster = np.cumsum(np.append(False, is_new))[: len(rows)]
-    return rows, cell, _split_clusters(cluster, collectives.rank[rows], end_ns)
+    return _Clustered(rows, cell, _split_clusters(cluster, collectives.rank[rows], end_ns))
+
+
+def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
+    """Return the maximum difference between the ends of one collective on the ranks of each cell.
+
+    It is -1 for a cell with fewer than two ranks, or with clocks that cannot be compared.
+
+    Args:
+        time: Uncertainty of the clocks of ranks.
+        members: Cells and their ranks, shape (2, members).
+        size: Number of ranks of each cell that meet.
+    """
+    tolerance_of_cell = np.full(len(size), NONE, np.int64)
+    for cell in np.flatnonzero(size > 1).tolist():
+        tolerance_of_cell[cell] = _get_tolerance_ns(time, members[1][members[0] == cell])
+    return tolerance_of_cell
 
 
 def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
@@ -505,17 +604,7 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     key = group_rows(
         collectives.rank, collectives.kind, collectives.iteration, collectives.group
     ).of_row
-    order = sort_rows(key, collectives.start_ns)
-    row, next_row = order[:-1], order[1:]
-    gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
-    is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
-    # Find the next row in each chain of pieces that has a meeting, or that ends the chain.
-    position = np.arange(len(order))
-    is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
-    next_last = np.where(is_last, position, len(order))
-    last = np.minimum.accumulate(next_last[::-1])[::-1]
-    meeting_of_chain = scatter(len(order), order, meeting[order[last]])
-
+    meeting_of_chain = _find_chain_meetings(collectives, key, meeting)
     n_pieces = np.bincount(key)[key]
     met = np.flatnonzero(meeting >= 0)
     n_meetings = int(meeting.max(initial=NONE)) + 1
@@ -525,6 +614,33 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     extended = meeting.copy()
     extended[pieces] = meeting_of_chain[pieces]
     return extended
+
+
+def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: Ints) -> Ints:
+    """Find the meeting that each collective belongs to if it is a piece of one.
+
+    Collectives of a group that follow each other within ``_MAX_PIECE_GAP_NS`` form a chain. Each
+    has the meeting of the next collective in its chain that has one, itself included.
+
+    Args:
+        collectives: Collectives of all ranks.
+        key: Group of collectives of one rank, kind, iteration and communicator, for each
+            collective.
+        meeting: Meeting of each collective, or -1 if it has none.
+
+    Returns:
+        Meeting for each collective, or -1 if no further collective of its chain has one.
+    """
+    order = sort_rows(key, collectives.start_ns)
+    row, next_row = order[:-1], order[1:]
+    gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
+    is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
+    # Find the next row in each chain of pieces that has a meeting, or that ends the chain.
+    position = np.arange(len(order))
+    is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
+    next_last = np.where(is_last, position, len(order))
+    last = np.minimum.accumulate(next_last[::-1])[::-1]
+    return scatter(len(order), order, meeting[order[last]])
 
 
 def find_incomplete_collectives(
