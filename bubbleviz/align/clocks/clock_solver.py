@@ -8,7 +8,7 @@ applied only if no constant offset satisfies the bounds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,52 +67,98 @@ def solve_clocks(
     limit, row = find_tightest_limits(precedences, len(start_ns))
     needed_slack, cycle = find_worst_cycle(limit)
     slack = round_up(needed_slack)
-    offset, half_width = compute_intervals(limit + slack, reference)
-    is_bounded = np.isfinite(half_width)
-    captures = start_ns + offset, end_ns + offset
-    segments = _segment_bounded(precedences, offset, captures, is_bounded, reference)
-
-    no_drift: Floats = np.zeros(segments.is_captured.shape)
-    potential, contradiction, missed_ns = no_drift, None, 0
+    captures = _apply_offsets(start_ns, end_ns, limit + slack, reference)
+    segments = _segment_bounded(precedences, captures, reference)
+    potential, contradiction = None, None
     if needed_slack > GRAIN_NS / 2:
-        # Try without slack first, then with the resolution of the clocks.
-        for tried_slack in (0.0, GRAIN_NS / 2):
-            corrections = find_feasible_corrections(segments, tried_slack)
-            if corrections is not None:
-                slack, potential = tried_slack, corrections
-                break
-        else:
-            # Either of two contradicting bounds may be correct, so the gap adds to the error.
-            missed_ns = math.ceil(2 * needed_slack)
-            arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-            by_ns = round(-sum(float(limit[arc]) for arc in arcs))
-            contradiction = Contradiction(tuple(int(row[arc]) for arc in arcs), by_ns)
-    bands = compute_bands(segments, potential, slack, reference)
-    lines = no_drift
-    if potential is not no_drift:
-        lines = _fit_lines(segments, bands, limit, is_bounded, reference)
-    clocks = [
-        _make_clock(
-            segments,
-            clock,
-            lines[clock],
-            float(offset[clock]),
-            (bands[0][clock], bands[1][clock]),
-            (float(captures[0][clock]), float(captures[1][clock])),
-            missed_ns if is_bounded[clock] else None,
-        )
-        for clock in range(len(lines))
+        slack, potential = _find_drifting_corrections(segments, slack)
+        if potential is None:
+            contradiction = _make_contradiction(limit, row, cycle)
+    if potential is None:
+        lines: Floats = np.zeros(segments.is_captured.shape)
+        bands = compute_bands(segments, lines, slack, reference)
+    else:
+        bands = compute_bands(segments, potential, slack, reference)
+        lines = _fit_lines(segments, bands, limit, captures.is_bounded, reference)
+    corrections = [
+        _make_clock(segments, captures, clock, lines[clock], bands) for clock in range(len(lines))
     ]
-    clocks[reference] = ProfileClock(0, 0)
-    return tuple(clocks), contradiction
+    if contradiction is not None:
+        # Either of two contradicting bounds may be correct, so the gap adds to the error.
+        corrections = [_add_uncertainty(c, math.ceil(2 * needed_slack)) for c in corrections]
+    corrections[reference] = ProfileClock(0, 0)
+    return tuple(corrections), contradiction
+
+
+@dataclass(frozen=True)
+class _Captures:
+    """Captures of all clocks, with a constant offset applied to each clock.
+
+    Attributes:
+        offset: Offset of each clock, which is arbitrary for clocks that are not bounded.
+        is_bounded: Mask of the clocks whose offset is bounded.
+        start_ns: Start of the capture of each clock, plus the offset.
+        end_ns: End of the capture of each clock, plus the offset.
+    """
+
+    offset: Floats
+    is_bounded: Bools
+    start_ns: Floats
+    end_ns: Floats
+
+
+def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) -> _Captures:
+    """Apply the constant offsets that satisfy all limits to the captures of all clocks.
+
+    Args:
+        start_ns: Start of the capture of each clock, on the clock itself.
+        end_ns: End of the capture of each clock, on the clock itself.
+        limit: Limits of all pairs of clocks, which offsets can satisfy.
+        reference: Clock whose offset is 0.
+    """
+    offset, half_width = compute_intervals(limit, reference)
+    return _Captures(offset, np.isfinite(half_width), start_ns + offset, end_ns + offset)
+
+
+def _find_drifting_corrections(
+    segments: ClockSegments, slack_ns: float
+) -> tuple[float, Floats | None]:
+    """Find corrections that satisfy all bounds, with drifts up to ``DRIFT``.
+
+    The corrections are computed without slack. If this fails, the resolution of the clocks is used
+    as slack.
+
+    Args:
+        segments: Bounds between clocks.
+        slack_ns: Slack to return if there are no corrections.
+
+    Returns:
+        slack_ns: Slack of the corrections.
+        corrections: Correction of each clock in each segment, shape (clocks, segments), or None if
+            there are none.
+    """
+    for tried_slack_ns in (0.0, GRAIN_NS / 2):
+        corrections = find_feasible_corrections(segments, tried_slack_ns)
+        if corrections is not None:
+            return tried_slack_ns, corrections
+    return slack_ns, None
+
+
+def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradiction:
+    """Return the contradiction of a cycle of clocks.
+
+    Args:
+        limit: Tightest limits between clocks, indexed [later, earlier].
+        row: Row of the precedence of each of these limits.
+        cycle: Clocks of the cycle.
+    """
+    arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    by_ns = round(-sum(float(limit[arc]) for arc in arcs))
+    return Contradiction(tuple(int(row[arc]) for arc in arcs), by_ns)
 
 
 def _segment_bounded(
-    precedences: Precedences,
-    offset: Floats,
-    captures: tuple[Floats, Floats],
-    is_bounded: Bools,
-    reference: int,
+    precedences: Precedences, captures: _Captures, reference: int
 ) -> ClockSegments:
     """Divide the captures into segments of time, with offsets applied.
 
@@ -121,11 +167,10 @@ def _segment_bounded(
 
     Args:
         precedences: Precedences between the clocks.
-        offset: Offset of each clock.
-        captures: Start and end of the capture of each clock, with offsets.
-        is_bounded: Mask of the clocks with a bounded offset.
+        captures: Captures of all clocks, with offsets.
         reference: Clock whose correction is 0.
     """
+    offset, is_bounded = captures.offset, captures.is_bounded
     is_used = is_bounded[precedences.earlier_clock] & is_bounded[precedences.later_clock]
     used = precedences.take(is_used)
     capture_of = np.where(is_bounded, np.arange(len(is_bounded)), reference)
@@ -134,8 +179,8 @@ def _segment_bounded(
         used.later_clock,
         used.earlier_ns + offset[used.earlier_clock],
         used.later_ns + offset[used.later_clock],
-        captures[0][capture_of],
-        captures[1][capture_of],
+        captures.start_ns[capture_of],
+        captures.end_ns[capture_of],
     )
 
 
@@ -177,42 +222,48 @@ def _fit_lines(
 
 def _make_clock(
     segments: ClockSegments,
+    captures: _Captures,
     clock: int,
     line: Floats,
-    offset: float,
-    band: tuple[Floats, Floats],
-    capture: tuple[float, float],
-    missed_ns: int | None,
+    bands: tuple[Floats, Floats],
 ) -> ProfileClock:
     """Convert an offset and a line of further corrections to the correction of a clock.
 
-    The uncertainty bounds the distance from the line to either edge of the band at every instant of
-    the capture, and includes rounding.
+    The uncertainty bounds the distance from the line to either edge of the band of possible
+    corrections at every instant of the capture, and includes rounding. It is None for a clock that
+    is not bounded.
 
     Args:
         segments: Bounds between clocks.
-        clock: Index of the clock.
-        line: Further correction in each segment.
-        offset: Offset of the clock.
-        band: Lower and upper bound of the further correction in each segment.
-        capture: Start and end of the clock's capture, with the offset.
-        missed_ns: Amount to add to the uncertainty, or None if the clock is not bounded.
+        captures: Captures of all clocks, with offsets.
+        clock: Index of the clock to convert.
+        line: Further correction of this clock in each segment.
+        bands: Lower and upper bounds of the further corrections, shape (clocks, segments).
     """
+    offset = float(captures.offset[clock])
     first_ns, last_ns = float(segments.middle_ns[0]), float(segments.middle_ns[-1])
     drift = float(line[-1] - line[0]) / (last_ns - first_ns)
     t0_ns = round(first_ns - offset) if drift else 0
     since_first_ns = t0_ns + offset - first_ns
     total_offset = float(line[0]) + offset + drift * since_first_ns
     uncertainty_ns = None
-    if missed_ns is not None:
+    if captures.is_bounded[clock]:
         max_slope = DRIFT + abs(drift)
-        distances = band[1] - line, line - band[0]
+        capture = float(captures.start_ns[clock]), float(captures.end_ns[clock])
+        distances = bands[1][clock] - line, line - bands[0][clock]
         error_ns = max(
             _bound_maximum(segments, clock, distance, capture, max_slope) for distance in distances
         )
         error_ns += abs(total_offset - round(total_offset))
-        uncertainty_ns = math.ceil(error_ns) + (1 if drift else 0) + missed_ns
+        uncertainty_ns = math.ceil(error_ns) + (1 if drift else 0)
     return ProfileClock(round(total_offset), uncertainty_ns, drift * 1e6, t0_ns)
+
+
+def _add_uncertainty(clock: ProfileClock, added_ns: int) -> ProfileClock:
+    """Return a clock with a larger uncertainty. The uncertainty None (unbounded) stays None."""
+    if clock.uncertainty_ns is None:
+        return clock
+    return replace(clock, uncertainty_ns=clock.uncertainty_ns + added_ns)
 
 
 def _bound_maximum(

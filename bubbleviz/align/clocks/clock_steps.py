@@ -28,7 +28,7 @@ import numpy as np
 from bubbleviz.align.clocks import offsets
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS, ProfileClock
 from bubbleviz.model.columns import Bools, Floats, Ints, Table
-from bubbleviz.model.grouping import find_distinct, group_rows, sort_rows
+from bubbleviz.model.grouping import Groups, find_distinct, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
 #: Numbers of parts into which an iteration is divided; each divides the last.
@@ -185,9 +185,7 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
     max_gap_ns = np.zeros(n_pairs, np.int64)
     max_width_ns = np.zeros(0)
     for level in levels:
-        bounded = np.flatnonzero(np.isfinite(level.width_ns))
-        order = sort_rows(level.pair[bounded], level.begin_ns[bounded])
-        cells = level.take(bounded[order])
+        cells = _sort_bounded(level)
         np.maximum.at(max_gap_ns, level.pair, level.end_ns - level.begin_ns)
         follows = cells.pair[1:] == cells.pair[:-1]
         np.maximum.at(max_gap_ns, cells.pair[1:][follows], np.diff(cells.begin_ns)[follows])
@@ -201,6 +199,13 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
         np.minimum.at(low_ns, cells.pair, cells.low_ns)
         np.maximum.at(high_ns, cells.pair, cells.high_ns)
     return jumps, _Hulls(low_ns, high_ns, max_gap_ns)
+
+
+def _sort_bounded(cells: _Cells) -> _Cells:
+    """Return the cells that are bounded from both sides, sorted by pair of clocks and by start."""
+    bounded = np.flatnonzero(np.isfinite(cells.width_ns))
+    order = sort_rows(cells.pair[bounded], cells.begin_ns[bounded])
+    return cells.take(bounded[order])
 
 
 def _widen_limits(
@@ -280,23 +285,54 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
     is_upper = precedences.later_clock == first[pair]
     event_ns = np.where(is_upper, precedences.later_ns, precedences.earlier_ns)
     iterations = group_rows(pair, precedences.iteration)
-    begin_ns, end_ns = group_extents(iterations.of_row, len(iterations), event_ns, event_ns)
-    iteration_of_row = iterations.of_row
-    length_ns = (end_ns - begin_ns + 1)[iteration_of_row]
-    finest_part = (event_ns - begin_ns[iteration_of_row]) * _PARTS[-1] // length_ns
-    slack = (precedences.later_ns - precedences.earlier_ns).astype(np.float64)
+    finest_part = _divide_iterations(iterations, event_ns)
+    slack_ns = (precedences.later_ns - precedences.earlier_ns).astype(np.float64)
     levels = []
     for n_parts in _PARTS:
-        cells = group_rows(iteration_of_row, finest_part * n_parts // _PARTS[-1])
-        high_ns, low_ns = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
-        np.minimum.at(high_ns, cells.of_row[is_upper], slack[is_upper])
-        np.maximum.at(low_ns, cells.of_row[~is_upper], -slack[~is_upper])
+        cells = group_rows(iterations.of_row, finest_part * n_parts // _PARTS[-1])
+        low_ns, high_ns = _find_bounds(cells, slack_ns, is_upper)
         first_ns, last_ns = group_extents(cells.of_row, len(cells), event_ns, event_ns)
-        row = cells.first
         levels.append(
-            _Cells(pair[row], first_ns, last_ns, low_ns, high_ns, precedences.iteration[row])
+            _Cells(
+                pair=pair[cells.first],
+                begin_ns=first_ns,
+                end_ns=last_ns,
+                low_ns=low_ns,
+                high_ns=high_ns,
+                iteration=precedences.iteration[cells.first],
+            )
         )
     return levels
+
+
+def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
+    """Divide the time of each iteration into equal parts, as many as the last of ``_PARTS``.
+
+    Args:
+        iterations: Events grouped by iteration.
+        event_ns: Time of each event.
+
+    Returns:
+        Number of the part that contains each event, from 0.
+    """
+    begin_ns, end_ns = group_extents(iterations.of_row, len(iterations), event_ns, event_ns)
+    length_ns = (end_ns - begin_ns + 1)[iterations.of_row]
+    part: Ints = (event_ns - begin_ns[iterations.of_row]) * _PARTS[-1] // length_ns
+    return part
+
+
+def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floats, Floats]:
+    """Return the lower and the upper bound of the correction of the second clock in each cell.
+
+    Args:
+        cells: Precedences grouped by cell.
+        slack_ns: Time from the earlier to the later event of each precedence.
+        is_upper: Mask of the precedences that give upper bounds. The others give lower bounds.
+    """
+    low_ns, high_ns = np.full(len(cells), -np.inf), np.full(len(cells), np.inf)
+    np.minimum.at(high_ns, cells.of_row[is_upper], slack_ns[is_upper])
+    np.maximum.at(low_ns, cells.of_row[~is_upper], -slack_ns[~is_upper])
+    return low_ns, high_ns
 
 
 def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
@@ -335,13 +371,10 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 
 
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
-    """Fit a line with a jump to the midpoints of each pair, and yield the significant jumps.
+    """Yield the pairs of clocks with a significant jump in both of their bounds, and the jumps.
 
-    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump may be between any two
-    consecutive cells; the combination with the smallest residual sum of squares is used. The
-    significance is the square root of the reduction of this sum, compared with the best line
-    without a jump, in standard deviations of the noise. A jump counts only if each of the two
-    bounds moves by at least half of it.
+    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It counts
+    if :func:`_is_significant` is true and each of the two bounds moves by at least half of it.
 
     Args:
         cells: Cells of one level.
@@ -349,36 +382,83 @@ def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _J
         rows: Cells of each pair in order of time, shape (pairs, n).
     """
     low, high = cells.low_ns[rows], cells.high_ns[rows]
-    midpoint, width = (low + high) / 2, high - low
+    width = high - low
     cell_ns = (cells.begin_ns[rows] + cells.end_ns[rows]) / 2
     elapsed_ns = cell_ns - cell_ns[:, :1]
-    drifts = np.linspace(-DRIFT, DRIFT, _N_DRIFTS)
-    steps, step_sq = _make_step_functions(rows.shape[1])
+    fits = _fit_midpoints((low + high) / 2, width, elapsed_ns)
+    for row in np.flatnonzero(_is_significant(fits, width)).tolist():
+        significance, jump_ns = float(fits.significance[row]), float(fits.jump_ns[row])
+        last_cell = int(fits.last_cell[row])
+        drifted_ns = fits.drift[row] * elapsed_ns[row]
+        if _moves_bounds((low[row], high[row]), drifted_ns, last_cell, jump_ns):
+            iterations = cells.iteration[rows[row, last_cell : last_cell + 2]].tolist()
+            yield int(pairs[row]), _Jump(significance, jump_ns, *iterations)
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Fits(Table):
+    """Best line with a jump through the midpoints of each pair of clocks.
+
+    Attributes:
+        last_cell: Index of the last cell before the jump.
+        drift: Slope of the line.
+        jump_ns: Size of the jump.
+        significance: Square root of the reduction of the residual sum of squares, compared with the
+            best line without a jump, in standard deviations of the noise.
+    """
+
+    last_cell: Ints
+    drift: Floats
+    jump_ns: Floats
+    significance: Floats
+
+
+def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits:
+    """Fit a line with a jump to the midpoints of each pair of clocks, by least squares.
+
+    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump may be between any two
+    consecutive cells. The combination with the smallest residual sum of squares is used.
+
+    Args:
+        midpoint: Midpoints between the bounds, shape (pairs, cells).
+        width: Widths between the bounds, same shape.
+        elapsed_ns: Time from the first cell of the pair to each cell, same shape.
+    """
+    drifts = np.linspace(-DRIFT, DRIFT, _N_DRIFTS)
+    steps, step_sq = _make_step_functions(midpoint.shape[1])
     residual = midpoint[:, :, None] - elapsed_ns[:, :, None] * drifts
     residual = residual - residual.mean(axis=1)[:, None]
     jump_by_fit = steps.T @ residual / step_sq[:, None]
     without_jump = (residual**2).sum(axis=1)
     explained = jump_by_fit**2 * step_sq[:, None]
-    with_jump = (without_jump[:, None] - explained).reshape(len(pairs), -1)
-    place, drift_index = np.divmod(with_jump.argmin(axis=1), _N_DRIFTS)
+    with_jump = (without_jump[:, None] - explained).reshape(len(midpoint), -1)
+    last_cell, drift_index = np.divmod(with_jump.argmin(axis=1), _N_DRIFTS)
     reduction = np.maximum(without_jump.min(axis=1) - with_jump.min(axis=1), 0.0)
     significance = np.sqrt(reduction) / _estimate_noise(midpoint, width)
-    jump = jump_by_fit[np.arange(len(pairs)), place, drift_index]
+    return _Fits(
+        last_cell=last_cell,
+        drift=drifts[drift_index],
+        jump_ns=jump_by_fit[np.arange(len(midpoint)), last_cell, drift_index],
+        significance=significance,
+    )
 
-    is_significant = _is_significant(jump, significance, np.median(width, axis=1), rows.shape[1])
-    for row in np.flatnonzero(is_significant).tolist():
-        # A change of message delays moves one bound, a clock that was set moves both.
-        drifted = drifts[drift_index[row]] * elapsed_ns[row]
-        step = steps[:, place[row]]
-        by_bound = [step @ (bound[row] - drifted) / step_sq[place[row]] for bound in (low, high)]
-        if min(moved / jump[row] for moved in by_bound) < 0.5:
-            continue
-        last_before, first_after = cells.iteration[rows[row, place[row] : place[row] + 2]].tolist()
-        yield (
-            int(pairs[row]),
-            _Jump(float(significance[row]), float(jump[row]), last_before, first_after),
-        )
+
+def _moves_bounds(
+    bounds: tuple[Floats, Floats], drifted_ns: Floats, last_cell: int, jump_ns: float
+) -> bool:
+    """Return whether each of the two bounds of a pair of clocks moves by at least half of a jump.
+
+    A change of message delays moves one bound, a clock that was set moves both.
+
+    Args:
+        bounds: Lower and upper bound of the pair in each cell.
+        drifted_ns: Drift from the first cell to each cell, which does not count as a move.
+        last_cell: Index of the last cell before the jump.
+        jump_ns: Size of the jump.
+    """
+    steps, step_sq = _make_step_functions(len(drifted_ns))
+    moved_ns = [steps[:, last_cell] @ (bound - drifted_ns) / step_sq[last_cell] for bound in bounds]
+    return bool(min(moved / jump_ns for moved in moved_ns) >= 0.5)
 
 
 def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
@@ -409,9 +489,7 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
     return np.asarray(noise, np.float64)
 
 
-def _is_significant(
-    jump: Floats, significance: Floats, median_width: Floats, n_cells: int
-) -> Bools:
+def _is_significant(fits: _Fits, width: Floats) -> Bools:
     """Return a mask of the jumps that are significant and large enough.
 
     A jump must exceed the resolution of the clocks, ``GRAIN_NS``. A jump that is small compared
@@ -419,17 +497,17 @@ def _is_significant(
     one must exceed four times the resolution. A small jump based on few cells does not count.
 
     Args:
-        jump: Size of each jump in ns.
-        significance: Significance of each jump.
-        median_width: Median width of the bounds of each pair.
-        n_cells: Number of cells of each pair.
+        fits: Best jump of each pair.
+        width: Width of the bounds, shape (pairs, cells).
     """
-    is_small, has_few_cells = np.abs(jump) < _SMALL_JUMP * median_width, n_cells < _FEW_CELLS
+    jump_ns = np.abs(fits.jump_ns)
+    is_small = jump_ns < _SMALL_JUMP * np.median(width, axis=1)
+    has_few_cells = width.shape[1] < _FEW_CELLS
     is_doubtful = is_small | has_few_cells
     min_significance = np.where(is_doubtful, _MIN_SIGNIFICANCE_IN_DOUBT, _MIN_SIGNIFICANCE)
-    is_noticeable = np.abs(jump) > GRAIN_NS * np.where(is_small, 4, 1)
-    is_clear = (significance >= min_significance) & is_noticeable & ~(is_small & has_few_cells)
-    return np.asarray(is_clear, bool)
+    is_noticeable = jump_ns > GRAIN_NS * np.where(is_small, 4, 1)
+    is_clear = (fits.significance >= min_significance) & is_noticeable
+    return np.asarray(is_clear & ~(is_small & has_few_cells), bool)
 
 
 def _estimate_deviation(values: Floats) -> Floats:

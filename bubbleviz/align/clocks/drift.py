@@ -83,14 +83,10 @@ def divide_into_segments(
     n_segments = max(_MIN_SEGMENTS, min(_MAX_SEGMENTS, _MAX_NODES // n_clocks))
     length_ns = max((last_ns - first_ns) / n_segments, 1.0)
     middle_ns: Floats = first_ns + length_ns * np.arange(0.5, n_segments, dtype=np.float64)
-    index = ((later_ns - first_ns) / length_ns).astype(np.int64)
-    segment = np.clip(index, 0, n_segments - 1)
-    target_ns = middle_ns[segment]
-    moved_ns = np.abs(later_ns - target_ns) + np.abs(earlier_ns - target_ns)
+    segment = np.clip(((later_ns - first_ns) / length_ns).astype(np.int64), 0, n_segments - 1)
+    moved_ns = _measure_moves(earlier_ns, later_ns, middle_ns[segment])
     limit_ns = later_ns - earlier_ns + _CLOCK_DRIFT * moved_ns
-    cell = (later * n_clocks + earlier) * n_segments + segment
-    order = sort_rows(cell, limit_ns)
-    tightest = order[np.unique(cell[order], return_index=True)[1]]
+    tightest = _find_tightest((later * n_clocks + earlier) * n_segments + segment, limit_ns)
     begins_in_time = middle_ns - length_ns / 2 <= end_ns[:, None]
     ends_in_time = middle_ns + length_ns / 2 >= start_ns[:, None]
     return ClockSegments(
@@ -102,6 +98,22 @@ def divide_into_segments(
         limit_ns=limit_ns[tightest],
         is_captured=begins_in_time & ends_in_time,
     )
+
+
+def _measure_moves(earlier_ns: Floats, later_ns: Floats, target_ns: Floats) -> Floats:
+    """Return by how much both events of each pair are moved in total to reach the target time."""
+    return np.asarray(np.abs(later_ns - target_ns) + np.abs(earlier_ns - target_ns), np.float64)
+
+
+def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
+    """Return the bound with the smallest limit in each cell, in ascending order of the cells.
+
+    Args:
+        cell: Number of the pair of clocks and the segment of each bound.
+        limit_ns: Limit of each bound.
+    """
+    order = sort_rows(cell, limit_ns)
+    return order[np.unique(cell[order], return_index=True)[1]]
 
 
 def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Floats | None:
@@ -167,11 +179,7 @@ def compute_bands(
 
     n_clocks, n_segments = potential.shape
     node = np.arange(n_clocks * n_segments).reshape(n_clocks, n_segments)
-    drift_ns = np.full(n_clocks * (n_segments - 1), _CLOCK_DRIFT * segments.length_ns)
-    previous, following = node[:, :-1].ravel(), node[:, 1:].ravel()
-    tail = np.concatenate((node[segments.later, segments.segment], previous, following))
-    head = np.concatenate((node[segments.earlier, segments.segment], following, previous))
-    length_ns = np.concatenate((segments.limit_ns + slack_ns, drift_ns, drift_ns))
+    (tail, head), length_ns = _list_arcs(segments, node, slack_ns)
     height = potential.ravel()
     # The maximum keeps rounding errors from making a length negative.
     length_ns = np.maximum(length_ns + height[tail] - height[head], 0.0)
@@ -186,6 +194,27 @@ def compute_bands(
     to_clock, from_clock = measure_paths((tail, head)), measure_paths((head, tail))
     relative = potential - potential[reference]
     return relative - from_clock, relative + to_clock
+
+
+def _list_arcs(
+    segments: ClockSegments, node: Ints, slack_ns: float
+) -> tuple[tuple[Ints, Ints], Floats]:
+    """List the arcs of the graph: the bounds, and the drift of each clock in both directions.
+
+    Args:
+        segments: Bounds between clocks.
+        node: Node of each clock in each segment, shape (clocks, segments).
+        slack_ns: Slack to add to every bound.
+
+    Returns:
+        arcs: Tail and head of each arc.
+        length_ns: Length of each arc.
+    """
+    previous, following = node[:, :-1].ravel(), node[:, 1:].ravel()
+    drift_ns = np.full(len(previous), _CLOCK_DRIFT * segments.length_ns)
+    tail = np.concatenate((node[segments.later, segments.segment], previous, following))
+    head = np.concatenate((node[segments.earlier, segments.segment], following, previous))
+    return (tail, head), np.concatenate((segments.limit_ns + slack_ns, drift_ns, drift_ns))
 
 
 def fit_drift_line(time_ns: Floats, low: Floats, high: Floats) -> Floats:

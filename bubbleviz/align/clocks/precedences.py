@@ -119,34 +119,67 @@ def _match_producers(
     is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_usable & (operations.virtual_stage >= 0))
     rank = operations.rank[rows]
-    is_forward = operations.phase[rows] == Phase.F
-    microbatch = group_rows(
-        pipeline[rank],
-        operations.iteration[rows],
-        operations.microbatch[rows],
-        operations.sequence[rows],
-        is_forward.astype(np.int64),
-    ).of_row
-    virtual_stage = operations.virtual_stage[rows]
-    position = np.where(is_forward, virtual_stage, -virtual_stage)
-    # A block contains the replicas of one operation, in the order in which a microbatch runs them.
-    blocks = group_rows(microbatch, position)
-    earliest = find_first_rows(blocks.of_row, operations.end_ns[rows])
-    compared_on = replica_clock[rank]
-    low, high = group_extents(blocks.of_row, len(blocks), compared_on, compared_on)
-    earliest = np.where(low == high, earliest, NONE)
-
-    microbatch_of_block = microbatch[blocks.first]
-    is_next = microbatch_of_block[1:] == microbatch_of_block[:-1]
-    follows = np.append(False, is_next)[: len(blocks)]
-    previous_earliest = np.append(NONE, earliest[:-1])[: len(blocks)]
-    producer = np.where(follows, previous_earliest, NONE)[blocks.of_row]
+    direction, blocks = _group_replicas(operations, rows, pipeline)
+    earliest = _find_earliest(blocks, operations.end_ns[rows], replica_clock[rank])
+    producer = _take_from_previous(earliest, direction[blocks.first])[blocks.of_row]
     clock_of_row = clock[rank]
     has_other_clock = clock_of_row != np.append(clock_of_row, NONE)[producer]
     # The receive of an operation that the end of the capture cut may not have been recorded.
     is_complete = operations.cut[rows] == 0
     hops = np.flatnonzero((producer >= 0) & has_other_clock & is_complete)
     return rows[producer[hops]], rows[hops]
+
+
+def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple[Ints, Groups]:
+    """Group operations into blocks: the replicas of one operation.
+
+    The blocks are sorted by direction of a microbatch, and then in the order in which the
+    microbatch runs them: by virtual stage in forwards, in reverse order in backwards.
+
+    Args:
+        operations: Operations of all ranks with their virtual stages.
+        rows: Rows to group.
+        pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
+
+    Returns:
+        direction: Group of each row: the forwards, or the backwards, of one microbatch in one
+            pipeline and iteration.
+        blocks: The blocks of these rows.
+    """
+    is_forward = operations.phase[rows] == Phase.F
+    direction = group_rows(
+        pipeline[operations.rank[rows]],
+        operations.iteration[rows],
+        operations.microbatch[rows],
+        operations.sequence[rows],
+        is_forward.astype(np.int64),
+    ).of_row
+    virtual_stage = operations.virtual_stage[rows]
+    return direction, group_rows(direction, np.where(is_forward, virtual_stage, -virtual_stage))
+
+
+def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
+    """Return the row of each block that ends first, or -1 if the rows are on several clocks.
+
+    Args:
+        blocks: Blocks of rows to compare.
+        end_ns: End of each row.
+        clock: Clock of each row.
+    """
+    low, high = group_extents(blocks.of_row, len(blocks), clock, clock)
+    return np.where(low == high, find_first_rows(blocks.of_row, end_ns), NONE)
+
+
+def _take_from_previous(values: Ints, group: Ints) -> Ints:
+    """Return the value of the previous entry for each entry, or -1 if that has another group.
+
+    Args:
+        values: Value of each entry.
+        group: Group of each entry.
+    """
+    is_same_group = np.append(False, group[1:] == group[:-1])[: len(group)]
+    previous = np.append(NONE, values[:-1])[: len(group)]
+    return np.where(is_same_group, previous, NONE)
 
 
 def select_reductions(
@@ -208,26 +241,60 @@ def find_collective_precedences(
     # Compare every member with the next one, then with the one after that, and so on.
     for distance in range(1, min(n_members, _MAX_PARTNERS + 1)):
         same_event = np.flatnonzero(event[:-distance] == event[distance:])
-        first, second = rows[same_event], rows[same_event + distance]
-        has_two_clocks = clock[collectives.rank[first]] != clock[collectives.rank[second]]
-        first, second = first[has_two_clocks], second[has_two_clocks]
-        pair = group_rows(collectives.rank[first], collectives.rank[second])
-        first_end_ns, second_end_ns = collectives.end_ns[first], collectives.end_ns[second]
-        is_one = ~is_unsteady(pair, first_end_ns - second_end_ns, first_end_ns)
-        first, second = first[is_one], second[is_one]
-        entering, leaving = np.concatenate((first, second)), np.concatenate((second, first))
-        parts.append(
-            offsets.Precedences(
-                earlier_clock=clock[collectives.rank[entering]],
-                later_clock=clock[collectives.rank[leaving]],
-                earlier_ns=collectives.start_ns[entering],
-                later_ns=collectives.end_ns[leaving],
-                earlier_row=make_constant(NONE, len(entering)),
-                later_row=make_constant(NONE, len(entering)),
-                iteration=collectives.iteration[leaving],
-            )
+        first, second = _select_steady(
+            collectives, clock, rows[same_event], rows[same_event + distance]
         )
+        entering, leaving = np.concatenate((first, second)), np.concatenate((second, first))
+        parts.append(_make_precedences(collectives, clock, entering, leaving))
     return offsets.join_precedences(*parts)
+
+
+def _make_precedences(
+    collectives: CollectiveIntervals, clock: Ints, entering: Ints, leaving: Ints
+) -> offsets.Precedences:
+    """Return one precedence for each pair of members: one starts before the other ends.
+
+    Args:
+        collectives: Collectives of all ranks.
+        clock: Clock of each rank.
+        entering: Row of the member that starts.
+        leaving: Row of the member that ends.
+    """
+    no_row = make_constant(NONE, len(entering))
+    return offsets.Precedences(
+        earlier_clock=clock[collectives.rank[entering]],
+        later_clock=clock[collectives.rank[leaving]],
+        earlier_ns=collectives.start_ns[entering],
+        later_ns=collectives.end_ns[leaving],
+        earlier_row=no_row,
+        later_row=no_row,
+        iteration=collectives.iteration[leaving],
+    )
+
+
+def _select_steady(
+    collectives: CollectiveIntervals, clock: Ints, first: Ints, second: Ints
+) -> tuple[Ints, Ints]:
+    """Select pairs of members on two clocks that end a constant time apart in all iterations.
+
+    The time may vary as far as :func:`is_unsteady` allows. If it varies more for two ranks, all
+    pairs of these ranks are left out.
+
+    Args:
+        collectives: Collectives of all ranks.
+        clock: Clock of each rank.
+        first: Row of the first member of each pair.
+        second: Row of the second member of each pair.
+
+    Returns:
+        The rows of the first and of the second members of the selected pairs.
+    """
+    has_two_clocks = clock[collectives.rank[first]] != clock[collectives.rank[second]]
+    first, second = first[has_two_clocks], second[has_two_clocks]
+    pair = group_rows(collectives.rank[first], collectives.rank[second])
+    first_end_ns, second_end_ns = collectives.end_ns[first], collectives.end_ns[second]
+    is_steady = ~is_unsteady(pair, first_end_ns - second_end_ns, first_end_ns)
+    return first[is_steady], second[is_steady]
 
 
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:

@@ -17,7 +17,7 @@ from bubbleviz.align.clocks import offsets
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.profile_clocks import GRAIN_NS
 from bubbleviz.interpret.recording import Recordings
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
@@ -115,20 +115,39 @@ def _compare_clocks(
     early_ns = _measure_earliness(recordings, precedences)[rows]
     low = np.minimum(earlier_profile, later_profile)[rows]
     high = np.maximum(earlier_profile, later_profile)[rows]
-    cells = group_rows(low, high, precedences.iteration[rows])
-    is_broken = np.zeros(len(cells), bool)
-    is_broken[cells.of_row[early_ns > GRAIN_NS]] = True
-    pairs = group_rows(low[cells.first], high[cells.first])
-    n_broken = np.bincount(pairs.of_row[is_broken], minlength=len(pairs))
-    n_iterations = np.bincount(pairs.of_row, minlength=len(pairs))
-    agreeing, contradicting = set(), set()
-    for number, row in enumerate(cells.first[pairs.first].tolist()):
-        pair = int(low[row]), int(high[row])
-        if n_broken[number] == 0:
-            agreeing.add(pair)
-        elif n_broken[number] >= _MIN_BROKEN_SHARE * n_iterations[number]:
-            contradicting.add(pair)
+    counts = _count_broken(low, high, precedences.iteration[rows], early_ns > GRAIN_NS)
+    agreeing = {pair for pair, (n_broken, _) in counts.items() if n_broken == 0}
+    contradicting = {
+        pair
+        for pair, (n_broken, n_iterations) in counts.items()
+        if pair not in agreeing and n_broken >= _MIN_BROKEN_SHARE * n_iterations
+    }
     return agreeing, contradicting
+
+
+def _count_broken(
+    low: Ints, high: Ints, iteration: Ints, is_broken: Bools
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Count the iterations in which two profiles contradict their common clock.
+
+    Args:
+        low: Smaller profile of each dependency.
+        high: Larger profile of each dependency.
+        iteration: Iteration of each dependency.
+        is_broken: Mask of the contradicted dependencies.
+
+    Returns:
+        For each pair of profiles, the number of iterations with a contradicted dependency, and the
+        number of iterations with any dependency.
+    """
+    cells = group_rows(low, high, iteration)
+    is_broken_cell = make_mask(len(cells), cells.of_row[is_broken])
+    pairs = group_rows(low[cells.first], high[cells.first])
+    n_broken = np.bincount(pairs.of_row[is_broken_cell], minlength=len(pairs)).tolist()
+    n_iterations = np.bincount(pairs.of_row, minlength=len(pairs)).tolist()
+    row = cells.first[pairs.first]
+    profiles = zip(low[row].tolist(), high[row].tolist(), strict=True)
+    return dict(zip(profiles, zip(n_broken, n_iterations, strict=True), strict=True))
 
 
 def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:

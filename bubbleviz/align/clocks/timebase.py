@@ -6,7 +6,7 @@ except for the error of NTP. Precedences bound this error from both sides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -78,6 +78,40 @@ def build_timebase(
         return _use_declared_clocks(recordings)
     if method != "causal" or len(recordings.machines) == 1:
         return _use_session_clocks(recordings, clocks, method)
+    extents = _find_extents(recordings, clocks, captures)
+    reference = _choose_reference(recordings)
+    solution = _solve_machines(recordings, extents, reference)
+    if reference and not _is_constant(solution.corrections):
+        # Corrections with drift or without bounds cannot be converted to the first machine's clock.
+        solution = _solve_machines(recordings, extents, 0)
+    steps, stepped = find_clock_steps(solution.precedences, len(recordings.machines), extents)
+    corrections = stepped if steps else solution.corrections
+    by_machine = dict(zip(recordings.machines, _convert_to_first(corrections), strict=True))
+    profiles = zip(clocks, recordings.machine_of_profile, strict=True)
+    corrected = tuple(clock.compose(by_machine[machine]) for clock, machine in profiles)
+    uncertainties = [correction.uncertainty_ns for correction in corrections]
+    aligned = _make_timebase(recordings, corrected, uncertainties)
+    contradiction = solution.contradiction
+    return replace(
+        aligned,
+        contradicted=contradiction is not None or len(steps) > 0,
+        jump_ns=_measure_jumps(len(recordings.iteration_names), steps, contradiction),
+        limitations=tuple(_list_limitations(recordings, aligned.comparable, solution, steps)),
+    )
+
+
+def _find_extents(
+    recordings: JoinedRecordings,
+    clocks: Sequence[ProfileClock],
+    captures: Sequence[tuple[int, int]],
+) -> tuple[Ints, Ints]:
+    """Return the first start and the last end of the captures of each machine.
+
+    Args:
+        recordings: The recordings, with the machine of each profile.
+        clocks: Clock of each profile according to its session, which is applied to its times.
+        captures: First and last time of each profile, in its uncorrected times.
+    """
     bounds: dict[str, list[int]] = {machine: [] for machine in recordings.machines}
     for session_clock, machine, capture in zip(
         clocks, recordings.machine_of_profile, captures, strict=True
@@ -85,41 +119,53 @@ def build_timebase(
         bounds[machine].extend(time + session_clock.offset_ns for time in capture)
     starts_ns = np.array([min(times) for times in bounds.values()], np.int64)
     ends_ns = np.array([max(times) for times in bounds.values()], np.int64)
-    extents = starts_ns, ends_ns
-    reference = _choose_reference(recordings)
-    solution = _solve_machines(recordings, extents, reference)
-    if reference and not _is_constant(solution[1]):
-        # Corrections with drift or without bounds cannot be converted to the first machine's clock.
-        solution = _solve_machines(recordings, extents, 0)
-    precedences, corrections, contradiction, dropped = solution
-    steps, stepped = find_clock_steps(precedences, len(recordings.machines), extents)
-    corrections = stepped if steps else corrections
-    by_machine = dict(zip(recordings.machines, _convert_to_first(corrections), strict=True))
-    profiles = zip(clocks, recordings.machine_of_profile, strict=True)
-    corrected = tuple(clock.compose(by_machine[machine]) for clock, machine in profiles)
-    uncertainties = [correction.uncertainty_ns for correction in corrections]
-    aligned = _make_timebase(recordings, corrected, uncertainties)
-    notes = []
-    if not aligned.comparable.all() and recordings.paired:
-        notes.append(_describe_unbounded(recordings, aligned.comparable))
-    if dropped:
-        notes.append(
-            Limitation(
-                "collectives between replicas",
-                "their kernels do not overlap like those of one collective, so they are not used "
-                "to align clocks",
-            )
+    return starts_ns, ends_ns
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Clocks of all machines, solved from precedences.
+
+    Attributes:
+        precedences: Precedences that were used.
+        corrections: Correction of each machine.
+        contradiction: Contradiction between the precedences, or None if there is none.
+        is_without_collectives: Whether precedences of collectives were dropped because they
+            contradict the others.
+    """
+
+    precedences: offsets.Precedences
+    corrections: tuple[ProfileClock, ...]
+    contradiction: Contradiction | None
+    is_without_collectives: bool
+
+
+def _list_limitations(
+    recordings: JoinedRecordings,
+    is_bounded: Bools,
+    solution: _Solution,
+    steps: Sequence[ClockStep],
+) -> Iterator[Limitation]:
+    """Yield the limitations of clocks that were solved from precedences.
+
+    Args:
+        recordings: The recordings with stages and iterations.
+        is_bounded: Mask of the machines whose clock is bounded.
+        solution: Clocks of all machines.
+        steps: Steps of clocks that were set.
+    """
+    if not is_bounded.all() and recordings.paired:
+        yield _describe_unbounded(recordings, is_bounded)
+    if solution.is_without_collectives:
+        yield Limitation(
+            "collectives between replicas",
+            "their kernels do not overlap like those of one collective, so they are not used "
+            "to align clocks",
         )
-    if contradiction is not None:
-        notes.append(_describe_contradiction(recordings, precedences, contradiction))
+    if solution.contradiction is not None:
+        yield _describe_contradiction(recordings, solution.precedences, solution.contradiction)
     if steps:
-        notes.append(_describe_steps(recordings, steps))
-    return replace(
-        aligned,
-        contradicted=contradiction is not None or len(steps) > 0,
-        jump_ns=_measure_jumps(len(recordings.iteration_names), steps, contradiction),
-        limitations=tuple(notes),
-    )
+        yield _describe_steps(recordings, steps)
 
 
 def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
@@ -207,7 +253,7 @@ def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
 
 def _solve_machines(
     recordings: JoinedRecordings, extents: tuple[Ints, Ints], reference: int
-) -> tuple[offsets.Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
+) -> _Solution:
     """Solve the clocks of all machines from data dependencies and collectives between replicas.
 
     If these contradict each other, but the data dependencies alone do not, the collectives are left
@@ -217,13 +263,6 @@ def _solve_machines(
         recordings: The recordings on the clocks of their sessions, with stages and iterations.
         extents: Start and end of each machine's captures.
         reference: Index of the machine whose correction is 0.
-
-    Returns:
-        precedences: Precedences that were used.
-        corrections: Correction of each machine.
-        contradiction: Contradiction between the precedences, or None if there is none.
-        is_without_collectives: Whether precedences of collectives were dropped because they
-            contradict the others.
     """
     causal = _find_dependencies(recordings, recordings.machine_of_rank)
     reduced = offsets.join_precedences()
@@ -237,14 +276,12 @@ def _solve_machines(
     precedences = offsets.join_precedences(causal, reduced)
     solution = solve_clocks(precedences, *extents, reference)
     if solution[1] is None or len(reduced) == 0:
-        return precedences, *solution, False
+        return _Solution(precedences, *solution, is_without_collectives=False)
     without_collectives = solve_clocks(causal, *extents, reference)
     # A contradiction that exists without collectives is not caused by them.
-    return (
-        (precedences, *solution, False)
-        if without_collectives[1] is not None
-        else (causal, *without_collectives, True)
-    )
+    if without_collectives[1] is not None:
+        return _Solution(precedences, *solution, is_without_collectives=False)
+    return _Solution(causal, *without_collectives, is_without_collectives=True)
 
 
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
