@@ -25,11 +25,12 @@ from bubbleviz.analyses.nccl.communications import (
 from bubbleviz.analyses.nccl.kernel_matching import (
     GPU_TOLERANCE_NS,
     HOST_TOLERANCE_NS,
+    ClockLine,
     Match,
     match_starts,
 )
 from bubbleviz.analyses.nccl.kernels import Kernels, Starts, get_family
-from bubbleviz.model.columns import NONE, Ints, make_mask
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.sources.nccl.events import (
     MAX_DURATION_NS,
@@ -129,14 +130,7 @@ def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
     rank has its own GPU.
     """
     events = file.events
-    member_rows = np.flatnonzero((events.communicator != NONE) & (events.rank != NONE))
-    members = group_rows(
-        events.pid[member_rows], events.communicator[member_rows], events.rank[member_rows]
-    )
-    rows = member_rows[members.first]
-    pairs = group_rows(events.pid[rows], events.communicator[rows])
-    has_several_ranks = np.bincount(pairs.of_row)[pairs.of_row] > 1
-    by_rank = np.isin(events.pid, find_distinct(events.pid[rows][has_several_ranks]))
+    by_rank = _mask_multi_gpu_processes(events)
     gpus = group_rows(
         events.pid,
         np.where(by_rank, events.communicator, NONE),
@@ -147,6 +141,19 @@ def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
         rank = f" rank {events.rank[first]}" if by_rank[first] else ""
         label = f"{Path(file.path).name} {_format_process(pid)}{rank}".strip()
         yield _make_gpu(file, np.flatnonzero(gpus.of_row == group), pid, label)
+
+
+def _mask_multi_gpu_processes(events: NcclEvents) -> Bools:
+    """Return a mask of the events of processes that have several ranks in one communicator."""
+    member_rows = np.flatnonzero((events.communicator != NONE) & (events.rank != NONE))
+    members = group_rows(
+        events.pid[member_rows], events.communicator[member_rows], events.rank[member_rows]
+    )
+    rows = member_rows[members.first]
+    pairs = group_rows(events.pid[rows], events.communicator[rows])
+    has_several_ranks = np.bincount(pairs.of_row)[pairs.of_row] > 1
+    several_ranks_pids = find_distinct(events.pid[rows][has_several_ranks])
+    return np.asarray(np.isin(events.pid, several_ranks_pids), bool)
 
 
 def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
@@ -163,17 +170,7 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     """
     events = file.events
     bridge_ns = _measure_bridge(file, rows)
-    start_ns, end_ns = events.host_start_ns[rows], np.full(len(rows), UNKNOWN)
-    timing = np.full(len(rows), Timing.LAUNCH, np.int64)
-    for kind, source_start_ns, source_end_ns in (
-        (Timing.PROXY, events.proxy_start_ns[rows], events.proxy_end_ns[rows]),
-        (Timing.HOST, events.kernel_start_ns[rows], events.kernel_end_ns[rows]),
-    ):
-        is_better = (source_end_ns != UNKNOWN) | (end_ns == UNKNOWN) | (timing == Timing.LAUNCH)
-        is_better &= source_start_ns != UNKNOWN
-        start_ns = np.where(is_better, source_start_ns, start_ns)
-        end_ns = np.where(is_better, source_end_ns, end_ns)
-        timing = np.where(is_better, kind, timing)
+    start_ns, end_ns, timing = _choose_host_times(events, rows)
     gpu_start_ns, gpu_end_ns = events.gpu_start_ns[rows], events.gpu_end_ns[rows]
     if bridge_ns is not None:
         has_start = gpu_start_ns != UNKNOWN
@@ -186,6 +183,35 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     return EventGpu(
         events, rows, pid, label, start_ns, end_ns, timing.astype(np.int64), gpu_start_ns, bridge_ns
     )
+
+
+def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """Choose the best times on the host's clock that were recorded for each operation.
+
+    Kernels as the host observed them are preferred over proxy threads, which are preferred over the
+    launch. A source with both start and end is preferred over one without the end.
+
+    Args:
+        events: Events of a file.
+        rows: Rows of the operations.
+
+    Returns:
+        start_ns: Start time of each operation.
+        end_ns: End time, or ``UNKNOWN``.
+        timing: Source of the times, as codes of :class:`.communications.Timing`.
+    """
+    start_ns, end_ns = events.host_start_ns[rows], np.full(len(rows), UNKNOWN)
+    timing = np.full(len(rows), Timing.LAUNCH, np.int64)
+    for kind, source_start_ns, source_end_ns in (
+        (Timing.PROXY, events.proxy_start_ns[rows], events.proxy_end_ns[rows]),
+        (Timing.HOST, events.kernel_start_ns[rows], events.kernel_end_ns[rows]),
+    ):
+        is_better = (source_end_ns != UNKNOWN) | (end_ns == UNKNOWN) | (timing == Timing.LAUNCH)
+        is_better &= source_start_ns != UNKNOWN
+        start_ns = np.where(is_better, source_start_ns, start_ns)
+        end_ns = np.where(is_better, source_end_ns, end_ns)
+        timing = np.where(is_better, kind, timing)
+    return start_ns, end_ns, timing
 
 
 def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
@@ -323,20 +349,30 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
         used_places.add(gpu_index)
     first_kernel = int(np.searchsorted(pool.gpu_index, gpu_index))
     kernel[rows] = np.where(match.kernel == NONE, NONE, match.kernel + first_kernel)
-    line = match.line
     clock = RecordingClock.measured(
-        gpu.label, Alignment.KERNELS, len(rows), match.distance_ns, line.drift
+        gpu.label, Alignment.KERNELS, len(rows), match.distance_ns, match.line.drift
     )
+    times_ns = _convert_times(gpu, match.line, use_gpu_clock=use_gpu_clock)
+    return _AlignedGpu(clock, False, *times_ns, kernel)
+
+
+def _convert_times(gpu: EventGpu, line: ClockLine, *, use_gpu_clock: bool) -> tuple[Ints, Ints]:
+    """Convert the start and end times of operations to the profiles' clock.
+
+    Args:
+        gpu: The operations of the GPU.
+        line: Map from the matched clock to the profiles' clock.
+        use_gpu_clock: Whether the GPU's clock was matched, not the host's.
+    """
     bridge_ns = gpu.bridge_ns if use_gpu_clock else 0
     if bridge_ns is None:
         # The host's clock cannot be related to the GPU's, so only GPU times are known.
-        unknown_ns = np.full(len(gpu.rows), UNKNOWN)
-        return _AlignedGpu(clock, False, line.convert(gpu.gpu_ns), unknown_ns, kernel)
+        return line.convert(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN)
     start_ns, end_ns = (
         line.convert(np.where(time_ns == UNKNOWN, UNKNOWN, time_ns - bridge_ns))
         for time_ns in (gpu.start_ns, gpu.end_ns)
     )
-    return _AlignedGpu(clock, False, start_ns, end_ns, kernel)
+    return start_ns, end_ns
 
 
 def _score_match(match: Match) -> tuple[int, int]:

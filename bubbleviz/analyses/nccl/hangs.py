@@ -154,33 +154,54 @@ def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, 
     position = np.where(is_p2p, 0, table.sequence)
     open_p2p = np.flatnonzero(is_p2p & is_unfinished)
     position[open_p2p] = 1 + number_occurrences((queue[open_p2p], table.run_rank[open_p2p]))
-    hangs = []
     rows = np.flatnonzero(np.isin(queue, queue[is_unfinished]))
-    for _, indices in grouping.list_rows_by_value(queue[rows]):
-        queue_rows = rows[indices]
-        first = int(position[queue_rows[is_unfinished[queue_rows]]].min())
-        is_first = position[queue_rows] == first
-        has_reached = position[queue_rows] >= first
-        entered = {*table.run_rank[queue_rows[has_reached]].tolist()}
-        operation_rows = queue_rows[is_first]
-        is_started = table.progress[operation_rows] >= _STARTED
-        if (table.progress[operation_rows] == _STARTED).any():
-            entered -= {*table.run_rank[operation_rows[~is_started]].tolist()}
-        row = int(operation_rows[0])
-        pair = (int(source[row]), int(target[row])) if is_p2p[row] else None
-        members = _list_members(table, queue_rows, pair)
-        missing = members - entered
-        hangs.append(
-            Fault(
-                table.communicators[int(table.communicator[row])],
-                table.names[table.name[row]],
-                int(table.sequence[row]),
-                entered=tuple(sorted(entered)),
-                missing=tuple(sorted(missing & {*dumped})),
-                undumped=tuple(sorted(missing - {*dumped})),
-            )
-        )
+    queues = [rows[indices] for _, indices in grouping.list_rows_by_value(queue[rows])]
+    hangs = (
+        _find_hang(table, queue_rows, position, _get_pair(source, target, queue_rows[0]), dumped)
+        for queue_rows in queues
+    )
     return (*hangs, *_find_mismatches(table.take(~is_p2p)))
+
+
+def _find_hang(
+    table: Communications,
+    rows: Ints,
+    position: Ints,
+    pair: tuple[int, int] | None,
+    dumped: Collection[int],
+) -> Fault:
+    """Find the first unfinished operation of a communicator or pair, and who has entered it.
+
+    Args:
+        table: Operations of flight recorders.
+        rows: Rows of the communicator or pair, of which at least one is unfinished.
+        position: For each row of ``table``, a number that is the same for all members of an
+            operation, and larger for later operations of the communicator or pair.
+        pair: Sender and receiver in the communicator, or None for collectives.
+        dumped: Ranks of the run whose flight recorders were read.
+    """
+    is_unfinished = table.progress[rows] < _COMPLETED
+    first = int(position[rows[is_unfinished]].min())
+    entered = {*table.run_rank[rows[position[rows] >= first]].tolist()}
+    operation_rows = rows[position[rows] == first]
+    is_started = table.progress[operation_rows] >= _STARTED
+    if (table.progress[operation_rows] == _STARTED).any():
+        entered -= {*table.run_rank[operation_rows[~is_started]].tolist()}
+    missing = _list_members(table, rows, pair) - entered
+    row = int(operation_rows[0])
+    return Fault(
+        table.communicators[int(table.communicator[row])],
+        table.names[table.name[row]],
+        int(table.sequence[row]),
+        entered=tuple(sorted(entered)),
+        missing=tuple(sorted(missing & {*dumped})),
+        undumped=tuple(sorted(missing - {*dumped})),
+    )
+
+
+def _get_pair(source: Ints, target: Ints, row: int) -> tuple[int, int] | None:
+    """Return the sending and receiving rank of a row, or None if it is a collective."""
+    return None if source[row] == NONE else (int(source[row]), int(target[row]))
 
 
 def _find_direction(table: Communications) -> tuple[Ints, Ints]:
@@ -234,17 +255,32 @@ def _find_mismatches(table: Communications) -> Iterator[Fault]:
     rows = rows[np.lexsort((table.run_rank[rows], collectives.of_row[rows], table.sequence[rows]))]
     _, first = np.unique(table.communicator[rows], return_index=True)
     for row in np.sort(rows[first]).tolist():
-        ranks_of_call: dict[str, tuple[int, ...]] = {}
-        for member in rows[collectives.of_row[rows] == collectives.of_row[row]].tolist():
-            text = _describe_call(table, member, int(count[member]))
-            ranks_of_call[text] = (*ranks_of_call.get(text, ()), int(table.run_rank[member]))
-        calls = sorted(ranks_of_call.items(), key=lambda call: (-len(call[1]), call[1]))
+        member_rows = rows[collectives.of_row[rows] == collectives.of_row[row]]
         yield Fault(
             table.communicators[table.communicator[row]],
             table.names[table.name[row]],
             int(table.sequence[row]),
-            calls=tuple(calls),
+            calls=_list_calls(table, member_rows, count),
         )
+
+
+def _list_calls(
+    table: Communications, rows: Ints, count: Ints
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return each distinct call of a collective in words, and the ranks that made it.
+
+    The call of the most ranks comes first. Calls of equally many ranks are in order of the ranks.
+
+    Args:
+        table: Collectives of flight recorders.
+        rows: Rows of the members of the collective, in ascending order of ranks.
+        count: Number of elements of each row of ``table``, or -1 to leave it out.
+    """
+    ranks_of_call: dict[str, tuple[int, ...]] = {}
+    for row in rows.tolist():
+        text = _describe_call(table, row, int(count[row]))
+        ranks_of_call[text] = (*ranks_of_call.get(text, ()), int(table.run_rank[row]))
+    return tuple(sorted(ranks_of_call.items(), key=lambda call: (-len(call[1]), call[1])))
 
 
 def _describe_call(table: Communications, row: int, count: int) -> str:

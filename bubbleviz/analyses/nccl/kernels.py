@@ -16,7 +16,7 @@ from bubbleviz.analyses.nccl.communications import (
     make_communications,
 )
 from bubbleviz.conventions import kinds as naming
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table, make_mask
 from bubbleviz.model.numbering import Numbering, merge_tables
 from bubbleviz.model.profile import Activities, get_pid
 from bubbleviz.model.texts import truncate_for_matching
@@ -175,18 +175,11 @@ def list_operations(
         names: Names of operations and datatypes, to which ``columns`` refer by index.
         communicators: Communicators, to which ``columns`` refer by index.
     """
-    is_used = np.zeros(len(kernels), bool)
-    is_used[first] = is_used[last] = True
-    bare = np.flatnonzero(~is_used)
+    bare = np.flatnonzero(~make_mask(len(kernels), np.append(first, last)))
     unknown = np.full(len(bare), NONE)
-    parsed = [parse_kernel_name(name) for name in kernels.names]
     numbers = Numbering[str]()
     number_of_name = np.append(numbers.numbers(names), NONE)
-    operation = numbers.numbers(operation or "unknown" for operation, _, _ in parsed)
-    algorithm, protocol = (
-        np.array([numbers.number(text) if text else NONE for text in texts], np.int64)
-        for texts in ([text for _, text, _ in parsed], [text for _, _, text in parsed])
-    )
+    operation, algorithm, protocol = _number_name_parts(kernels.names, numbers)
     all_columns = {name: np.append(column, unknown) for name, column in columns.items()}
     all_columns["name"] = np.append(number_of_name[columns["name"]], operation[kernels.name[bare]])
     if "datatype" in columns:
@@ -203,3 +196,22 @@ def list_operations(
     }
     codes = {"kind": int(OperationKind.KERNEL), "timing": int(Timing.KERNEL)}
     return make_communications(len(first), {**all_columns, **codes}, numbers.values, communicators)
+
+
+def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[Ints, Ints, Ints]:
+    """Number the operation, algorithm and protocol in the name of each kernel.
+
+    An operation that is not in the name gets the number of "unknown". Algorithms and protocols that
+    are not in the name are -1.
+
+    Args:
+        names: Names of kernels.
+        numbers: Numbering of texts; a text without a number gets the next one.
+    """
+    parsed = [parse_kernel_name(name) for name in names]
+    operation = numbers.numbers(operation or "unknown" for operation, _, _ in parsed)
+    algorithm, protocol = (
+        np.array([numbers.number(text) if text else NONE for text in texts], np.int64)
+        for texts in ([text for _, text, _ in parsed], [text for _, _, text in parsed])
+    )
+    return operation, algorithm, protocol

@@ -22,7 +22,7 @@ The steps, in the order in which :mod:`.analysis` runs them:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -94,22 +94,38 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
     rows = np.flatnonzero(has_member & (~is_p2p | (table.peer != NONE)))
     if len(rows) == 0:
         return instance
-    p2p, send, rank, peer = is_p2p[rows], is_send[rows], table.rank[rows], table.peer[rows]
-    key = (
-        table.communicator[rows],
-        np.where(p2p, NONE, table.name[rows]),
-        np.where(p2p, np.where(send, rank, peer), NONE),
-        np.where(p2p, np.where(send, peer, rank), NONE),
-        np.where(is_p2p, epoch, table.sequence)[rows],
-    )
-    nth = _count_earlier((*key, rank, send.astype(np.int64)), table.start_ns[rows])
-    number = grouping.group_rows(*key, nth).of_row
-    role = np.where(p2p, send, 0).astype(np.int64)
-    members = grouping.group_rows(number, rank, role).of_row
+    sequence = np.where(is_p2p, epoch, table.sequence)[rows]
+    number = _number_by_key(table, rows, is_p2p[rows], is_send[rows], sequence)
+    role = np.where(is_p2p, is_send, 0)[rows].astype(np.int64)
+    members = grouping.group_rows(number, table.rank[rows], role).of_row
     is_repeated = np.bincount(members)[members] > 1
     ambiguous = grouping.find_distinct(number[is_repeated])
     instance[rows] = np.where(np.isin(number, ambiguous), NONE, number)
     return instance
+
+
+def _number_by_key(
+    table: Communications, rows: Ints, is_p2p: Bools, is_send: Bools, sequence: Ints
+) -> Ints:
+    """Number some rows of a table: rows with the same key, see :func:`number_instances`, are equal.
+
+    Args:
+        table: Operations of all files.
+        rows: Rows to number.
+        is_p2p: Whether each of them is a send or a receive.
+        is_send: Whether each of them is a send.
+        sequence: Sequence number of each of them, or the epoch of a send or receive.
+    """
+    rank, peer = table.rank[rows], table.peer[rows]
+    key = (
+        table.communicator[rows],
+        np.where(is_p2p, NONE, table.name[rows]),
+        np.where(is_p2p, np.where(is_send, rank, peer), NONE),
+        np.where(is_p2p, np.where(is_send, peer, rank), NONE),
+        sequence,
+    )
+    nth = _count_earlier((*key, rank, is_send.astype(np.int64)), table.start_ns[rows])
+    return grouping.group_rows(*key, nth).of_row
 
 
 def _mask_name(table: Communications, name: str) -> Bools:
@@ -155,21 +171,40 @@ def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     kernel_row = rows[kernels.first]
     order = np.lexsort((table.start_ns[kernel_row], gpu_index[kernel_row], family[kernel_row]))
     sorted_row = kernel_row[order]
-    nth = number_occurrences((family[sorted_row], gpu_index[sorted_row]))
-    instance_of_kernel = np.full(len(kernel_row), NONE, np.int64)
+    instance_of_kernel = np.empty(len(kernel_row), np.int64)
+    instance_of_kernel[order] = _pair_sorted_kernels(
+        table, sorted_row, gpu_index[sorted_row], family[sorted_row]
+    )
+    instance[rows] = instance_of_kernel[kernels.of_row]
+    return instance
+
+
+def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, family: Ints) -> Ints:
+    """Pair the k-th kernels of each family on all GPUs, see :func:`pair_by_order`.
+
+    Args:
+        table: Operations of all files.
+        rows: One row of each kernel, sorted by (family, GPU, start).
+        gpu_index: GPU of each of these rows.
+        family: Kernel family of each of these rows.
+
+    Returns:
+        An instance number for each of these rows, or -1 if it is not paired.
+    """
+    nth = number_occurrences((family, gpu_index))
+    instance = np.full(len(rows), NONE, np.int64)
     n_instances = 0
-    for code in grouping.find_distinct(family[sorted_row]).tolist():
-        of_family = np.flatnonzero(family[sorted_row] == code)
-        per_gpu = np.unique(gpu_index[sorted_row[of_family]], return_counts=True)[1]
+    for code in grouping.find_distinct(family).tolist():
+        of_family = np.flatnonzero(family == code)
+        per_gpu = np.unique(gpu_index[of_family], return_counts=True)[1]
         if len(per_gpu) < 2 or len(grouping.find_distinct(per_gpu)) > 1:
             continue
         n_groups = int(per_gpu[0])
-        is_overlapping = _mask_overlapping(table, sorted_row[of_family], nth[of_family], n_groups)
+        is_overlapping = _mask_overlapping(table, rows[of_family], nth[of_family], n_groups)
         if is_overlapping.mean() >= _MIN_OVERLAPPING:
             number = np.where(is_overlapping, n_instances + np.arange(n_groups), NONE)
-            instance_of_kernel[order[of_family]] = number[nth[of_family]]
+            instance[of_family] = number[nth[of_family]]
             n_instances += n_groups
-    instance[rows] = instance_of_kernel[kernels.of_row]
     return instance
 
 
@@ -227,17 +262,9 @@ def align_clocks_by_ends(
     aligned_clocks = list(clocks)
     unaligned = set(base_of_clock.tolist()) - {0}
     while unaligned:
-        end_ns = table.end_ns[rows]
-        # The end of each instance on the reference clock, as recorded by an aligned member.
-        is_aligned = ~np.isin(base, sorted(unaligned))
-        reference_end_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
-        reference_end_ns[number[is_aligned]] = end_ns[is_aligned]
-        common = np.flatnonzero(~is_aligned & (reference_end_ns[number] != UNKNOWN))
-        if len(common) == 0:
+        next_base, distance_ns = _measure_distances(number, table.end_ns[rows], base, unaligned)
+        if len(distance_ns) == 0:
             break
-        next_base = int(np.bincount(base[common]).argmax())
-        common = common[base[common] == next_base]
-        distance_ns = reference_end_ns[number[common]] - end_ns[common]
         shift_ns = round(float(np.median(distance_ns)))
         table = _shift_times(table, base_of_clock[table.clock] == next_base, shift_ns)
         for clock in np.flatnonzero(base_of_clock == next_base).tolist():
@@ -250,6 +277,37 @@ def align_clocks_by_ends(
                 )
         unaligned.remove(next_base)
     return table, tuple(aligned_clocks)
+
+
+def _measure_distances(
+    number: Ints, end_ns: Ints, base: Ints, unaligned: Collection[int]
+) -> tuple[int, Ints]:
+    """Measure how far an unaligned base clock is from the reference clock.
+
+    The base with the most operations in common with aligned clocks is chosen; of equal ones, the
+    smallest number.
+
+    Args:
+        number: Instance of each operation.
+        end_ns: End of each operation on its own clock.
+        base: Base of the clock of each operation.
+        unaligned: Bases that are not aligned.
+
+    Returns:
+        base: The chosen base, undefined without common operations.
+        distance_ns: For each of its common operations, the end on the reference clock minus the end
+            on its own clock. Empty if no unaligned base has operations in common.
+    """
+    # The end of each instance on the reference clock, as recorded by an aligned member.
+    is_aligned = ~np.isin(base, sorted(unaligned))
+    reference_end_ns = np.full(int(number.max(initial=NONE)) + 1, UNKNOWN)
+    reference_end_ns[number[is_aligned]] = end_ns[is_aligned]
+    common = np.flatnonzero(~is_aligned & (reference_end_ns[number] != UNKNOWN))
+    if len(common) == 0:
+        return NONE, common
+    next_base = int(np.bincount(base[common]).argmax())
+    common = common[base[common] == next_base]
+    return next_base, reference_end_ns[number[common]] - end_ns[common]
 
 
 def _shift_times(table: Communications, mask: Bools, shift_ns: int) -> Communications:

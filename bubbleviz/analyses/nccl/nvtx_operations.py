@@ -10,6 +10,7 @@ kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -153,13 +154,26 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
     payload_rank = payloads.rank[with_rank]
     for n_columns in (2, 3):
         key = [column[with_rank] for column in payload_keys[:n_columns]]
-        groups = group_rows(*key)
-        low, high = intervals.group_extents(groups.of_row, len(groups), payload_rank, payload_rank)
-        unique_rank = np.where(low == high, high, NONE)
-        group_keys = [column[groups.first] for column in key]
-        rank = lookup_values(group_keys, unique_rank, operation_keys[:n_columns])
+        rank = _lookup_unique(key, payload_rank, operation_keys[:n_columns])
         ranks = np.where(rank != NONE, rank, ranks)
     return np.where(communicator == NONE, NONE, ranks)
+
+
+def _lookup_unique(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -> Ints:
+    """Look up values by keys of several columns.
+
+    Args:
+        keys: Columns of the keys. A key may occur repeatedly.
+        values: Value of each key, at least 0.
+        queries: Columns of the keys to look up.
+
+    Returns:
+        The value for each query, or -1 if its key does not occur or occurs with different values.
+    """
+    groups = group_rows(*keys)
+    low, high = intervals.group_extents(groups.of_row, len(groups), values, values)
+    unique_value = np.where(low == high, high, NONE)
+    return lookup_values([column[groups.first] for column in keys], unique_value, queries)
 
 
 def _number_groups(ranges: Ranges) -> Ints:

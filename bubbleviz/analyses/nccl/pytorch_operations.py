@@ -35,24 +35,16 @@ def collect_pytorch_operations(
     is_listed = np.isin(collectives.kernel, rows)
     collectives = collectives.take(np.flatnonzero(is_listed))
     kernel = order[np.searchsorted(rows[order], collectives.kernel)]
-    operations = group_rows(collectives.operation)
-    first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
-    np.minimum.at(first, operations.of_row, kernel)
-    np.maximum.at(last, operations.of_row, kernel)
-    in_time = np.argsort(first, kind="stable")
-    first, last = first[in_time], last[in_time]
-    collectives = collectives.take(operations.first[in_time])
+    operation_row, first, last = _merge_by_operation(collectives.operation, kernel, len(rows))
+    collectives = collectives.take(operation_row)
     name, names = _name_operations(collectives, kernels, first)
     n_names = len(names)
     count = _count_elements(collectives, name, names)
-    sizes = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)
-    element_size = sizes[collectives.datatype]
-    has_size = (count >= 0) & (element_size > 0)
     # Names of datatypes, and of unknown operations, follow the names of operations.
     columns = {
         "name": np.where(name == NONE, n_names + collectives.name, name),
         "communicator": collectives.group,
-        "bytes": np.where(has_size, count * element_size, NONE),
+        "bytes": _count_bytes(collectives, count),
         "peer": collectives.peer,
         "root": collectives.root,
         "rank": collectives.rank,
@@ -60,8 +52,43 @@ def collect_pytorch_operations(
         "count": count,
         "datatype": np.where(collectives.datatype == NONE, NONE, n_names + collectives.datatype),
     }
-    texts = [*names, *collectives.names]
-    return list_operations(kernels, first, last, columns, texts, collectives.groups)
+    return list_operations(
+        kernels, first, last, columns, [*names, *collectives.names], collectives.groups
+    )
+
+
+def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[Ints, Ints, Ints]:
+    """Merge the rows of each operation, which has one row per kernel.
+
+    Args:
+        operation: Operation of each row.
+        kernel: Kernel of each row.
+        n_kernels: Number of kernels.
+
+    Returns:
+        row: First row of each operation. Operations are sorted by their first kernel.
+        first: First kernel of each operation.
+        last: Last kernel of each operation.
+    """
+    operations = group_rows(operation)
+    first, last = np.full(len(operations), n_kernels), np.full(len(operations), NONE)
+    np.minimum.at(first, operations.of_row, kernel)
+    np.maximum.at(last, operations.of_row, kernel)
+    in_time = np.argsort(first, kind="stable")
+    return operations.first[in_time], first[in_time], last[in_time]
+
+
+def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
+    """Return the bytes of the elements of each operation, or -1 if their number or size is unknown.
+
+    Args:
+        collectives: One row per operation.
+        count: Number of elements of each operation, or -1 if unknown.
+    """
+    sizes = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)
+    element_size = sizes[collectives.datatype]
+    has_size = (count >= 0) & (element_size > 0)
+    return np.where(has_size, count * element_size, NONE)
 
 
 def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]) -> Ints:

@@ -136,13 +136,6 @@ def _list_hang_lines(
 
 def summary(communication: Communication) -> str:
     """Return a line for each file, followed by a line with the sums over all operations."""
-    lines = []
-    files = zip(communication.files, communication.counts, strict=True)
-    for (path, kind, categories), operations in files:
-        events = sum(count for _, count in categories)
-        of = f" of {format_count(events, 'event')}" if events else ""
-        name = to_one_line(path, None)
-        lines.append(f"{name}: {kind}, {format_count(operations, 'operation')}{of}\n")
     sums = sum_operations(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     communicators = communication.communicators
@@ -158,7 +151,18 @@ def summary(communication: Communication) -> str:
         time = f"{cells['ms']} ms in all, GPUs busy with them for {cells['busy']} ms"
     of_all = format_count(sums.operations, "operation")
     marks = "".join(f", {restriction.text}" for restriction in communication.restrictions)
-    return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}{marks}\n"
+    lines = "".join(_list_file_lines(communication))
+    return f"{lines}{window}{of_all} in {of_communicators}, {size}; {time}{marks}\n"
+
+
+def _list_file_lines(communication: Communication) -> Iterator[str]:
+    """Yield a line for each file with its format and number of operations, ending in a newline."""
+    files = zip(communication.files, communication.counts, strict=True)
+    for (path, kind, categories), n_operations in files:
+        n_events = sum(count for _, count in categories)
+        of = f" of {format_count(n_events, 'event')}" if n_events else ""
+        operations = format_count(n_operations, "operation")
+        yield f"{to_one_line(path, None)}: {kind}, {operations}{of}\n"
 
 
 def _make_table(communication: Communication, max_rows: int) -> blocks.Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -142,10 +141,7 @@ def _compute_totals(communication: Communication) -> Iterator[Total]:
     sizes, bus_factors = measure_sizes(communication)
     names = (*table.names, "")
     groups = grouping.group_rows(table.communicator, table.name, table.algorithm, table.protocol)
-    order = np.argsort(groups.of_row, kind="stable")
-    bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
-    for start, end in pairwise(bounds):
-        rows = order[start:end]
+    for _, rows in grouping.list_rows_by_value(groups.of_row):
         operations = table.take(rows)
         first = int(rows[0])
         communicator = int(table.communicator[first])
