@@ -82,11 +82,20 @@ def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
         "restrictions": [one.code for one in report.restrictions],
         "ratios": {name: asdict(own) for name, own in report.summary.bubble_ratio.items()},
     }
+    archive = _make_archive({_TABLE: table, _NUMBERS: json.dumps(numbers, indent=2)})
+    return Bundle(archive, measured, reproduced)
+
+
+def _make_archive(texts: Mapping[str, str]) -> bytes:
+    """Return a ZIP file with the given texts, keyed by file name.
+
+    All files have the same timestamp, so equal texts give equal bytes.
+    """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in {_TABLE: table, _NUMBERS: json.dumps(numbers, indent=2)}.items():
+        for name, text in texts.items():
             archive.writestr(zipfile.ZipInfo(name, _TIME), text, zipfile.ZIP_DEFLATED)
-    return Bundle(content.getvalue(), measured, reproduced)
+    return content.getvalue()
 
 
 def _get_means(report: Report) -> dict[str, float | None]:

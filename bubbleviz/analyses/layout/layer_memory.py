@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.align.stage_layers import find_chunk_stages
 from bubbleviz.conventions.layer_names import LayerName
+from bubbleviz.interpret.memory import LayerMemory
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Floats
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.schedules.layout.layers import Layers, Layout
 from bubbleviz.schedules.plan import MeasuredMemory
 
@@ -77,19 +78,32 @@ def measure_layer_bytes(
     for number, recording in enumerate(recordings):
         if recording.memory is None:
             continue
-        table = recording.memory.layers
-        local = run.rank_of_local[number]
-        stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
-        columns = table.rank, table.chunk, table.layer, table.activation
-        # One row per layer and chunk, which are a few dozen per rank.
-        for rank, chunk, layer, layer_bytes in zip(*(c.tolist() for c in columns), strict=True):
-            stage = stage_of.get((rank, chunk), NONE)
-            if layer != NONE:
-                name = table.layers[layer]
-                # All parts of an embedding or a head form one layer.
-                index = index_of_layer.get(
-                    (stage, name), index_of_layer.get((stage, LayerName(name.kind)), NONE)
-                )
-                if index != NONE:
-                    result[index] += layer_bytes
+        layers = _list_layers(recording.memory.layers, run, run.rank_of_local[number])
+        for stage, name, layer_bytes in layers:
+            # All parts of an embedding or a head form one layer.
+            index = index_of_layer.get(
+                (stage, name), index_of_layer.get((stage, LayerName(name.kind)), NONE)
+            )
+            if index != NONE:
+                result[index] += layer_bytes
     return result
+
+
+def _list_layers(
+    table: LayerMemory, run: Run, rank_of_local: Ints
+) -> Iterator[tuple[int, LayerName, float]]:
+    """Yield the virtual stage, name and bytes of each layer of a recording.
+
+    The stage is -1 if it is unknown. Memory outside of layers is left out.
+
+    Args:
+        table: Memory of the layers of the recording, with its own numbers of ranks.
+        run: The merged recordings.
+        rank_of_local: Rank of the run of each rank of the recording.
+    """
+    stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, rank_of_local)
+    columns = table.rank, table.chunk, table.layer, table.activation
+    # One row per layer and chunk, which are a few dozen per rank.
+    for rank, chunk, layer, layer_bytes in zip(*(c.tolist() for c in columns), strict=True):
+        if layer != NONE:
+            yield stage_of.get((rank, chunk), NONE), table.layers[layer], layer_bytes

@@ -134,14 +134,7 @@ def read_layers(path: str) -> MeasuredModel:
     fused = backward + weight if split else backward
     transfer = _parse_times(path, "transfer_ms", cells["transfer_ms"])
     activation = _parse_amounts(path, "memory", cells["memory"], units)
-    weight_activation = activation.copy()
-    if any(cells["memory_weight"]):
-        weight_activation = _parse_amounts(path, "memory_weight", cells["memory_weight"], units)
-    if (weight_activation > activation).any():
-        bad_row = int(np.flatnonzero(weight_activation > activation)[0])
-        raise _make_cell_error(
-            path, bad_row, "memory_weight", "more than memory, which includes it"
-        )
+    weight_activation = _parse_weight_memory(path, cells["memory_weight"], activation, units)
     layers = Layers(
         forward_ns=forward,
         backward_ns=fused - weight,
@@ -238,6 +231,33 @@ def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool
             units.add(size.in_bytes)
         amounts.append(size.amount)
     return np.array(amounts, float)
+
+
+def _parse_weight_memory(
+    path: str, cells: Sequence[str], activation: Floats, units: set[bool]
+) -> Floats:
+    """Parse the part of the activations that is kept until the end of W.
+
+    Without any cell, it is all of the activations. ``units`` is extended, see
+    :func:`_parse_amounts`.
+
+    Args:
+        path: Path of the table.
+        cells: Cells of the column ``memory_weight``.
+        activation: Activations of each layer.
+        units: Whether amounts are in bytes, as found so far.
+
+    Raises:
+        InputError: A cell is not a size, has another unit, or is more than the activations.
+    """
+    if not any(cells):
+        return activation.copy()
+    column = "memory_weight"
+    weight_activation = _parse_amounts(path, column, cells, units)
+    if (weight_activation > activation).any():
+        bad_row = int(np.flatnonzero(weight_activation > activation)[0])
+        raise _make_cell_error(path, bad_row, column, "more than memory, which includes it")
+    return weight_activation
 
 
 def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:

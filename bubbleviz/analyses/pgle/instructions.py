@@ -262,30 +262,48 @@ def _select_executions(
         left_out: Number of executions left out, by reason; see :func:`measure`.
         n_rare: Number of modules that run so rarely that they keep their warm-up.
     """
-    n_compiling = int(thunks.compiling.sum())
     is_cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
     is_kept = ~thunks.compiling & ~is_cut
     rows = np.flatnonzero(is_kept)
-    thunks, device = thunks.take(rows), device[rows]
-    # Number the runs of each module on each device. If no range names modules, each instruction
-    # counts its own executions instead.
+    module, run_index, n_runs = _number_runs(thunks.take(rows), device[rows], ranges)
+    max_runs = np.zeros(int(module.max(initial=NONE)) + 1, np.int64)
+    np.maximum.at(max_runs, module, n_runs)
+    is_rare = max_runs <= skip
+    is_warm_up = (run_index < skip) & ~is_rare[module]
+    is_kept[rows[is_warm_up]] = False
+    left_out = Counter(
+        compilation=int(thunks.compiling.sum()),
+        cut=int(is_cut.sum()),
+        warm_up=int(is_warm_up.sum()),
+    )
+    return is_kept, left_out, int(is_rare[find_distinct(module)].sum()) if skip else 0
+
+
+def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, Ints, Ints]:
+    """Number the runs of each module on each device, in order of time.
+
+    An instruction without a range of a module counts as a module of its own, and each of its
+    executions as a run.
+
+    Args:
+        thunks: One range of each execution on a device.
+        device: Device of each execution.
+        ranges: All ranges of the profile.
+
+    Returns:
+        module: For each execution, a number of its module, or of its instruction.
+        run_index: For each execution, the number of earlier runs of its module on the device.
+        n_runs: For each execution, the number of all runs of its module on the device.
+    """
     in_module = thunks.within != NONE
-    modules = int(thunks.module.max(initial=NONE)) + 1
-    key = np.where(in_module, thunks.module, modules + thunks.instruction)
+    n_modules = int(thunks.module.max(initial=NONE)) + 1
+    module = np.where(in_module, thunks.module, n_modules + thunks.instruction)
     run = np.where(in_module, thunks.within, len(ranges) + thunks.execution)
     # Runs are numbered by start time, because ranges may be in another order.
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
-    module_runs = group_rows(device, key, start_ns, run)
-    of_module = (device[module_runs.first], key[module_runs.first])
-    run_index = iterations.number_occurrences(of_module)[module_runs.of_row]
+    runs = group_rows(device, module, start_ns, run)
+    of_module = (device[runs.first], module[runs.first])
+    run_index = iterations.number_occurrences(of_module)[runs.of_row]
     module_of_run = group_rows(*of_module).of_row
-    runs = np.bincount(module_of_run, minlength=1)[module_of_run][module_runs.of_row]
-    max_runs = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
-    np.maximum.at(max_runs, key, runs)
-    is_rare = max_runs <= skip
-    is_warm_up = (run_index < skip) & ~is_rare[key]
-    is_kept[rows[is_warm_up]] = False
-    left_out = Counter(
-        compilation=n_compiling, cut=int(is_cut.sum()), warm_up=int(is_warm_up.sum())
-    )
-    return is_kept, left_out, int(is_rare[find_distinct(key)].sum()) if skip else 0
+    n_runs = np.bincount(module_of_run, minlength=1)[module_of_run][runs.of_row]
+    return module, run_index, n_runs

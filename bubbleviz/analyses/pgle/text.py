@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bubbleviz.analyses.pgle.comparison import CostComparison
 from bubbleviz.analyses.pgle.costs import Costs
@@ -156,18 +156,23 @@ def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             "\nno instruction is both estimated and in the profile, so no estimate is compared; "
             "give the costs and the profile of one program"
         )
-    lines = [f"\nsum of absolute errors: {off}\n"]
-    for caption, costs_us in (
-        ("estimated, not in the profile", unmeasured),
-        ("in the profile, not estimated", unestimated),
-    ):
-        names = [
-            *(truncate_name(one, _NAME) for one in [*costs_us][:3]),
-            *(["..."] if len(costs_us) > 3 else []),
-        ]
-        examples = f" ({', '.join(names)})" if names else ""
-        lines.append(
-            f"{caption}: {format_count(len(costs_us), 'instruction')}, "
-            f"{sum(costs_us.values()):,.3f} us{examples}\n"
-        )
-    yield Sentence("".join(lines))
+    yield Sentence(
+        f"\nsum of absolute errors: {off}\n"
+        f"estimated, not in the profile: {_summarize_unmatched(unmeasured)}\n"
+        f"in the profile, not estimated: {_summarize_unmatched(unestimated)}\n"
+    )
+
+
+def _summarize_unmatched(costs_us: Mapping[str, float]) -> str:
+    """Return the number of instructions, the sum of their costs, and the names of the first three.
+
+    Args:
+        costs_us: Cost of each instruction, keyed by name.
+    """
+    names = [
+        *(truncate_name(name, _NAME) for name in [*costs_us][:3]),
+        *(["..."] if len(costs_us) > 3 else []),
+    ]
+    examples = f" ({', '.join(names)})" if names else ""
+    count = format_count(len(costs_us), "instruction")
+    return f"{count}, {sum(costs_us.values()):,.3f} us{examples}"

@@ -13,6 +13,7 @@ iteration of a loop is a separate execution::
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,8 +69,7 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
         _find_innermost(ranges, np.flatnonzero(kind == range_kind), rows)
         for range_kind in (RangeKind.MODULE, RangeKind.COMPILATION)
     )
-    module_range = np.where(within == NONE, rows, within)
-    instruction, module = names.instruction[ranges.name_id[rows]], names.module[ranges.name_id]
+    instruction = names.instruction[ranges.name_id[rows]]
     parent = find_positions(rows, _find_innermost(ranges, rows, rows))
     order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
     follows = np.ones(len(rows), bool)
@@ -77,41 +77,77 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
     for column in (ranges.thread[rows], within, parent):
         follows[1:] &= column[order[1:]] == column[order[:-1]]
     # If a loop contains a single instruction, each of its iterations is an execution.
+    is_only_child = _mask_only_children(parent, instruction, names.instructions)
+    continues = follows & (within[order] != NONE) & ~is_only_child[order]
+    continues[1:] &= instruction[order[1:]] == instruction[order[:-1]]
+    execution = np.empty(len(rows), np.int64)
+    execution[order] = np.cumsum(~continues) - 1
+    n_apart = _count_halves_apart(instruction[order], follows, names.instructions)
+    return Thunks(
+        instruction=instruction,
+        module=names.module[ranges.name_id[np.where(within == NONE, rows, within)]],
+        within=within,
+        execution=_merge_nested_executions(execution, parent, instruction),
+        compiling=compiling != NONE,
+        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
+    ), n_apart
+
+
+def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -> Bools:
+    """Return a mask of the ranges in loops that contain a single instruction.
+
+    Args:
+        parent: Row of the range that directly encloses each range, or -1.
+        instruction: Instruction of each range, as an index of ``names``.
+        names: Names of instructions.
+    """
     nested_row = np.flatnonzero(parent != NONE)
     first_instruction, last_instruction = intervals.group_extents(
         parent[nested_row], len(parent), instruction[nested_row], instruction[nested_row]
     )
-    is_loop = np.array(
-        [re.match(r"while\b", name) is not None for name in names.instructions], bool
-    )
-    is_only_child = np.append(
-        (first_instruction == last_instruction) & is_loop[instruction], False
-    )[parent]
-    continues = follows & (within[order] != NONE) & ~is_only_child[order]
-    continues[1:] &= instruction[order[1:]] == instruction[order[:-1]]
-    execution, outer = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    outer[order] = np.cumsum(~continues) - 1
-    # A range nested in a range of the same instruction belongs to the outer range's execution.
+    is_loop = np.array([re.match(r"while\b", name) is not None for name in names], bool)
+    has_single_child = (first_instruction == last_instruction) & is_loop[instruction]
+    return np.append(has_single_child, False)[parent]
+
+
+def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
+    """Return the executions after merging ranges that are nested in the same instruction.
+
+    A range that is nested in a range of the same instruction, at any depth, belongs to the
+    execution of the outermost of these ranges.
+
+    Args:
+        execution: Execution of each range.
+        parent: Row of the range that directly encloses each range, or -1.
+        instruction: Instruction of each range.
+    """
     is_nested_in_itself = (parent != NONE) & (instruction == instruction[parent])
-    while not np.array_equal(outer, execution):
-        execution, outer = outer, np.where(is_nested_in_itself, outer[parent], outer)
-    # Count the done halves that do not directly follow a start of the same kind. Numbers in names
-    # do not identify pairs.
-    pairs, kinds = np.full((2, len(names.instructions)), NONE, np.int64), Numbering[str]()
-    for row, name in enumerate(names.instructions):
+    while True:
+        outer = np.where(is_nested_in_itself, execution[parent], execution)
+        if np.array_equal(outer, execution):
+            return execution
+        execution = outer
+
+
+def _count_halves_apart(instruction: Ints, follows: Bools, names: Sequence[str]) -> int:
+    """Count the ``done`` halves of pairs that do not directly follow a ``start`` of the same kind.
+
+    Numbers in names do not identify pairs. Kinds without any ``start`` do not count.
+
+    Args:
+        instruction: Instruction of each range, as an index of ``names``, in order of execution.
+        follows: Mask of the ranges that have the same thread, module and parent as the range before
+            them.
+        names: Names of instructions.
+    """
+    kind_of_half, kinds = np.full((2, len(names)), NONE, np.int64), Numbering[str]()
+    for row, name in enumerate(names):
         if half := _HALF.match(name):
-            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
-    start_kind, end_kind = pairs[:, instruction[order]]
-    is_apart = (end_kind != NONE) & np.isin(end_kind, start_kind)
-    is_apart[1:] &= ~(follows[1:] & (start_kind[:-1] == end_kind[1:]))
-    return Thunks(
-        instruction=instruction,
-        module=module[module_range],
-        within=within,
-        execution=execution,
-        compiling=compiling != NONE,
-        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-    ), int(is_apart.sum())
+            kind_of_half[int(half[2] == "done"), row] = kinds.number(half[1])
+    start_kind, done_kind = kind_of_half[:, instruction]
+    is_apart = (done_kind != NONE) & np.isin(done_kind, start_kind)
+    is_apart[1:] &= ~(follows[1:] & (start_kind[:-1] == done_kind[1:]))
+    return int(is_apart.sum())
 
 
 def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
@@ -129,14 +165,29 @@ def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
         index = np.flatnonzero(ranges.thread[rows] == thread)
         start_ns, end_ns = ranges.start_ns[rows[index]], ranges.end_ns[rows[index]]
         innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
-        if holders is rows:
-            holder, deepest = (np.full(len(index), NONE, np.int64) for _ in range(2))
-            depth_of = innermost.depth[invert_permutation(innermost.row)]
-            for query, row in innermost.iter_around(start_ns, end_ns):
-                depth = depth_of[row]
-                better = (depth < depth_of[query]) & (depth > deepest[query])
-                deepest[query[better]], holder[query[better]] = depth[better], row[better]
-        else:
-            holder = innermost.around(start_ns, end_ns)
+        holder = (
+            _find_parents(innermost, start_ns, end_ns)
+            if holders is rows
+            else innermost.around(start_ns, end_ns)
+        )
         around[index[holder >= 0]] = outer[holder[holder >= 0]]
     return around
+
+
+def _find_parents(innermost: Innermost, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return for each range the innermost other range around it, or -1 if there is none.
+
+    Of ranges with equal times, the one with the smaller depth encloses the other.
+
+    Args:
+        innermost: The ranges.
+        start_ns: Start of each of the same ranges, in order of their rows.
+        end_ns: End of each of the same ranges.
+    """
+    parent, deepest = (np.full(len(start_ns), NONE, np.int64) for _ in range(2))
+    depth_of = innermost.depth[invert_permutation(innermost.row)]
+    for query, row in innermost.iter_around(start_ns, end_ns):
+        depth = depth_of[row]
+        better = (depth < depth_of[query]) & (depth > deepest[query])
+        deepest[query[better]], parent[query[better]] = depth[better], row[better]
+    return parent

@@ -157,9 +157,7 @@ def find_executed_plan(
         The plan, or None if the iteration is incomplete: every virtual stage must run each
         microbatch exactly once, forward and backward.
     """
-    is_work = np.isin(columns["phase"], WORK) & (columns["iteration"] == iteration)
-    rows = np.flatnonzero(is_work & (columns["virtual_stage"] >= 0))
-    rows = rows[np.lexsort((columns["start_ns"][rows], columns["rank"][rows]))]
+    rows = _select_work(columns, iteration)
     stage, phase = columns["virtual_stage"][rows], columns["phase"][rows]
     if not len(rows) or stage.max() >= len(placement):
         return None
@@ -178,6 +176,19 @@ def find_executed_plan(
     chunks = len(placement) // len(orders)
     plan = Plan(name, len(orders), len(numbers), chunks, placement, tuple(orders))
     return plan if _is_complete(plan) else None
+
+
+def _select_work(columns: Mapping[str, Ints], iteration: int) -> Ints:
+    """Return the rows of an iteration's work on known virtual stages, sorted by (rank, start).
+
+    Args:
+        columns: Columns of all operations, as for :func:`find_executed_plan`.
+        iteration: Number of the iteration.
+    """
+    is_work = np.isin(columns["phase"], WORK) & (columns["iteration"] == iteration)
+    rows = np.flatnonzero(is_work & (columns["virtual_stage"] >= 0))
+    order: Ints = np.lexsort((columns["start_ns"][rows], columns["rank"][rows]))
+    return rows[order]
 
 
 def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:

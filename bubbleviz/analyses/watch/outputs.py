@@ -198,18 +198,22 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         sight, run = self._sight, self._run
-        total, silent = (sight.total, len(sight.silent)) if sight else (0, 0)
         iterations = CounterMetricFamily(
             "bubbleviz_iterations", "Iterations measured.", labels=("run",)
         )
-        iterations.add_metric((run,), total)
+        iterations.add_metric((run,), sight.total if sight else 0)
         yield iterations
-        newest = sight.trend[-1:] if sight else ()
-        for name, text, labels, values in (g for own in newest for g in _list_gauges(own, silent)):
+        for name, text, labels, values in _list_newest_gauges(sight):
             metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=("run", *labels))
             for of_labels, value in values:
                 metric.add_metric((run, *of_labels), value)
             yield metric
+
+
+def _list_newest_gauges(observation: Observation | None) -> Iterator[_Gauge]:
+    """Yield the metrics of the newest iteration, if any was observed."""
+    if observation is not None and observation.trend:
+        yield from _list_gauges(observation.trend[-1], len(observation.silent))
 
 
 def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]:

@@ -130,13 +130,7 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
     else:
         yield from ((Span(bars, "cyan"),), (Span(scale, "cyan"),))
     yield ()
-    yield (Span("What the bubble is made of, % of the window", "bold"),)
-    largest = max((part.share for part in newest.parts), default=0.0)
-    for part in newest.parts[:_CAUSES]:
-        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * part.share / largest))
-        yield (Span(f"  {part.name:<16}{texts.format_percent(part.share):>9}  {bar}"),)
-    if not newest.parts:
-        yield (Span("  nothing"),)
+    yield from _format_causes(newest, width)
     paused = [
         iteration for iteration in observation.trend[-_PAUSES:] if iteration.usual_pause_ns != NONE
     ]
@@ -151,6 +145,22 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
     if observation.advice:
         advice = texts.to_one_line(observation.advice, _MAX_ADVICE)
         yield from ((), (Span(f"What to do first: {advice}"),))
+
+
+def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
+    """Yield a heading and one bar for each of the largest parts of an iteration's bubble.
+
+    Args:
+        iteration: The iteration.
+        width: Number of columns of the terminal.
+    """
+    yield (Span("What the bubble is made of, % of the window", "bold"),)
+    largest = max((part.share for part in iteration.parts), default=0.0)
+    for part in iteration.parts[:_CAUSES]:
+        bar = "█" * max(1, round(min(_BAR, width - _CAUSE) * part.share / largest))
+        yield (Span(f"  {part.name:<16}{texts.format_percent(part.share):>9}  {bar}"),)
+    if not iteration.parts:
+        yield (Span("  nothing"),)
 
 
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
