@@ -409,11 +409,12 @@ def _measure_changes(operations: Operations, events: MemoryEvents) -> tuple[Floa
     running = np.concatenate(([0], events.change.cumsum()))
     low = np.searchsorted(events.time_ns, operations.host_start_ns, side="left")
     high = np.searchsorted(events.time_ns, operations.host_end_ns, side="right")
-    # The last place is for events outside all operations (-1).
-    peak = np.full(len(operations) + 1, np.iinfo(np.int64).min)
+    # The peak is at least the memory at the start. The last entry is for events outside all
+    # operations (-1).
+    peak = np.append(running[low], 0)
     np.maximum.at(peak, _find_open_operation(operations, events.time_ns), running[1:])
     net = running[high] - running[low]
-    above_start = np.maximum(peak[:-1] - running[low], 0)
+    above_start = peak[:-1] - running[low]
     return net.astype(float), above_start.astype(float)
 
 

@@ -119,6 +119,21 @@ def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -
     )
 
 
+def test_operation_without_memory_events_needs_no_memory() -> None:
+    keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
+    use = measure_memory(
+        events_of([(10, 100)]),
+        keys,
+        np.array([[7, 0]]),
+        NoLayers(),  # type: ignore[arg-type]
+    )
+    assert use is not None
+
+    assert use.operations.phase.tolist() == [Phase.F, Phase.B]
+    assert use.operations.above_start.tolist() == [100, 0]
+    assert use.operations.net.tolist() == [100, 0]
+
+
 def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
     keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
     use = measure_memory(
