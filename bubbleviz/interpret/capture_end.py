@@ -149,8 +149,9 @@ def locate_launches(
         calls: Calls of the profile.
         process: Process of each rank.
     """
-    is_counted = mask_phases(operations.phase, COUNTED)
-    without_work = np.flatnonzero((operations.has_span == 0) & is_counted)
+    without_work = np.flatnonzero(
+        (operations.has_span == 0) & mask_phases(operations.phase, COUNTED)
+    )
     if len(without_work) == 0:
         return operations
     linked = find_distinct(work.call[work.call != NONE].astype(np.int64))

@@ -75,13 +75,13 @@ def find_operations_of_kernels(
             determines its operation.
         names: NCCL's names of operations.
     """
-    activities, ranges = linked.profile.activities, linked.profile.ranges
+    activities = linked.profile.activities
     is_vague = np.append(match_any(activities.names, (_VAGUE,)), False)
     rows = np.flatnonzero(get_flags(activities.name_id[: activities.kernels], is_vague))
     of_record = (
         [] if collectives is None else [get_nccl_operation(name) for name in collectives.names]
     )
-    of_range = [parse_launch_range(name) for name in ranges.names]
+    of_range = [parse_launch_range(name) for name in linked.profile.ranges.names]
     names = tuple(dict.fromkeys((*_POINT_TO_POINT, *filter(None, (*of_record, *of_range)))))
     operation = make_constant(NONE, len(activities))
     if len(rows) == 0:
@@ -331,45 +331,82 @@ def build_collective_intervals(
     """
     kind_of_name, kind_names = kinds
     if len(rows) == 0:
-        nothing = replace(
-            CollectiveIntervals.make_empty(), kinds=kind_names, groups=recorded.groups
-        )
-        return nothing, rows
-    record = find_positions(recorded.kernel, work.activity[rows])
-    operation = np.append(recorded.operation, NONE)[record]
-    # Without a record, each kernel is a collective of its own.
-    single = np.where(operation == NONE, np.arange(len(rows)), NONE)
-    collective = group_rows(work.rank[rows], operation, single)
-    start_ns, end_ns = intervals.group_extents(
-        collective.of_row, len(collective), work.start_ns[rows], work.end_ns[rows]
-    )
-    first = collective.first
-    rows, launched_ns, record = rows[first], launched_ns[first], record[first]
-    owner = work.operation[rows].astype(np.int64)
-    group = np.append(recorded.group, NONE)[record]
-    kind = kind_of_name[work.name_id[rows]]
-    # A kernel starts soon after its launch, so its start is close enough.
-    launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
-    rank = work.rank[rows].astype(np.int64)
-    iteration = _find_iterations(keys, rank, owner, launched_ns)
+        nothing = CollectiveIntervals.make_empty()
+        return replace(nothing, kinds=kind_names, groups=recorded.groups), rows
+    merged = _merge_kernels(work, rows, launched_ns, recorded)
+    rank = work.rank[merged.first_kernel].astype(np.int64)
+    owner = work.operation[merged.first_kernel].astype(np.int64)
+    kind = kind_of_name[work.name_id[merged.first_kernel]]
+    group = np.append(recorded.group, NONE)[merged.record]
+    iteration = _find_iterations(keys, rank, owner, merged.launched_ns)
     table = CollectiveIntervals(
         rank=rank,
         iteration=iteration,
         kind=kind,
         group=group,
-        order=number_by_launch(launched_ns, start_ns, rank, kind, group, iteration),
-        sequence=np.append(recorded.sequence, NONE)[record],
-        start_ns=start_ns,
-        end_ns=end_ns,
-        late_ns=np.zeros(len(rows), np.int64),
+        order=number_by_launch(merged.launched_ns, merged.start_ns, rank, kind, group, iteration),
+        sequence=np.append(recorded.sequence, NONE)[merged.record],
+        start_ns=merged.start_ns,
+        end_ns=merged.end_ns,
+        late_ns=np.zeros(len(rank), np.int64),
         operation=owner,
-        meeting=np.full(len(rows), NONE, np.int64),
+        meeting=np.full(len(rank), NONE, np.int64),
         kinds=kind_names,
         groups=recorded.groups,
     )
     order = np.flatnonzero(_select_relevant(keys, table, exposed))
-    order = order[np.argsort(start_ns[order], kind="stable")]
-    return table.take(order), rows[order]
+    order = order[np.argsort(merged.start_ns[order], kind="stable")]
+    return table.take(order), merged.first_kernel[order]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _MergedKernels(Table):
+    """Collectives, each from one or more kernels.
+
+    Attributes:
+        first_kernel: Row of the first kernel.
+        record: Row of the recorded collectives, or -1 if none was recorded.
+        launched_ns: Launch time of the first kernel, or its start if the launch is unknown.
+        start_ns: Start of the first kernel.
+        end_ns: End of the last kernel.
+    """
+
+    first_kernel: Ints
+    record: Ints
+    launched_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def _merge_kernels(
+    work: LinkedWork, rows: Ints, launched_ns: Ints, recorded: RecordedCollectives
+) -> _MergedKernels:
+    """Merge the kernels of each rank that have the same recorded operation.
+
+    A kernel without a record is a collective of its own.
+
+    Args:
+        work: All work of the ranks.
+        rows: Rows of the communication kernels between more than two ranks.
+        launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
+        recorded: Recorded collectives of the profile.
+    """
+    record = find_positions(recorded.kernel, work.activity[rows])
+    operation = np.append(recorded.operation, NONE)[record]
+    single = np.where(operation == NONE, np.arange(len(rows)), NONE)
+    collective = group_rows(work.rank[rows], operation, single)
+    start_ns, end_ns = intervals.group_extents(
+        collective.of_row, len(collective), work.start_ns[rows], work.end_ns[rows]
+    )
+    launched_ns = launched_ns[collective.first]
+    return _MergedKernels(
+        first_kernel=rows[collective.first],
+        record=record[collective.first],
+        # A kernel starts soon after its launch, so its start is close enough.
+        launched_ns=np.where(launched_ns == NEVER, start_ns, launched_ns),
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
 
 
 def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:

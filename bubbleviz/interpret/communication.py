@@ -197,10 +197,11 @@ def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[Unkn
     """
     activities = profile.activities
     # Names that look like communication have a limitation already.
-    by_name = naming.mask_communication_candidates(activities.names, kinds)
-    unknown = naming.mask_unknown_kernels(activities.names, kinds) & ~by_name
+    is_unknown = naming.mask_unknown_kernels(
+        activities.names, kinds
+    ) & ~naming.mask_communication_candidates(activities.names, kinds)
     # Work without launches ran on a host, or all of a device's work is on one line.
-    if not unknown.any() or not profile.launches_known:
+    if not is_unknown.any() or not profile.launches_known:
         return
     n_names, rows_of = len(activities.names), activities.make_rank_lookup()
     for rank in range(len(activities.ranks)):
@@ -210,10 +211,7 @@ def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[Unkn
         length_ns = activities.end_ns[rows] - activities.start_ns[rows]
         total_ns = intervals.group_sum(name, n_names, length_ns)
         count = np.bincount(name, minlength=n_names)
-        is_long = unknown & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
-        longest = np.flatnonzero(is_long)
-        longest = longest[np.argsort(-total_ns[longest], kind="stable")][:_MAX_UNKNOWN]
-        for number in longest.tolist():
+        for number in _select_largest_totals(total_ns, is_unknown).tolist():
             sample = _take_middle_by_start(rows[name == number], activities.start_ns)
             yield UnknownKernels(
                 rank=rank,
@@ -223,6 +221,18 @@ def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[Unkn
                 start_ns=activities.start_ns[sample],
                 end_ns=activities.end_ns[sample],
             )
+
+
+def _select_largest_totals(total_ns: Ints, is_unknown: Bools) -> Ints:
+    """Return the unknown names that take much of a rank's kernel time, longest time first.
+
+    Args:
+        total_ns: Total time of the kernels of each name.
+        is_unknown: Mask of the unknown names.
+    """
+    is_long = is_unknown & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
+    names = np.flatnonzero(is_long)
+    return names[np.argsort(-total_ns[names], kind="stable")][:_MAX_UNKNOWN]
 
 
 def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:

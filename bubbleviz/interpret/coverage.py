@@ -127,11 +127,9 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Hardly any range contains one of these few launches, so all other ranges are left out first.
-    times_ns, named_ranges = np.sort(work.launched_ns[[*activities]]), linked.named_ranges
-    n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
-    n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")
-    tree_of = cache(partial(_build_tree, named_ranges.take(n_before_start < n_before_end)))
+    # Hardly any range contains one of these few launches.
+    around_launches = _select_ranges_around(linked.named_ranges, work.launched_ns[[*activities]])
+    tree_of = cache(partial(_build_tree, around_launches))
     for activity in activities:
         if work.rule[activity] == LinkRule.UNLINKED:
             yield "launching call not in the profile"
@@ -147,6 +145,14 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
             yield f"{launch_place}, in {innermost.data}"
         else:
             yield f"{launch_place}, outside every operation"
+
+
+def _select_ranges_around(named_ranges: Ranges, times_ns: Ints) -> Ranges:
+    """Return the ranges of all threads that contain any of a few times."""
+    times_ns = np.sort(times_ns)
+    n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
+    n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")
+    return named_ranges.take(n_before_start < n_before_end)
 
 
 def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:

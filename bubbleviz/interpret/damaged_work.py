@@ -467,14 +467,7 @@ def _drop_explained_launches(
         activities: Kernels, then copies.
         calls: All calls of the profile.
     """
-    sharing = launches.sharing[launches.sharing < activities.kernels]
-    sharing = np.setdiff1d(sharing, _find_repeated_rows(activities, sharing))
-    call = launches.call[sharing].astype(np.int64)
-    # A graph launch has many kernels.
-    is_launched = np.isin(
-        call, calls.select_by_prefix(find_distinct(call[call != NONE]), KERNEL_LAUNCHES)
-    )
-    sharing, call = sharing[is_launched], call[is_launched]
+    sharing, call = _find_sharing_kernels(launches, activities, calls)
     process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
     process_of_kernel = activities.ranks[:, 0][activities.rank[: activities.kernels]]
     is_linked = launches.call[: activities.kernels] != NONE
@@ -486,6 +479,32 @@ def _drop_explained_launches(
         is_unlinked = is_own.any() and not is_linked[is_own].any()
         is_explained[rows] = is_unlinked or n_others >= step * len(rows)
     return lost_calls.take(~is_explained)
+
+
+def _find_sharing_kernels(
+    launches: Launches, activities: profile.Activities, calls: profile.CallLog
+) -> tuple[Ints, Ints]:
+    """Find the kernels that share their launch with other kernels.
+
+    Repeated rows and kernels of graph launches are left out.
+
+    Args:
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        calls: All calls of the profile.
+
+    Returns:
+        rows: Rows of the kernels.
+        call: Row of the launching call of each.
+    """
+    rows = launches.sharing[launches.sharing < activities.kernels]
+    rows = np.setdiff1d(rows, _find_repeated_rows(activities, rows))
+    call = launches.call[rows].astype(np.int64)
+    # A graph launch has many kernels.
+    is_launched = np.isin(
+        call, calls.select_by_prefix(find_distinct(call[call != NONE]), KERNEL_LAUNCHES)
+    )
+    return rows[is_launched], call[is_launched]
 
 
 def _count_by_process(
@@ -507,16 +526,8 @@ def _count_by_process(
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
-    threads = of_launch[1]
-    linked = np.flatnonzero(launches.call != NONE)
-    launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
-    # A thread's bound may be the time of its own last launch, which counts as well.
-    is_counted = (linked < activities.kernels) & (launched_ns <= until_ns[thread])
-    n_kernels = np.bincount(thread[is_counted], minlength=len(threads))
-    first_ns, last_ns = group_extents(
-        thread.astype(np.int64), len(threads), launched_ns, launched_ns
-    )
-    process = profile.process_of(threads)
+    n_kernels, first_ns, last_ns = _summarize_launches(until_ns, launches, activities, of_launch)
+    process = profile.process_of(of_launch[1])
     lost_rows = dict(list_rows_by_value(profile.process_of(lost_calls.thread)))
     no_rows = np.empty(0, np.int64)
     for number in find_distinct(process).tolist():
@@ -533,6 +544,36 @@ def _count_by_process(
                 first_launch_ns=int(first_ns[is_own].min()) if total else _NEVER,
                 last_launch_ns=int(last_ns[is_own].max()) if total else _FOREVER,
             )
+
+
+def _summarize_launches(
+    until_ns: Ints,
+    launches: Launches,
+    activities: profile.Activities,
+    of_launch: tuple[Codes, Ints],
+) -> tuple[Ints, Ints, Ints]:
+    """Summarize the launches of each thread whose work was recorded.
+
+    Args:
+        until_ns: Time of each thread until which kernels can count as lost.
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        of_launch: Index of the thread that launched each activity (undefined if the launch is
+            unknown), and the thread ids, indexed by it.
+
+    Returns:
+        n_kernels: Number of recorded kernels that each thread launched until ``until_ns``.
+        first_ns: First launch of recorded work, undefined without any.
+        last_ns: Last launch of recorded work, undefined without any.
+    """
+    n_threads = len(of_launch[1])
+    linked = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
+    # A thread's bound may be the time of its own last launch, which counts as well.
+    is_counted = (linked < activities.kernels) & (launched_ns <= until_ns[thread])
+    n_kernels = np.bincount(thread[is_counted], minlength=n_threads)
+    first_ns, last_ns = group_extents(thread.astype(np.int64), n_threads, launched_ns, launched_ns)
+    return n_kernels, first_ns, last_ns
 
 
 def find_recorded_until(
@@ -587,35 +628,59 @@ def find_recording_stops(
     Returns:
         Time of each thread, or the largest number if all its launches should have recorded work.
     """
-    threads = of_launch[1]
-    order = np.argsort(threads)
-    thread = order[find_positions(threads[order], without_work.thread)]
-    is_after = without_work.start_ns >= until_ns[thread]
-    if not is_after.any():
+    thread = _locate_threads(of_launch[1], without_work)
+    is_late = without_work.start_ns >= until_ns[thread]
+    if not is_late.any():
         return until_ns
-    until_ns = np.maximum(until_ns, _find_last_synchronization(threads, activities, calls))
-    late_calls, thread = without_work.take(is_after), thread[is_after]
+    late_calls, thread = without_work.take(is_late), thread[is_late]
+    until_ns = np.maximum(until_ns, _find_last_synchronization(of_launch[1], activities, calls))
     synchronizing = calls.at(calls.find_containing("Synchronize"))
     linked = np.flatnonzero(launches.call != NONE)
-    process = profile.process_of(threads)
+    process = profile.process_of(of_launch[1])
     process_of_work = process[of_launch[0][linked]]
     for number, rows in list_rows_by_value(process[thread]):
         of_process = linked[process_of_work == number]
-        if len(of_process) == 0:
-            continue
-        returned_ns = synchronizing.end_ns[profile.process_of(synchronizing.thread) == number]
-        went_on_ns = max(
-            int(late_calls.start_ns[rows].max()),
-            int(launches.start_ns[of_process].max()),
-            int(returned_ns.max(initial=_NEVER)),
-        )
-        ends_ns = activities.end_ns[of_process]
-        longest_ns = patience * int((ends_ns - launches.start_ns[of_process]).max())
-        if went_on_ns - int(ends_ns.max()) <= longest_ns:
-            continue
-        is_due = late_calls.start_ns[rows] + longest_ns < went_on_ns
-        until_ns[thread[rows[is_due]]] = _FOREVER
+        if len(of_process):
+            is_overdue = _mask_overdue_launches(
+                late_calls.start_ns[rows],
+                launches.start_ns[of_process],
+                activities.end_ns[of_process],
+                synchronizing.end_ns[profile.process_of(synchronizing.thread) == number],
+                patience,
+            )
+            until_ns[thread[rows[is_overdue]]] = _FOREVER
     return until_ns
+
+
+def _locate_threads(threads: Ints, calls: profile.Calls) -> Ints:
+    """Return the index in ``threads`` of the thread of each call, for distinct threads."""
+    order = np.argsort(threads)
+    index: Ints = order[find_positions(threads[order], calls.thread)]
+    return index
+
+
+def _mask_overdue_launches(
+    late_ns: Ints, launched_ns: Ints, ended_ns: Ints, returned_ns: Ints, patience: int
+) -> Bools:
+    """Return a mask of the launches whose work is missing because the recording stopped before it.
+
+    The mask is all False if the recording did not stop before the process; see the second
+    observation of :func:`find_recording_stops`.
+
+    Args:
+        late_ns: Times of the launches of a process without recorded work, at least one.
+        launched_ns: Launch times of its recorded work, at least one.
+        ended_ns: Ends of this work.
+        returned_ns: Times at which its threads returned from waiting for the device.
+        patience: Multiple of the longest time from launch to end.
+    """
+    last_active_ns = max(
+        int(late_ns.max()), int(launched_ns.max()), int(returned_ns.max(initial=_NEVER))
+    )
+    longest_ns = patience * int((ended_ns - launched_ns).max())
+    if last_active_ns - int(ended_ns.max()) <= longest_ns:
+        return np.zeros(len(late_ns), bool)
+    return np.asarray(late_ns + longest_ns < last_active_ns, bool)
 
 
 def _find_last_synchronization(
@@ -668,9 +733,7 @@ def select_launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) 
         until_ns: Time of each thread.
         threads: Distinct threads.
     """
-    order = np.argsort(threads)
-    thread = order[find_positions(threads[order], calls.thread)]
-    return calls.take(calls.start_ns < until_ns[thread])
+    return calls.take(calls.start_ns < until_ns[_locate_threads(threads, calls)])
 
 
 def _find_launches_without_kernel(
@@ -743,15 +806,26 @@ def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> 
     for process, rows in list_rows_by_value(profile.process_of(launched.thread)):
         began_ns = begin_calls.start_ns[profile.process_of(begin_calls.thread) == process]
         ended_ns = end_calls.end_ns[profile.process_of(end_calls.thread) == process]
-        times_ns = np.concatenate((began_ns, ended_ns))
-        change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
-        order = np.lexsort((change, times_ns))
-        n_open = np.append(0, np.cumsum(change[order]))
-        # The end of a capture that began before the profile does not end another capture.
-        n_open -= np.minimum.accumulate(n_open)
-        position = np.searchsorted(times_ns[order], launched.start_ns[rows], side="right")
-        captured[rows] = n_open[position] > 0
+        captured[rows] = _count_open_captures(began_ns, ended_ns, launched.start_ns[rows]) > 0
     return captured
+
+
+def _count_open_captures(began_ns: Ints, ended_ns: Ints, time_ns: Ints) -> Ints:
+    """Return the number of captures that are open at each time.
+
+    Args:
+        began_ns: Times at which captures began.
+        ended_ns: Times at which captures ended. The end of a capture that began before the profile
+            does not end another capture.
+        time_ns: Times to count for. A capture that ends at such a time is no longer open.
+    """
+    edges_ns = np.concatenate((began_ns, ended_ns))
+    change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
+    order = np.lexsort((change, edges_ns))
+    n_open = np.append(0, np.cumsum(change[order]))
+    n_open -= np.minimum.accumulate(n_open)
+    open_at: Ints = n_open[np.searchsorted(edges_ns[order], time_ns, side="right")]
+    return open_at
 
 
 def describe_lost_kernels(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,14 @@ from bubbleviz.interpret.communication import (
     find_unknown_kernels,
 )
 from bubbleviz.interpret.coverage import measure_coverage
-from bubbleviz.interpret.late_launches import add_host_activities, select_longest
-from bubbleviz.interpret.layers import LayerRanges, measure_layers
-from bubbleviz.interpret.linking import LinkedProfile, find_enclosing_ranges, link
+from bubbleviz.interpret.late_launches import LateLaunches, add_host_activities, select_longest
+from bubbleviz.interpret.layers import LayerRanges, LayerTimes, measure_layers
+from bubbleviz.interpret.linking import LinkedProfile, LinkedWork, find_enclosing_ranges, link
 from bubbleviz.interpret.memory import MemoryUse, list_memory_limitations, measure_memory
 from bubbleviz.interpret.merged_runs import refuse_merged_runs
 from bubbleviz.interpret.operation_limitations import list_limitations
-from bubbleviz.interpret.operation_ranges import find_operations
-from bubbleviz.interpret.per_rank import record_ranks
+from bubbleviz.interpret.operation_ranges import NamedOperations, find_operations
+from bubbleviz.interpret.per_rank import RankResults, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import classify_work
 from bubbleviz.interpret.start_skew import find_recorded_devices
@@ -37,10 +37,10 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.operations import HostActivities, Operations, RankIntervals
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.profile import Profile, get_pid, process_of
+from bubbleviz.model.profile import Activities, Profile, get_pid, process_of
 from bubbleviz.timing import time_step
 
 
@@ -73,52 +73,30 @@ def interpret(
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
-    profile, named_ranges = linked.profile, linked.named_ranges
+    profile = linked.profile
     with time_step("attribute kernels") as rows:
         rows.count = len(profile.activities)
-        activities = rename_vague_kernels(linked)
-        work, receives = classify_work(linked.work, activities, named_ranges, names, kinds)
-        keys, hints, placed_ranges, homeless = find_operations(profile, named_ranges, names, work)
-        phase = names.phase[named_ranges.name_id]
-        around = find_enclosing_ranges(receives, work, profile.calls, named_ranges, phase)
-        collectives = read_recorded_collectives(linked, activities, work.communication, kinds)
-        tables, coverage, unattributed = record_ranks(
-            linked, work, placed_ranges, around, collectives, keys, kinds
-        )
+        attributed = _attribute_work(linked, names, kinds)
+        hints, tables = attributed.named.hints, attributed.ranks.tables
         refuse_merged_runs(profile.source.path, tables["operations"], hints.iteration >= 0)
-        operations = _mark_cut_operations(linked, tables["operations"])
-        late_launches = select_longest(tables.pop("late"))
-        operations, hosts = add_host_activities(
-            operations, late_launches, linked.long_calls, profile
-        )
+        operations, hosts = _complete_operations(linked, tables["operations"], tables.pop("late"))
         tables["operations"] = operations.compact()
         used = _measure_memory(linked, operations) if memory else None
-        spent = None
-        if layers:
-            spent = measure_layers(
-                LayerRanges(profile.ranges, named_ranges), work, placed_ranges, keys
-            )
         start_ns, end_ns = _measure_extent(linked)
-        notes = (
-            *_list_work_limitations(linked, operations),
-            *profile.limitations,
-            *check_communication(profile, kinds),
-            *homeless,
-            *list_limitations(profile, work, operations, placed_ranges),
-            *(() if used is None else list_memory_limitations(profile.source.path, used)),
-        )
         recording = Recording(
             source=profile.source,
             convention=conventions[0].name,
             conventions=_name_conventions(conventions, names),
-            ranks=_list_ranks(activities.ranks, profile, names),
-            coverage=measure_coverage(linked, coverage, unattributed),
+            ranks=_list_ranks(attributed.activities.ranks, profile, names),
+            coverage=measure_coverage(
+                linked, attributed.ranks.coverage, attributed.ranks.unattributed
+            ),
             start_ns=start_ns,
             end_ns=end_ns,
-            limitations=notes,
+            limitations=_collect_limitations(linked, attributed, operations, kinds, used),
             unknown_kernels=tuple(find_unknown_kernels(profile, kinds)),
-            recorded=find_recorded_devices(linked, activities, kinds),
-            layers=spent,
+            recorded=find_recorded_devices(linked, attributed.activities, kinds),
+            layers=_measure_layers(linked, attributed) if layers else None,
             memory=used,
         )
         return Recordings.of(
@@ -158,6 +136,103 @@ def _link_work(
             "the capture; export or record again"
         )
     return linked
+
+
+@dataclass(frozen=True)
+class _AttributedWork:
+    """Work of a profile, the operations that own it, and what was measured on each rank.
+
+    Attributes:
+        activities: Activities of the profile. Kernels have the names of the operations that they
+            carry out.
+        work: The same work, linked and classified.
+        named: Operations that the ranges name.
+        ranks: Results of all ranks.
+    """
+
+    activities: Activities
+    work: LinkedWork
+    named: NamedOperations
+    ranks: RankResults
+
+
+def _attribute_work(linked: LinkedProfile, names: NameMeanings, kinds: Kinds) -> _AttributedWork:
+    """Attribute the work of a profile to operations, and measure them rank by rank.
+
+    Args:
+        linked: The profile, linked to its calls.
+        names: Meanings of the names of its ranges.
+        kinds: Kinds of kernels and threads.
+    """
+    named_ranges = linked.named_ranges
+    activities = rename_vague_kernels(linked)
+    work, receives = classify_work(linked.work, activities, named_ranges, names, kinds)
+    named = find_operations(linked.profile, named_ranges, names, work)
+    phase = names.phase[named_ranges.name_id]
+    around = find_enclosing_ranges(receives, work, linked.profile.calls, named_ranges, phase)
+    collectives = read_recorded_collectives(linked, activities, work.communication, kinds)
+    ranks = record_ranks(linked, work, named.ranges, around, collectives, named.keys, kinds)
+    return _AttributedWork(activities, work, named, ranks)
+
+
+def _complete_operations(
+    linked: LinkedProfile, operations: Operations, late: LateLaunches
+) -> tuple[Operations, HostActivities]:
+    """Mark the operations that were cut, and find what the host did before late launches.
+
+    Args:
+        linked: The profile, whose file is still open.
+        operations: Its operations, with their spans.
+        late: Its late launches.
+
+    Returns:
+        operations: The operations with ``cut`` and all launch times. Names of host activities are
+            added to their names.
+        hosts: The longest calls and ranges during each long delay.
+    """
+    return add_host_activities(
+        _mark_cut_operations(linked, operations),
+        select_longest(late),
+        linked.long_calls,
+        linked.profile,
+    )
+
+
+def _measure_layers(linked: LinkedProfile, attributed: _AttributedWork) -> LayerTimes:
+    """Measure how long the kernels of each layer ran in the operations of a profile."""
+    return measure_layers(
+        LayerRanges(linked.profile.ranges, linked.named_ranges),
+        attributed.work,
+        attributed.named.ranges,
+        attributed.named.keys,
+    )
+
+
+def _collect_limitations(
+    linked: LinkedProfile,
+    attributed: _AttributedWork,
+    operations: Operations,
+    kinds: Kinds,
+    memory: MemoryUse | None,
+) -> tuple[Limitation, ...]:
+    """Collect all limitations of a profile.
+
+    Args:
+        linked: The profile, linked to its calls.
+        attributed: Its work, with the operations that own it.
+        operations: Its operations, with their spans.
+        kinds: Kinds of kernels and threads.
+        memory: Memory of its operations, or None if it was not measured.
+    """
+    profile, named = linked.profile, attributed.named
+    return (
+        *_list_work_limitations(linked, operations),
+        *profile.limitations,
+        *check_communication(profile, kinds),
+        *named.limitations,
+        *list_limitations(profile, attributed.work, operations, named.ranges),
+        *(() if memory is None else list_memory_limitations(profile.source.path, memory)),
+    )
 
 
 def _mark_cut_operations(linked: LinkedProfile, operations: Operations) -> Operations:
@@ -257,19 +332,36 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
         pid = get_pid(process)
         label = profile.process_labels.get(process, "") if n_devices[process] == 1 else ""
         in_name = {word: int(n) for word, n in _RANKS.findall((label or file_name).lower())}
-        declared_rank = profile.global_rank if len(ranks) == 1 else None
-        declared_rank = in_name.get("rank") if declared_rank is None else declared_rank
         replica = in_name.get("tp", 0) + (in_name.get("dp", 0) << 20)
-        numbers = find_distinct(rank_in_range[(owner == process) & (rank_in_range >= 0)])
         local.append(
             LocalRank(
                 process=process,
                 device_id=device,
                 device=devices.get((pid, device), devices.get((None, device))),
-                global_rank=int(numbers[0]) if len(numbers) == 1 else declared_rank,
+                global_rank=_choose_global_rank(
+                    rank_in_range[(owner == process) & (rank_in_range >= 0)],
+                    profile.global_rank if len(ranks) == 1 else None,
+                    in_name.get("rank"),
+                ),
                 stage_in_file_name=(in_name.get("pp", NONE), replica),
                 device_label=profile.place(process, device),
                 world_size=profile.world_size,
             )
         )
     return tuple(local)
+
+
+def _choose_global_rank(in_ranges: Ints, declared: int | None, in_name: int | None) -> int | None:
+    """Return the global rank of a rank, or None if unknown.
+
+    The only rank that ranges name comes first, then the declared rank, then the rank in a name.
+
+    Args:
+        in_ranges: Ranks in the names of the ranges of its process.
+        declared: Rank that the profile declares, or None if it declares none.
+        in_name: Rank in the label of the process or in the name of the file, or None.
+    """
+    numbers = find_distinct(in_ranges)
+    if len(numbers) == 1:
+        return int(numbers[0])
+    return in_name if declared is None else declared

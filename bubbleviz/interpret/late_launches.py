@@ -302,7 +302,28 @@ def _find_overlapping_events(
         pair, position = grouping.expand_ranges(low, np.maximum(high, low))
         delays.append(of_thread[pair])
         rows.append(order[position])
-    delay, row = np.concatenate(delays), np.concatenate(rows)
+    return _select_longest_overlaps(
+        late, np.concatenate(delays), np.concatenate(rows), start_ns, end_ns
+    )
+
+
+def _select_longest_overlaps(
+    late: LateLaunches, delay: Ints, row: Ints, start_ns: Ints, end_ns: Ints
+) -> tuple[Ints, Ints]:
+    """Select the events that take most of each delay.
+
+    Args:
+        late: Late launches.
+        delay: Row of ``late`` of each pair of a delay and an event.
+        row: Row of the event of each pair, which need not overlap the delay.
+        start_ns: Start of each event.
+        end_ns: End of each event.
+
+    Returns:
+        delay: Row of ``late`` of each selected pair, in ascending order.
+        row: Row of the event. For each delay, at most ``_MAX_ACTIVITIES`` events that overlap it
+            are selected, those with the longest overlap first.
+    """
     overlap_ns = np.minimum(end_ns[row], late.until_ns[delay])
     overlap_ns -= np.maximum(start_ns[row], late.since_ns[delay])
     order = np.lexsort((row, -overlap_ns, delay))

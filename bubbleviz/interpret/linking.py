@@ -39,6 +39,7 @@ import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.damaged_work import (
+    LostKernels,
     check_places,
     check_rows,
     check_times,
@@ -288,6 +289,34 @@ def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None)
     return indices
 
 
+def _pack_indices(indices_by_owner: Sequence[list[Innermost]]) -> tuple[tuple[Ints, ...], Ints]:
+    """Pack search indices into the columns of ``struct ranges`` in ``links.c``.
+
+    Args:
+        indices_by_owner: At most two indices of each owner: push/pop ranges, then start/end ranges.
+
+    Returns:
+        columns: The columns of all indices, one after the other.
+        bounds: For each owner, the number of its first depth level, and the numbers after those of
+            its first and of its second index.
+    """
+    starts, bounds = [0], list[int]()
+    columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
+    for indices in indices_by_owner:
+        bounds.append(len(starts) - 1)
+        for index in indices:
+            starts.extend((index.begin[1:] + starts[-1]).tolist())
+            bounds.append(len(starts) - 1)
+            parts = index.start_ns, index.end_ns, index.depth, index.row
+            for column, part in zip(columns, parts, strict=True):
+                column.append(part)
+        # Each owner has room for two indices.
+        bounds.extend(bounds[-1:] * (2 - len(indices)))
+    search_hint = np.full(len(starts) - 1, NONE, np.int64)
+    packed = np.array(starts, np.int64), search_hint, *map(np.concatenate, columns)
+    return packed, np.array(bounds, np.int64)
+
+
 def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the row of the innermost range around each interval, or -1 if there is none.
 
@@ -332,8 +361,9 @@ def find_enclosing_ranges(
     for thread, of_thread in list_rows_by_value(launches.thread):
         start_ns, end_ns = launches.start_ns[of_thread], launches.end_ns[of_thread]
         for index in compute.get_indices(thread):
-            around = index.iter_around(start_ns, end_ns)
-            pairs.extend((rows[of_thread[query]], row) for query, row in around)
+            pairs.extend(
+                (rows[of_thread[query]], row) for query, row in index.iter_around(start_ns, end_ns)
+            )
     activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
     return activity, of_range
 
@@ -496,27 +526,14 @@ class Linker:
             *map(self._ranges.get_indices, threads.tolist()),
             *self._backward.values(),
         ]
-        starts, bounds = [0], list[int]()
-        columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
-        for indices in indices_by_owner:
-            bounds.append(len(starts) - 1)
-            for index in indices:
-                starts.extend((index.begin[1:] + starts[-1]).tolist())
-                bounds.append(len(starts) - 1)
-                parts = index.start_ns, index.end_ns, index.depth, index.row
-                for column, part in zip(columns, parts, strict=True):
-                    column.append(part)
-            # Each owner has room for two indices: push/pop ranges, and start/end ranges.
-            bounds.extend(bounds[-1:] * (2 - len(indices)))
+        range_columns, bounds = _pack_indices(indices_by_owner)
         thread_columns = (
             find_positions(self.launches.processes, model.process_of(threads)),
             np.isin(threads, self._helpers),
             np.cumsum([0, *map(len, backward_rows)]),
             np.array([row for rows in backward_rows for row in rows], np.int64),
-            np.array(bounds, np.int64),
+            bounds,
         )
-        search_hint = np.full(len(starts) - 1, NONE, np.int64)
-        range_columns = np.array(starts, np.int64), search_hint, *map(np.concatenate, columns)
         return thread_columns, range_columns
 
     def _list_backward_rows(self) -> list[list[int]]:
@@ -697,26 +714,19 @@ def link(
             None if they have no phases; work is then linked to ranges of the launching thread only.
         helpers: Regular expressions for the names of threads that never run backward.
     """
-    linker = Linker(
-        profile.activities, named_ranges, phase, _find_helper_threads(profile.threads, helpers)
-    )
-    # Numbering these threads first saves time while the calls are read.
-    threads = np.array([thread.thread for thread in profile.threads], np.int64)
-    linker.threads.numbers(find_distinct(named_ranges.thread, threads))
-    for block in profile.calls.blocks():
-        linker.add(block)
-    linker.decide_by_device()
+    linker = _link_calls(profile, named_ranges, phase, helpers)
     activities, work = profile.activities, linker.link_work()
-    sound, left_out, unrecorded, located, notes = _check_work(linker, profile)
+    checked = _check_work(linker, profile)
+    sound, unrecorded, notes = checked.sound, checked.unrecorded, checked.notes
     if sound is not None:
         activities, work = activities.chosen(sound), work.take(sound)
-    if left_out.any():
-        activities, unrecorded = _remove_ranks(activities, unrecorded, left_out)
+    if checked.is_left_out.any():
+        activities, unrecorded = _remove_ranks(activities, unrecorded, checked.is_left_out)
     copies = profile.copies
     if copies is not None and sound is not None:
         profile = replace(profile, copies=lambda: copies().restrict_to(sound))
     streams, unread = _read_streams(profile, sound)
-    profile = replace(profile, activities=activities, limitations=located)
+    profile = replace(profile, activities=activities, limitations=checked.located)
     if streams is not None:
         profile = replace(profile, streams=lambda: streams)
         profile, early, stream_notes = _correct_stream_ends(profile, streams, work, linker.start_ns)
@@ -740,6 +750,25 @@ def link(
         unrecorded=unrecorded,
         limitations=notes,
     )
+
+
+def _link_calls(
+    profile: model.Profile,
+    named_ranges: model.Ranges,
+    phase: Ints | None,
+    helpers: Sequence[str],
+) -> Linker:
+    """Read all calls of a profile and link its work to them; see :func:`link` for the arguments."""
+    linker = Linker(
+        profile.activities, named_ranges, phase, _find_helper_threads(profile.threads, helpers)
+    )
+    # Numbering these threads first saves time while the calls are read.
+    threads = np.array([thread.thread for thread in profile.threads], np.int64)
+    linker.threads.numbers(find_distinct(named_ranges.thread, threads))
+    for block in profile.calls.blocks():
+        linker.add(block)
+    linker.decide_by_device()
+    return linker
 
 
 def _remove_ranks(
@@ -826,43 +855,62 @@ def _correct_stream_ends(
     return replace(profile, activities=activities), early, notes
 
 
-def _check_work(
-    linker: Linker, profile: model.Profile
-) -> tuple[Bools | None, Bools, RankIntervals, tuple[Limitation, ...], tuple[Limitation, ...]]:
-    """Find the damaged, left-out and unrecorded work of a linked profile.
+@dataclass(frozen=True)
+class _CheckedWork:
+    """Damaged, left-out and unrecorded work of a profile.
 
-    An activity is kept if its times are possible, its rank is not left out, and it does not repeat
-    another row. Without recorded launches, repeated and unrecorded work is not searched for.
-
-    Returns:
+    Attributes:
         sound: Mask of the activities that are kept, or None if all are kept.
-        left_out: Mask of the ranks that are left out.
+        is_left_out: Mask of the ranks that are left out.
         unrecorded: Times at which ranks may have run work that was launched but not recorded.
         located: Limitations of the profile. Those on kernels that were left out while reading also
             give the times at which these kernels may have run, if all of them were found.
         notes: Limitations of the work.
     """
-    path, activities, launches = profile.source.path, profile.activities, linker.launches
-    has_launches = profile.launches_known
-    is_bounded = has_launches and linker.start_ns <= linker.end_ns
-    capture_ns = (linker.start_ns, linker.end_ns) if is_bounded else None
-    calling = linker.find_calling_processes() if has_launches else None
-    is_possible, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
+
+    sound: Bools | None
+    is_left_out: Bools
+    unrecorded: RankIntervals
+    located: tuple[Limitation, ...]
+    notes: tuple[Limitation, ...]
+
+
+def _check_work(linker: Linker, profile: model.Profile) -> _CheckedWork:
+    """Find the damaged, left-out and unrecorded work of a linked profile.
+
+    An activity is kept if its times are possible, its rank is not left out, and it does not repeat
+    another row. Without recorded launches, repeated and unrecorded work is not searched for.
+    """
+    path, activities = profile.source.path, profile.activities
+    capture_ns = calling = None
+    if profile.launches_known:
+        calling = linker.find_calling_processes()
+        if linker.start_ns <= linker.end_ns:
+            capture_ns = (linker.start_ns, linker.end_ns)
+    is_possible, timed = check_times(
+        path, activities, linker.launches.call, linker.launches.start_ns, capture_ns
+    )
     sound = is_possible
-    left_out, place_notes = check_places(profile.source, activities, profile.devices, calling)
-    if left_out.any():
-        is_in_place = ~left_out[activities.rank]
+    is_left_out, place_notes = check_places(profile.source, activities, profile.devices, calling)
+    if is_left_out.any():
+        is_in_place = ~is_left_out[activities.rank]
         sound = is_in_place if sound is None else sound & is_in_place
     lost = _LostWork(timed=tuple(timed), located=profile.limitations)
-    if has_launches:
+    if profile.launches_known:
         lost = _find_lost_work(linker, profile, is_possible, timed)
         if len(lost.duplicates):
             sound = np.ones(len(activities), bool) if sound is None else sound
             sound[lost.duplicates] = False
-    calls = {f"{profile.source.api} API calls": linker.impossible}
-    impossible = model.report_impossible_times(path, calls)
-    notes = (*lost.lost, *impossible, *lost.timed, *place_notes, *lost.repeated)
-    return sound, left_out, lost.unrecorded, lost.located, notes
+    impossible = model.report_impossible_times(
+        path, {f"{profile.source.api} API calls": linker.impossible}
+    )
+    return _CheckedWork(
+        sound=sound,
+        is_left_out=is_left_out,
+        unrecorded=lost.unrecorded,
+        located=lost.located,
+        notes=(*lost.lost, *impossible, *lost.timed, *place_notes, *lost.repeated),
+    )
 
 
 @dataclass(frozen=True)
@@ -898,18 +946,19 @@ def _find_lost_work(
         is_possible: Mask of the work with possible times, or None if all times are possible.
         timed: Limitations of impossible times.
     """
-    path, activities, launches = profile.source.path, profile.activities, linker.launches
+    activities, launches = profile.activities, linker.launches
     of_launch = linker.thread, linker.threads.values
     duplicates, zero_length, repeated = check_rows(
-        path, activities, launches, profile.calls, is_possible
+        profile.source.path, activities, launches, profile.calls, is_possible
     )
     is_timed = _mask_timed(activities, is_possible, zero_length)
     kernels = find_lost_kernels(
         linker.workless_rows, launches, activities, of_launch, profile.calls
     )
     graphs = find_lost_graphs(profile.calls, launches, activities, of_launch)
-    partial = find_partial_replays(graphs.with_work, launches, activities, of_launch)
-    graphs = replace(graphs, partial=partial)
+    graphs = replace(
+        graphs, partial=find_partial_replays(graphs.with_work, launches, activities, of_launch)
+    )
     untimed_calls = kernels.calls.take(slice(0))
     if is_timed is not None:
         untimed_calls = _find_untimed_calls(profile, launches, is_timed)
@@ -917,25 +966,47 @@ def _find_lost_work(
         find_unknown_times(lost_calls, launches, activities, of_launch, is_timed)
         for lost_calls in (graphs.lost, kernels.calls, untimed_calls)
     )
-    n_left_out = sum(note.count for note in profile.limitations if note.kind in LEFT_OUT)
-    lost = (
-        *describe_lost_kernels(
-            path, kernels.processes, n_left_out, sampled=kernels.is_sampled, unknown=of_kernels
-        ),
-        *graphs.limitations(profile.source, of_graphs),
-    )
-    located = profile.limitations
-    if n_left_out and not kernels.is_sampled and len(kernels.calls) >= n_left_out:
-        # The launches of the kernels that were left out while reading are among these.
-        located = tuple(locate_untimed(located, kernels.calls, of_kernels))
     return _LostWork(
         timed=tuple(locate_untimed(timed, untimed_calls, of_untimed)),
-        located=located,
-        lost=lost,
+        located=_locate_left_out_kernels(profile, kernels, of_kernels),
+        lost=(
+            *describe_lost_kernels(
+                profile.source.path,
+                kernels.processes,
+                _count_left_out_kernels(profile),
+                sampled=kernels.is_sampled,
+                unknown=of_kernels,
+            ),
+            *graphs.limitations(profile.source, of_graphs),
+        ),
         repeated=tuple(locate_untimed(repeated, untimed_calls, of_untimed)),
         duplicates=duplicates,
         unrecorded=join_intervals((of_kernels, of_graphs, of_untimed), len(activities.ranks)),
     )
+
+
+def _count_left_out_kernels(profile: model.Profile) -> int:
+    """Return the number of kernels that were left out while reading a profile."""
+    return sum(note.count for note in profile.limitations if note.kind in LEFT_OUT)
+
+
+def _locate_left_out_kernels(
+    profile: model.Profile, kernels: LostKernels, unknown: RankIntervals
+) -> tuple[Limitation, ...]:
+    """Return the limitations of a profile, with the times of kernels that were left out if known.
+
+    The times are known if at least as many lost kernels were found as were left out while reading.
+
+    Args:
+        profile: The profile.
+        kernels: Lost kernels of the profile.
+        unknown: Times at which ranks may have run these kernels.
+    """
+    n_left_out = _count_left_out_kernels(profile)
+    if n_left_out and not kernels.is_sampled and len(kernels.calls) >= n_left_out:
+        # The launches of the kernels that were left out are among these.
+        return tuple(locate_untimed(profile.limitations, kernels.calls, unknown))
+    return profile.limitations
 
 
 def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bools) -> model.Calls:

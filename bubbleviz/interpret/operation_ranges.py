@@ -92,9 +92,26 @@ class NameHints(Table):
     iteration: Ints
 
 
+@dataclass(frozen=True)
+class NamedOperations:
+    """The operations that the ranges of a profile name.
+
+    Attributes:
+        keys: The operations, in order of (rank, host start). Their GPU work is not known yet.
+        hints: Stages and iteration numbers in their names.
+        ranges: The ranges of these operations, by rank.
+        limitations: Limitations for ranges without GPU work whose rank is unknown.
+    """
+
+    keys: Operations
+    hints: NameHints
+    ranges: OperationRanges
+    limitations: tuple[Limitation, ...]
+
+
 def find_operations(
     profile: Profile, named_ranges: Ranges, names: NameMeanings, work: LinkedWork
-) -> tuple[Operations, NameHints, OperationRanges, tuple[Limitation, ...]]:
+) -> NamedOperations:
     """Find the operations that ranges name, on the ranks that the ranges launched work on.
 
     The steps are described at the top of this module.
@@ -104,14 +121,36 @@ def find_operations(
         named_ranges: Its ranges that name operations.
         names: Meanings of the names of ranges.
         work: All work of the profile, linked to these ranges.
-
-    Returns:
-        operations: The operations, in order of (rank, host start). Their GPU work is not known yet.
-        hints: Stages and iteration numbers in their names.
-        placed_ranges: The ranges of these operations, by rank.
-        notes: Limitations for ranges without GPU work whose rank is unknown.
     """
     of_range, rank, unplaced = _place_on_ranks(profile, named_ranges, work)
+    placed_ranges = _number_operations(profile, named_ranges, names, work, of_range, rank)
+    keys, hints = _merge_ranges(named_ranges, names, placed_ranges)
+    return NamedOperations(
+        keys=keys,
+        hints=hints,
+        ranges=placed_ranges,
+        limitations=_describe_unplaced_ranges(profile, named_ranges, names, unplaced),
+    )
+
+
+def _number_operations(
+    profile: Profile,
+    named_ranges: Ranges,
+    names: NameMeanings,
+    work: LinkedWork,
+    of_range: Ints,
+    rank: Ints,
+) -> OperationRanges:
+    """Number the iterations of ranges, and the operations that they are parts of (steps 2 to 4).
+
+    Args:
+        profile: The profile.
+        named_ranges: Its ranges that name operations.
+        names: Meanings of the names of ranges.
+        work: All work of the profile, linked to these ranges.
+        of_range: Row of ``named_ranges``, one per range and rank, in order of (rank, host start).
+        rank: Rank of each entry of ``of_range``.
+    """
     name = names.take(named_ranges.name_id[of_range])
     hint = _find_iteration_hints(profile.ranges, names, named_ranges, of_range, rank)
     order = iterations.build_host_order(
@@ -127,10 +166,7 @@ def find_operations(
     iteration = iterations.number_iterations(order, is_constant)
     is_unnumbered = _mask_unnumbered_ranges(name, is_constant)
     operation = _group_ranges(order, iteration, is_unnumbered & ~name.part, name.part)
-    placed_ranges = OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
-    operations, hints = _merge_ranges(named_ranges, names, placed_ranges)
-    notes = _describe_unplaced_ranges(profile, named_ranges, names, unplaced)
-    return operations, hints, placed_ranges, notes
+    return OperationRanges(of_range, rank, hint, iteration, is_unnumbered, operation)
 
 
 def _place_on_ranks(
@@ -519,9 +555,8 @@ def _merge_ranges(
         hints: Stages and iteration numbers in their names.
     """
     count = int(placed_ranges.operation.max(initial=-1)) + 1
-    first = group_rows(placed_ranges.operation).first
-    of_range, rank = placed_ranges.range[first], placed_ranges.rank[first]
-    name = names.take(named_ranges.name_id[of_range])
+    first = placed_ranges.take(group_rows(placed_ranges.operation).first)
+    name = names.take(named_ranges.name_id[first.range])
     _, host_end_ns = intervals.group_extents(
         placed_ranges.operation,
         count,
@@ -529,16 +564,15 @@ def _merge_ranges(
         named_ranges.end_ns[placed_ranges.range],
     )
     is_cut = make_mask(count, placed_ranges.operation[named_ranges.cut[placed_ranges.range]])
-    iteration = placed_ranges.iteration[first]
     by_order = iterations.number_occurrences(
-        (rank, iteration, name.phase, name.chunk, name.sequence)
+        (first.rank, first.iteration, name.phase, name.chunk, name.sequence)
     )
-    microbatch = np.where(placed_ranges.unnumbered[first], by_order, name.microbatch)
-    phase = fuse_backwards(name.phase, (rank, name.chunk, name.stage, name.microbatch))
-    key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
+    microbatch = np.where(first.unnumbered, by_order, name.microbatch)
+    phase = fuse_backwards(name.phase, (first.rank, name.chunk, name.stage, name.microbatch))
+    key = (first.rank, first.iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
     operations = Operations.make_without_work(
-        rank=rank.copy(),
-        iteration=iteration,
+        rank=first.rank.copy(),
+        iteration=first.iteration,
         phase=phase,
         microbatch=microbatch,
         chunk=np.where(name.chunk >= 0, name.chunk, name.stage),
@@ -546,15 +580,15 @@ def _merge_ranges(
         second_microbatch=name.second_microbatch.copy(),
         second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
         occurrence=iterations.number_occurrences((*key, name.second_microbatch, name.second_chunk)),
-        host_start_ns=named_ranges.start_ns[of_range],
+        host_start_ns=named_ranges.start_ns[first.range],
         host_end_ns=host_end_ns,
         cut=is_cut.astype(np.int64),
         tokens=name.all_tokens,
-        prefix=np.full(len(rank), NONE),
-        name_id=named_ranges.name_id[of_range],
+        prefix=np.full(len(first), NONE),
+        name_id=named_ranges.name_id[first.range],
         names=named_ranges.names,
     )
-    return operations, NameHints(stage=name.stage.copy(), iteration=placed_ranges.mark[first])
+    return operations, NameHints(stage=name.stage.copy(), iteration=first.mark)
 
 
 def fuse_backwards(phase: Ints, key: tuple[Ints, Ints, Ints, Ints]) -> Ints:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from bubbleviz.conventions.kinds import Kinds, classify_collective, match_any
 from bubbleviz.interpret.collectives import RecordedCollectives, build_collective_intervals
 from bubbleviz.interpret.coverage import find_unattributed_kernels, make_rank_coverages
 from bubbleviz.interpret.late_launches import (
+    LateLaunches,
     find_late_collectives,
     find_late_operations,
     find_stalls,
@@ -24,6 +24,7 @@ from bubbleviz.interpret.late_launches import (
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, LinkedWork, LinkRule
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import (
+    WorkTimes,
     is_owned_by,
     measure_active_time,
     measure_operations,
@@ -31,6 +32,7 @@ from bubbleviz.interpret.spans import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model import operations as model
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, join_tables, to_slice
 from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
@@ -142,16 +144,34 @@ def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
         first = end
 
 
-#: Kinds of kernels by name, with a last row for no name (-1): whether the kernel communicates
-#: between two ranks; and which collective it carries out, as a row of the names that follow. The
-#: last of these names is "" for no collective.
-_KernelKinds: TypeAlias = tuple[Bools, tuple[Ints, tuple[str, ...]]]
-#: Results of ranks: tables, keyed by their names in recordings, and ``late`` launches; the coverage
-#: of each rank; the unattributed kernels with the most time, by name, and the activity of the
-#: longest kernel of each name.
-RanksWork: TypeAlias = tuple[
-    dict[str, Any], list[model.RankCoverage], list[tuple[model.UnattributedKernels, int]]
-]
+@dataclass(frozen=True)
+class RankResults:
+    """Results of consecutive ranks.
+
+    Attributes:
+        tables: Tables, keyed by their names in recordings, and ``late`` for the late launches.
+        coverage: Coverage of each rank.
+        unattributed: Unattributed kernels of each rank with the most time, by name, and the
+            activity of the longest kernel of each name.
+    """
+
+    tables: dict[str, Any]
+    coverage: list[model.RankCoverage]
+    unattributed: list[tuple[model.UnattributedKernels, int]]
+
+
+@dataclass(frozen=True)
+class _KernelKinds:
+    """Kinds of kernels, indexed by kernel name, with a last entry for no name (-1).
+
+    Attributes:
+        point_to_point: Mask of the names of kernels that communicate between two ranks.
+        collective: Index of the collective that kernels of each name carry out, and the names of
+            collectives. The last name is "" for no collective.
+    """
+
+    point_to_point: Bools
+    collective: tuple[Ints, tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,7 +199,7 @@ def record_ranks(
     collectives: RecordedCollectives,
     keys: model.Operations,
     kinds: Kinds,
-) -> RanksWork:
+) -> RankResults:
     """Measure the operations, unexplained time, collectives and late launches of all ranks.
 
     Args:
@@ -193,51 +213,120 @@ def record_ranks(
         kinds: Kinds of kernels, by name.
 
     Returns:
-        Results of all ranks, in ascending order of rank; see ``RanksWork``. Tables refer to
-        operations of the whole profile.
+        Results of all ranks, in ascending order of rank. Tables refer to operations of the whole
+        profile.
     """
-    activities = linked.profile.activities
     if not linked.profile.launches_known:
         # These calls stand for the work itself, and do not show when the host launched it.
         work = work.replace_columns(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
     received = _find_receives(work, placed_ranges, receives)
     kernel_kinds = _classify_kernels(work.names, kinds)
+    parts = []
+    for group in _split_ranks(linked, work, placed_ranges, received, keys):
+        part = _record_together(group, collectives, kernel_kinds)
+        _add_to_operations(part.tables, group.first_operation)
+        parts.append(part)
+    return RankResults(
+        tables={
+            name: join_tables([part.tables[name] for part in parts]) for name in parts[0].tables
+        },
+        coverage=[coverage for part in parts for coverage in part.coverage],
+        unattributed=[kernels for part in parts for kernels in part.unattributed],
+    )
+
+
+@dataclass(frozen=True)
+class _RankGroup:
+    """Consecutive ranks that are measured together, with all that belongs to them.
+
+    Rows of operations are numbered from 0 within the group. All times are positions on the line,
+    except the launch times of ``work``, which are times of their ranks.
+
+    Attributes:
+        line: Line of time with one section per rank.
+        work: Work of these ranks, with the operation that owns each row, or -1 if none does.
+        keys: Operations of these ranks.
+        receives: Receives inside these operations.
+        first_operation: Number of operations of all earlier ranks.
+    """
+
+    line: Line
+    work: LinkedWork
+    keys: model.Operations
+    receives: _Receives
+    first_operation: int
+
+
+def _split_ranks(
+    linked: LinkedProfile,
+    work: LinkedWork,
+    placed_ranges: OperationRanges,
+    receives: _Receives,
+    keys: model.Operations,
+) -> Iterator[_RankGroup]:
+    """Yield the groups of ranks that are measured together, in ascending order of rank.
+
+    Args:
+        linked: The profile, linked to its calls.
+        work: All work of the profile.
+        placed_ranges: Ranges that name operations, by rank.
+        receives: Receives inside operations.
+        keys: Operations of the profile, in order of rank.
+    """
+    activities, n_ranges = linked.profile.activities, len(linked.named_ranges)
     every_rank = np.arange(len(activities.ranks) + 1)
     first_operation = np.searchsorted(keys.rank, every_rank).tolist()
     first_range = np.searchsorted(placed_ranges.rank, every_rank).tolist()
     rows_of = activities.make_rank_lookup()
-    parts = []
-    for ranks in group_ranks(activities.count_by_rank(), len(linked.named_ranges)):
+    for ranks in group_ranks(activities.count_by_rank(), n_ranges):
         first, stop = first_operation[ranks.start], first_operation[ranks.stop]
         of_ranks = placed_ranges.take(slice(first_range[ranks.start], first_range[ranks.stop]))
         of_ranks = of_ranks.replace_columns(operation=of_ranks.operation - first)
         rows = np.concatenate([rows_of(rank) for rank in ranks])
-        inside_operations = received.take(
-            (received.operation >= first) & (received.operation < stop)
-        )
-        part = _record_together(
+        of_group = receives.take((receives.operation >= first) & (receives.operation < stop))
+        yield _place_group(
             ranks,
-            _take_work(ranks, work, rows, of_ranks, len(linked.named_ranges)),
+            _take_work(ranks, work, rows, of_ranks, n_ranges),
             keys.take(slice(first, stop)),
-            inside_operations.replace_columns(operation=inside_operations.operation - first),
-            collectives,
-            kernel_kinds,
+            of_group.replace_columns(operation=of_group.operation - first),
+            first,
         )
-        tables = part[0]
-        for name in ("busy", "collectives", "late"):
-            operation = tables[name].operation
-            renumbered = np.where(operation == NONE, NONE, operation + first)
-            tables[name] = tables[name].replace_columns(operation=renumbered)
-        parts.append(part)
-    tables_of_parts, coverage, unattributed = zip(*parts, strict=True)
-    return (
-        {
-            name: join_tables([tables[name] for tables in tables_of_parts])
-            for name in tables_of_parts[0]
-        },
-        list(chain.from_iterable(coverage)),
-        list(chain.from_iterable(unattributed)),
+
+
+def _place_group(
+    ranks: range, work: LinkedWork, keys: model.Operations, receives: _Receives, first: int
+) -> _RankGroup:
+    """Return a group of ranks whose times are converted to positions on one line.
+
+    Args:
+        ranks: Consecutive ranks.
+        work: Work of these ranks, with the operations that own it.
+        keys: Operations of these ranks.
+        receives: Receives inside these operations.
+        first: Number of operations of all earlier ranks.
+    """
+    line = _make_line(ranks, work, keys)
+    rank_of_receive = keys.rank[receives.operation]
+    return _RankGroup(
+        line=line,
+        work=line.place_columns(work, work.rank, *_TIMES),
+        keys=line.place_columns(keys, keys.rank, *_HOST_TIMES),
+        receives=line.place_columns(receives, rank_of_receive, *_TIMES, "launched_ns"),
+        first_operation=first,
     )
+
+
+def _add_to_operations(tables: dict[str, Any], first: int) -> None:
+    """Add a number to the operations that tables refer to, in place. -1 (none) is kept.
+
+    Args:
+        tables: Tables of a group of ranks, by name.
+        first: Number of operations of all earlier ranks.
+    """
+    for name in ("busy", "collectives", "late"):
+        operation = tables[name].operation
+        renumbered = np.where(operation == NONE, NONE, operation + first)
+        tables[name] = tables[name].replace_columns(operation=renumbered)
 
 
 def _find_receives(
@@ -262,7 +351,7 @@ def _find_receives(
 
 
 def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
-    """Return the kinds of kernels by name; see ``_KernelKinds``.
+    """Classify the names of kernels.
 
     Args:
         names: Names of kernels.
@@ -275,7 +364,7 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
             collective[name] = kind
     point_to_point = np.append(match_any(names, kinds.point_to_point), False)
     texts = (*(text for text, _ in kinds.collective_kinds), "")
-    return point_to_point, (collective, texts)
+    return _KernelKinds(point_to_point, (collective, texts))
 
 
 def _take_work(
@@ -302,79 +391,176 @@ def _take_work(
 
 
 def _record_together(
-    ranks: range,
-    work: LinkedWork,
-    keys: model.Operations,
-    receives: _Receives,
-    recorded: RecordedCollectives,
-    kernel_kinds: _KernelKinds,
-) -> RanksWork:
+    group: _RankGroup, recorded: RecordedCollectives, kernel_kinds: _KernelKinds
+) -> RankResults:
     """Measure a group of ranks together, on one line of time; see :func:`record_ranks`.
 
     Args:
-        ranks: Consecutive ranks.
-        work: Work of these ranks, with the operations that own it.
-        keys: Operations of these ranks.
-        receives: Receives inside these operations.
+        group: The ranks, with their work and operations.
         recorded: Recorded collectives of the profile.
         kernel_kinds: Kinds of kernels by name.
 
     Returns:
-        The results. Tables refer to operations of these ranks, numbered from 0.
+        The results, with times of ranks instead of positions on the line. Tables refer to
+        operations of these ranks, numbered from 0.
     """
-    point_to_point, kinds = kernel_kinds
-    line = _make_line(ranks, work, keys)
-    work = line.place_columns(work, work.rank, *_TIMES)
-    keys_on_line = line.place_columns(keys, keys.rank, *_HOST_TIMES)
-    waits = line.place_columns(receives, keys.rank[receives.operation], *_TIMES)
-    waiting = model.BusyIntervals(waits.operation, waits.start_ns, waits.end_ns)
-    operations, busy, times = measure_operations(keys_on_line, work, waiting, ranks)
-    launched_ns, thread = work.find_launches(times.first)
-    last = _find_last_receive(operations.received_ns, waits)
-    operations = operations.replace_columns(
-        launched_ns=launched_ns,
-        receive_start_ns=np.append(receives.start_ns, NONE)[last],
-        receive_launched_ns=np.append(receives.launched_ns, NONE)[last],
+    line = group.line
+    measured = _measure_group(group)
+    rows = _find_collective_kernels(group, kernel_kinds)
+    sets = _measure_exposure(group, measured, rows)
+    active, running = measure_active_time(
+        measured.operations, measured.times, measured.busy, sets.operating, sets.collecting
     )
-    operations = line.place_columns(operations, keys.rank, *_LAUNCH_TIMES)
-    rows = np.flatnonzero(work.communication)
-    transfer = point_to_point[work.name_id[rows]]
-    rows = rows[~(transfer | is_owned_by(keys, work.operation[rows], TRANSFERS))]
-    collecting = intervals.union(work.start_ns[rows], work.end_ns[rows])
-    operating = merge_busy_times(keys, busy, COMPUTE)
-    active, running = measure_active_time(operations, times, busy, operating, collecting)
     running = replace(running, rank=line.find_ranks(running.start_ns))
-    interval_parts = zip(operating, times.unattributed, strict=True)
-    start_ns, end_ns = map(np.concatenate, interval_parts)
-    computed = intervals.union(start_ns, end_ns)
-    exposed = intervals.difference(collecting, computed)
-    launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
-    collectives, first_kernel = build_collective_intervals(
-        keys_on_line, work, rows, launched_ns, exposed, kinds, recorded
+    collectives, late_collectives = _record_collectives(group, rows, sets, kernel_kinds, recorded)
+    late_launches = join_tables(
+        [
+            find_late_operations(
+                measured.operations,
+                measured.thread,
+                sets.computed,
+                line.get_starts(group.keys.rank),
+            ),
+            late_collectives,
+            find_stalls(measured.operations, measured.thread),
+        ]
     )
-    launched_ns, by_thread = work.find_launches(first_kernel)
-    launched_ns = line.place(collectives.rank, launched_ns, NONE)
-    collectives, late_collectives = find_late_collectives(
-        collectives, launched_ns, by_thread, (computed, exposed), line.get_starts(collectives.rank)
-    )
-    of_operations = find_late_operations(operations, thread, computed, line.get_starts(keys.rank))
-    late_launches = join_tables([of_operations, late_collectives, find_stalls(operations, thread)])
+    rank_of_busy = group.keys.rank[measured.busy.operation]
     tables = {
         "operations": line.convert_columns(
-            operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"
+            measured.operations,
+            group.keys.rank,
+            *_TIMES,
+            *_HOST_TIMES,
+            *_LAUNCH_TIMES,
+            "received_ns",
         ),
-        "busy": line.convert_columns(busy, keys.rank[busy.operation], *_TIMES),
+        "busy": line.convert_columns(measured.busy, rank_of_busy, *_TIMES),
         "active": active,
         "running": line.convert_columns(running, running.rank, *_TIMES),
-        "unattributed": line.convert_intervals(times.unattributed),
-        "exposed": line.convert_intervals(exposed),
+        "unattributed": line.convert_intervals(measured.times.unattributed),
+        "exposed": line.convert_intervals(sets.exposed),
         "collectives": line.convert_columns(collectives, collectives.rank, *_TIMES),
         "late": line.convert_columns(late_launches, late_launches.rank, "since_ns", "until_ns"),
     }
-    return (
+    return RankResults(
         tables,
-        make_rank_coverages(ranks, times.spent_ns),
-        list(find_unattributed_kernels(work, times.loose)),
+        make_rank_coverages(line.ranks, measured.times.spent_ns),
+        list(find_unattributed_kernels(group.work, measured.times.loose)),
+    )
+
+
+@dataclass(frozen=True)
+class _MeasuredGroup:
+    """When the operations of a group of ranks ran, as positions on the line of the group.
+
+    Attributes:
+        operations: The operations, with the times of their spans, receives and launches.
+        busy: When each operation kept its GPU busy.
+        times: Times of the work.
+        thread: Thread that launched the first work of each operation, or -1 if unknown.
+    """
+
+    operations: model.Operations
+    busy: model.BusyIntervals
+    times: WorkTimes
+    thread: Ints
+
+
+def _measure_group(group: _RankGroup) -> _MeasuredGroup:
+    """Measure when the operations of a group ran and were launched."""
+    receives = group.receives
+    waits = model.BusyIntervals(receives.operation, receives.start_ns, receives.end_ns)
+    operations, busy, times = measure_operations(group.keys, group.work, waits, group.line.ranks)
+    launched_ns, thread = group.work.find_launches(times.first)
+    last = _find_last_receive(operations.received_ns, receives)
+    operations = operations.replace_columns(
+        launched_ns=group.line.place(group.keys.rank, launched_ns, NONE),
+        receive_start_ns=np.append(receives.start_ns, NONE)[last],
+        receive_launched_ns=np.append(receives.launched_ns, NONE)[last],
+    )
+    return _MeasuredGroup(operations, busy, times, thread)
+
+
+def _find_collective_kernels(group: _RankGroup, kernel_kinds: _KernelKinds) -> Ints:
+    """Return the rows of the kernels that communicate between more than two ranks.
+
+    Args:
+        group: The ranks.
+        kernel_kinds: Kinds of kernels by name.
+    """
+    work = group.work
+    rows = np.flatnonzero(work.communication)
+    is_transfer = kernel_kinds.point_to_point[work.name_id[rows]]
+    is_transfer |= is_owned_by(group.keys, work.operation[rows], TRANSFERS)
+    return rows[~is_transfer]
+
+
+@dataclass(frozen=True)
+class _Exposure:
+    """When a group of ranks computed and when it ran collectives, on the line of the group.
+
+    Attributes:
+        operating: When any compute operation kept its GPU busy.
+        computed: The same, and when compute kernels outside operations ran.
+        collecting: When kernels that communicate between more than two ranks ran.
+        exposed: When only these kernels ran: ``collecting`` without ``computed``.
+    """
+
+    operating: intervals.Intervals
+    computed: intervals.Intervals
+    collecting: intervals.Intervals
+    exposed: intervals.Intervals
+
+
+def _measure_exposure(group: _RankGroup, measured: _MeasuredGroup, rows: Ints) -> _Exposure:
+    """Measure when a group of ranks computed, and when it only ran collectives.
+
+    Args:
+        group: The ranks.
+        measured: When their operations ran.
+        rows: Rows of the kernels that communicate between more than two ranks.
+    """
+    operating = merge_busy_times(group.keys, measured.busy, COMPUTE)
+    starts_and_ends = zip(operating, measured.times.unattributed, strict=True)
+    start_ns, end_ns = map(np.concatenate, starts_and_ends)
+    computed = intervals.union(start_ns, end_ns)
+    collecting = intervals.union(group.work.start_ns[rows], group.work.end_ns[rows])
+    return _Exposure(operating, computed, collecting, intervals.difference(collecting, computed))
+
+
+def _record_collectives(
+    group: _RankGroup,
+    rows: Ints,
+    sets: _Exposure,
+    kernel_kinds: _KernelKinds,
+    recorded: RecordedCollectives,
+) -> tuple[CollectiveIntervals, LateLaunches]:
+    """Build the collectives of a group of ranks, and find those that the host launched late.
+
+    Args:
+        group: The ranks.
+        rows: Rows of the kernels that communicate between more than two ranks.
+        sets: When the ranks computed, and when only these kernels ran.
+        kernel_kinds: Kinds of kernels by name.
+        recorded: Recorded collectives of the profile.
+
+    Returns:
+        collectives: The collectives, as positions on the line.
+        late: The late launches of collectives.
+    """
+    line, work = group.line, group.work
+    launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
+    collectives, first_kernel = build_collective_intervals(
+        group.keys, work, rows, launched_ns, sets.exposed, kernel_kinds.collective, recorded
+    )
+    launched_ns, thread = work.find_launches(first_kernel)
+    return find_late_collectives(
+        collectives,
+        line.place(collectives.rank, launched_ns, NONE),
+        thread,
+        (sets.computed, sets.exposed),
+        line.get_starts(collectives.rank),
     )
 
 

@@ -246,11 +246,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
     """
     requested = tuple(convention for convention in options.conventions if convention.patterns)
     with time_step("recognise names"):
-        available = requested or tuple(convention_file.built_in().values())
-        sampled = file.sample((*collect_globs(available), *get_layer_globs()), _SMALL_SAMPLE)
-        candidates = requested or _recognize_conventions(file, available, sampled)
-        # Most profiles have no ranges of layers.
-        layers = has_layer_names(sampled)
+        candidates, layers = _choose_conventions(file, requested)
     further = (*OPERATION_GLOBS, *(get_layer_globs() if layers else ()))
     for conventions in (requested,) if requested else plan_rounds(candidates):
         last = add_iteration_names(conventions)
@@ -269,23 +265,52 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
             # The convention names only one pass, which gives no ratio, but a draft names both.
             break
         if len(missing_passes) < 2:
-            kinds = convention_file.collect_kinds((*options.conventions, *last))
             return interpret(
                 profile,
                 last,
                 names,
-                kinds,
+                convention_file.collect_kinds((*options.conventions, *last)),
                 cross_thread=options.cross_thread,
                 layers=layers,
                 memory=options.memory,
             )
+    tried = " or ".join(c.name for c in candidates) or "any built-in convention"
+    reason = _explain_missing_names(
+        file, tried, path, _explain_missing_device(profile, path), options, missing_passes
+    )
+    raise _NothingNamedError(f"{path}: {reason}")
+
+
+def _explain_missing_device(profile: Profile, path: str) -> str:
+    """Return the reason why a profile contains no work of a device, or "" if it contains some.
+
+    Args:
+        profile: The profile.
+        path: Its path, which is left out of the reason.
+    """
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]
-    explanation = reasons[0].removeprefix(f"{path}: ") if reasons else ""
-    tried = " or ".join(c.name for c in candidates) or "any built-in convention"
-    reason = _explain_missing_names(file, tried, path, explanation, options, missing_passes)
-    raise _NothingNamedError(f"{path}: {reason}")
+    return reasons[0].removeprefix(f"{path}: ") if reasons else ""
+
+
+def _choose_conventions(
+    file: OpenFile, requested: tuple[Convention, ...]
+) -> tuple[tuple[Convention, ...], bool]:
+    """Choose the conventions to read a file with, by a sample of its range names.
+
+    Args:
+        file: The open file.
+        requested: Conventions to use, or empty to recognise the built-in ones.
+
+    Returns:
+        conventions: The conventions.
+        has_layers: Whether ranges of layers are in the sample, as in few profiles.
+    """
+    available = requested or tuple(convention_file.built_in().values())
+    sampled = file.sample((*collect_globs(available), *get_layer_globs()), _SMALL_SAMPLE)
+    chosen = requested or _recognize_conventions(file, available, sampled)
+    return chosen, has_layer_names(sampled)
 
 
 def _recognize_conventions(

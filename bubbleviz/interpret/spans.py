@@ -6,6 +6,7 @@ line of time: it fits into the cache, and little memory is used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -212,33 +213,80 @@ def _measure_without_library(
         n_groups: Number of groups.
     """
     owner, count = work.operation, len(communicates)
-    owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
-    of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
-    choice = np.where(work.compute, 1, of_communication)
-    best = np.full(count + 1, 2)
-    np.minimum.at(best, owner, choice)
-    spanning = owned & (choice == best[owner])
+    is_owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
+    is_spanning = _mask_spanning_work(work, count, is_communication)
     start_ns, end_ns = intervals.group_extents(
-        owner[spanning], count, work.start_ns[spanning], work.end_ns[spanning]
+        owner[is_spanning], count, work.start_ns[is_spanning], work.end_ns[is_spanning]
     )
+    is_first = is_spanning & (work.start_ns == np.append(start_ns, 0)[owner])
+    is_loose = work.compute & ~(is_owned & ~is_communication)
+    times = (work.start_ns, work.end_ns)
+    # The last entry is for work without an operation (-1).
+    group_of_work = np.append(group, NONE)[owner]
+    worked_ns = intervals.group_measure(
+        group_of_work, n_groups, *times, work.compute & (group_of_work >= 0)
+    )
+    return WorkTimes(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        kernels=np.bincount(owner[is_owned & work.compute], minlength=count).astype(np.int64),
+        first=_select_first_rows(is_first, owner, count),
+        active_ns=intervals.group_measure(owner, count, *times, work.compute & is_owned),
+        worked_ns=np.append(worked_ns, 0)[group],
+        loose=is_loose,
+        spent_ns=_measure_spent_times(work, ranks, is_loose),
+        running=intervals.union(*times),
+        communicating=intervals.union(*times, work.communication),
+        computing=intervals.union(*times, work.compute),
+        unattributed=intervals.union(*times, is_loose),
+    )
+
+
+def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -> Bools:
+    """Return a mask of the work that the spans of operations cover; see :func:`measure_times`.
+
+    Args:
+        work: All work of the ranks.
+        count: Number of operations.
+        is_communication: Mask of the work that communication operations own.
+    """
+    # A lower number takes precedence: communication of a communication operation, compute, copies.
+    # Communication of other operations (3) is never part of a span.
+    of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
+    precedence = np.where(work.compute, 1, of_communication)
+    lowest = np.full(count + 1, 2)
+    np.minimum.at(lowest, work.operation, precedence)
+    return np.asarray((work.operation >= 0) & (precedence == lowest[work.operation]), bool)
+
+
+def _select_first_rows(is_first: Bools, owner: Codes, count: int) -> Codes:
+    """Return the flagged row of each operation, or -1 without one. The smallest row wins.
+
+    Args:
+        is_first: Mask of the work that starts when the span of its operation starts.
+        owner: Operation of each piece of work.
+        count: Number of operations.
+    """
     first = np.full(count, NONE, np.int32)
-    # If several rows start at the same time, the one with the smallest index is assigned last.
-    first_rows = np.flatnonzero(spanning & (work.start_ns == np.append(start_ns, 0)[owner]))[::-1]
-    first[owner[first_rows]] = first_rows
-    kernels = np.bincount(owner[owned & work.compute], minlength=count).astype(np.int64)
-    times, loose = (work.start_ns, work.end_ns), work.compute & ~(owned & ~is_communication)
-    active_ns, worked_ns = (
-        intervals.group_measure(of, size, *times, work.compute & (of >= 0))
-        for of, size in ((owner, count), (np.append(group, NONE)[owner], n_groups))
-    )
+    # With several rows of an operation, the smallest index is assigned last.
+    rows = np.flatnonzero(is_first)[::-1]
+    first[owner[rows]] = rows
+    return first
+
+
+def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Ints:
+    """Return the total lengths of the work of each rank by kind; see ``WorkTimes.spent_ns``.
+
+    Args:
+        work: All work of the ranks.
+        ranks: The ranks.
+        is_loose: Mask of the compute kernels outside all compute operations.
+    """
     is_outside = work.communication & (work.range == NONE)
-    kind = 3 * work.compute + loose + work.communication + is_outside
+    kind = 3 * work.compute + is_loose + work.communication + is_outside
     of_rank = 5 * (work.rank - np.int64(ranks.start)) + kind
     length_ns = intervals.group_sum(of_rank, 5 * len(ranks), work.end_ns - work.start_ns)
-    masks = None, work.communication, work.compute, loose
-    columns = start_ns, end_ns, kernels, first, active_ns, np.append(worked_ns, 0)[group], loose
-    sets = (intervals.union(*times, chosen) for chosen in masks)
-    return WorkTimes(*columns, length_ns.reshape(-1, 5), *sets)
+    return length_ns.reshape(-1, 5)
 
 
 def _measure_communication(
@@ -388,36 +436,27 @@ def measure_active_time(
         active: Times of each rank in each iteration.
         running: Times in and between iterations. All have rank 0; the line of time gives the rank.
     """
-    of = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
-    groups = group_rows(operations.rank[of], operations.iteration[of])
-    low_ns, high_ns = intervals.group_extents(
-        groups.of_row, len(groups), operations.start_ns[of], operations.end_ns[of]
-    )
-    running, communicating = times.running, times.communicating
+    rows, low_ns, high_ns = _measure_iteration_extents(operations)
     # Communication during which no compute kernel ran.
-    uncovered, exposed = (
-        intervals.difference(those, times.computing) for those in (collecting, communicating)
-    )
-    of = of[groups.first]
-    occupied = merge_busy_times(operations, busy, WORK)
-    in_gaps = intervals.difference(uncovered, intervals.difference(uncovered, operating))
-    # The work of an iteration is one section. The time between is cut where kernels start or end.
-    sections = intervals.union(low_ns, high_ns)
-    between = [intervals.difference(those, sections) for those in (running, communicating, exposed)]
-    bounds_ns = find_distinct(low_ns, high_ns, *(end for pair in between for end in pair))
-    start_ns, end_ns = bounds_ns[:-1], bounds_ns[1:]
+    exposed = intervals.difference(times.communicating, times.computing)
+    launch_gaps = intervals.difference(merge_busy_times(operations, busy, WORK), times.running)
+    start_ns, end_ns = _cut_time((times.running, times.communicating, exposed), low_ns, high_ns)
     kernel_ns, running_ns = np.split(
-        intervals.measure_within(running, np.append(low_ns, start_ns), np.append(high_ns, end_ns)),
+        intervals.measure_within(
+            times.running, np.append(low_ns, start_ns), np.append(high_ns, end_ns)
+        ),
         [len(low_ns)],
     )
-    communication_ns = intervals.measure_within(communicating, start_ns, end_ns)
+    communication_ns = intervals.measure_within(times.communicating, start_ns, end_ns)
     active = ActiveTime(
-        rank=operations.rank[of],
-        iteration=operations.iteration[of],
-        active_ns=times.worked_ns[of],
+        rank=operations.rank[rows],
+        iteration=operations.iteration[rows],
+        active_ns=times.worked_ns[rows],
         kernel_ns=kernel_ns,
-        gap_ns=intervals.measure_within(intervals.difference(occupied, running), low_ns, high_ns),
-        collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
+        gap_ns=intervals.measure_within(launch_gaps, low_ns, high_ns),
+        collective_gap_ns=intervals.measure_within(
+            _find_collective_gaps(times, operating, collecting), low_ns, high_ns
+        ),
     )
     ran = RunningTimes(
         rank=np.zeros(len(start_ns), np.int64),
@@ -428,3 +467,60 @@ def measure_active_time(
         overlapped_ns=communication_ns - intervals.measure_within(exposed, start_ns, end_ns),
     )
     return active, ran.take(running_ns > 0)
+
+
+def _measure_iteration_extents(operations: Operations) -> tuple[Ints, Ints, Ints]:
+    """Measure when the work of each iteration of each rank began and ended.
+
+    Only operations that are work and have kernels count.
+
+    Args:
+        operations: Operations of the ranks, on one line of time.
+
+    Returns:
+        row: Row of one operation of each iteration and rank.
+        low_ns: Start of the first span.
+        high_ns: End of the last span.
+    """
+    rows = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
+    groups = group_rows(operations.rank[rows], operations.iteration[rows])
+    low_ns, high_ns = intervals.group_extents(
+        groups.of_row, len(groups), operations.start_ns[rows], operations.end_ns[rows]
+    )
+    return rows[groups.first], low_ns, high_ns
+
+
+def _find_collective_gaps(
+    times: WorkTimes, operating: intervals.Intervals, collecting: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when a collective and no compute kernel ran while an operation kept the GPU busy.
+
+    Args:
+        times: Times of the work of the ranks.
+        operating: When any compute operation kept the GPU busy.
+        collecting: When communication between more than two ranks ran.
+    """
+    uncovered = intervals.difference(collecting, times.computing)
+    return intervals.difference(uncovered, intervals.difference(uncovered, operating))
+
+
+def _cut_time(
+    sets: Sequence[intervals.Intervals], low_ns: Ints, high_ns: Ints
+) -> tuple[Ints, Ints]:
+    """Cut the time of ranks into consecutive intervals, in and between their iterations.
+
+    The work of an iteration is one interval. The time between is cut where sets start or end.
+
+    Args:
+        sets: Sets of intervals on one line of time.
+        low_ns: Start of the work of each iteration.
+        high_ns: End of the work of each iteration.
+
+    Returns:
+        start_ns: Start of each interval, in ascending order.
+        end_ns: End of each interval.
+    """
+    sections = intervals.union(low_ns, high_ns)
+    between = [intervals.difference(part, sections) for part in sets]
+    bounds_ns = find_distinct(low_ns, high_ns, *(edge_ns for part in between for edge_ns in part))
+    return bounds_ns[:-1], bounds_ns[1:]

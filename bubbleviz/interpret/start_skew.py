@@ -132,10 +132,7 @@ def find_recorded_devices(
     """
     source = linked.profile.source
     utc_ns = source.session_utc_ns or 0
-    is_communication = np.zeros(len(activities), bool)
-    kernels = slice(activities.kernels)
-    by_name = match_any(activities.names, kinds.communication)
-    is_communication[kernels] = get_flags(activities.name_id[kernels], by_name)
+    is_communication = _mask_communication(activities, kinds)
     devices, processes = [], []
     rows_of_rank = activities.make_rank_lookup()
     for rank, process in enumerate(activities.ranks[:, 0].tolist()):
@@ -149,6 +146,15 @@ def find_recorded_devices(
         replace(device, begin_ns=utc_ns + start_of_process[process])
         for device, process in zip(devices, processes, strict=True)
     )
+
+
+def _mask_communication(activities: Activities, kinds: Kinds) -> Bools:
+    """Return a mask of the kernels whose names match the patterns of communication."""
+    is_communication = np.zeros(len(activities), bool)
+    kernels = slice(activities.kernels)
+    by_name = match_any(activities.names, kinds.communication)
+    is_communication[kernels] = get_flags(activities.name_id[kernels], by_name)
+    return is_communication
 
 
 def _measure_device(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,21 +83,16 @@ def build_recording(table: OperationTable) -> Recordings:
         NothingToAnalyseError: The table contains no forward or backward.
         ProfileError: The table contains two runs of the same ranks and iterations.
     """
-    if not mask_phases(table.operations.phase, COUNTED).any():
-        labels = ", ".join(phase.label for phase in COUNTED)
-        raise NothingToAnalyseError(
-            f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
-            "there is no bubble to measure; add these rows"
-        )
-    rank = table.operations.rank
-    order = grouping.sort_rows(rank, table.operations.host_start_ns, table.operations.start_ns)
+    _refuse_without_passes(table)
+    order = grouping.sort_rows(
+        table.operations.rank, table.operations.host_start_ns, table.operations.start_ns
+    )
     operations, hints, is_unnumbered = _assign_keys(table, order)
     has_name = np.full(len(operations), "iteration" in table.told)
     refuse_merged_runs(table.source.path, operations, has_name)
     operations, busy = _measure_busy_times(table, order, operations)
-    n_ranks = len(table.places)
-    unattributed = _merge_by_rank(table.unattributed, rank, n_ranks)
-    exposed = _merge_by_rank(table.exposed, rank, n_ranks)
+    unattributed = _merge_by_rank(table, table.unattributed)
+    exposed = _merge_by_rank(table, table.exposed)
     times, coverage = _measure_ranks(table, operations, busy, unattributed, exposed)
     convention = table.noun.split(" ", 1)[0]
     recording = Recording(
@@ -114,13 +109,27 @@ def build_recording(table: OperationTable) -> Recordings:
         hints=hints.compact(),
         busy=busy,
         unattributed=unattributed,
-        overheads=_merge_by_rank(table.overheads, rank, n_ranks),
+        overheads=_merge_by_rank(table, table.overheads),
         unrecorded=RankIntervals.make_empty(),
-        pauses=_merge_by_rank(table.pauses, rank, n_ranks),
+        pauses=_merge_by_rank(table, table.pauses),
         hosts=HostActivities.make_empty(),
         collectives=_build_collectives(table, order, operations),
         **times,
     )
+
+
+def _refuse_without_passes(table: OperationTable) -> None:
+    """Raise an error if a table contains no forward or backward.
+
+    Raises:
+        NothingToAnalyseError: The table contains no forward or backward.
+    """
+    if not mask_phases(table.operations.phase, COUNTED).any():
+        labels = ", ".join(phase.label for phase in COUNTED)
+        raise NothingToAnalyseError(
+            f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
+            "there is no bubble to measure; add these rows"
+        )
 
 
 def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
@@ -208,30 +217,62 @@ def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHi
     """
     operations = table.operations.take(order)
     stage = _find_virtual_stages(table, operations, table.virtual_stage[order])
-    rank, chunk = operations.rank, operations.chunk
+    chunk = operations.chunk
     if "chunk" not in table.told:
-        chunk = _number_chunks(rank, stage)
-    no_number = np.full(len(order), NONE, np.int64)
-    phase = fuse_backwards(operations.phase, (rank, chunk, no_number, operations.microbatch))
+        chunk = _number_chunks(operations.rank, stage)
+    no_stage = np.full(len(order), NONE, np.int64)
+    phase = fuse_backwards(
+        operations.phase, (operations.rank, chunk, no_stage, operations.microbatch)
+    )
     operations = operations.replace_columns(phase=phase, chunk=chunk)
+    hints = NameHints(stage=stage, iteration=_list_iteration_hints(table, operations.iteration))
     iteration, is_unnumbered = _count_iterations(table, operations)
-    by_order = iterations.number_occurrences((rank, iteration, phase, chunk, operations.sequence))
+    operations = operations.replace_columns(iteration=iteration)
+    return _number_by_order(operations, is_unnumbered), hints, is_unnumbered
+
+
+def _list_iteration_hints(table: OperationTable, iteration: Ints) -> Ints:
+    """Return the number in the name of each operation's iteration, or -1 if there is none.
+
+    All are -1 if equal numbers on different ranks do not mean the same iteration.
+
+    Args:
+        table: The table.
+        iteration: Index of the iteration's name in the table, or -1 without a name.
+    """
+    if not table.paired:
+        return np.full(len(iteration), NONE, np.int64)
+    # The last entry is for operations without a name (-1).
+    numbers = np.array([*map(parse_iteration_number, table.iterations), NONE], np.int64)
+    return numbers[iteration]
+
+
+def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations:
+    """Number unnumbered microbatches, and the occurrences of equal keys, by order.
+
+    Occurrences that the table gives are kept.
+
+    Args:
+        operations: Operations in order of (rank, host start), with iteration, phase and chunk.
+        is_unnumbered: Mask of the operations whose microbatch is counted by order.
+    """
+    key = (
+        operations.rank,
+        operations.iteration,
+        operations.phase,
+        operations.chunk,
+        operations.sequence,
+    )
+    by_order = iterations.number_occurrences(key)
     microbatch = np.where(is_unnumbered, by_order, operations.microbatch)
-    key = rank, iteration, phase, chunk, operations.sequence, microbatch
-    second = operations.second_microbatch, operations.second_chunk
-    occurrence = iterations.number_occurrences((*key, *second))
-    hint = no_number
-    if table.paired:
-        # -1 is the number of an iteration whose name contains none.
-        numbers = np.array([*map(parse_iteration_number, table.iterations), NONE], np.int64)
-        hint = numbers[operations.iteration]
+    occurrence = iterations.number_occurrences(
+        (*key, microbatch, operations.second_microbatch, operations.second_chunk)
+    )
     has_occurrence = operations.occurrence >= 0
-    operations = operations.replace_columns(
-        iteration=iteration,
+    return operations.replace_columns(
         microbatch=microbatch,
         occurrence=np.where(has_occurrence, operations.occurrence, occurrence),
     )
-    return operations, NameHints(stage=stage, iteration=hint), is_unnumbered
 
 
 def _count_iterations(table: OperationTable, operations: Operations) -> tuple[Ints, Bools]:
@@ -327,16 +368,15 @@ def _subtract_rank_minimum(rank: Ints, number: Ints) -> Ints:
     return number - smallest[rank]
 
 
-def _merge_by_rank(times: BusyIntervals, rank: Ints, n_ranks: int) -> RankIntervals:
+def _merge_by_rank(table: OperationTable, times: BusyIntervals) -> RankIntervals:
     """Merge the intervals of a table's rows into disjoint intervals of their ranks.
 
     Args:
+        table: The table.
         times: Intervals of rows of the table.
-        rank: Rank of each row.
-        n_ranks: Number of ranks.
     """
-    owner = rank[times.operation]
-    return RankIntervals(*intervals.group_union(owner, n_ranks, times.start_ns, times.end_ns))
+    rank, n_ranks = table.operations.rank[times.operation], len(table.places)
+    return RankIntervals(*intervals.group_union(rank, n_ranks, times.start_ns, times.end_ns))
 
 
 def _measure_ranks(
@@ -363,36 +403,16 @@ def _measure_ranks(
         tables: The tables ``active``, ``running`` and ``exposed`` of a recording, by name.
         coverage: The coverage of each rank.
     """
-    ranks, has_span = range(len(table.places)), operations.has_span == 1
-    of_busy = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
-    times = join_tables([of_busy, unattributed, exposed])
-    is_unattributed = slice(len(busy), len(busy) + len(unattributed))
-    is_exposed = slice(is_unattributed.stop, None)
-
-    spanned = operations.take(has_span)
-    spans = spanned.rank, spanned.start_ns, spanned.end_ns
-    line = Line.of(ranks, spans, (times.rank, times.start_ns, times.end_ns))
-    start_ns, end_ns = line.place(times.rank, times.start_ns), line.place(times.rank, times.end_ns)
-    work = _make_work(operations, busy, times, (start_ns, end_ns), is_exposed)
-    on_line = operations.replace_columns(
-        start_ns=np.where(has_span, line.place(operations.rank, operations.start_ns), NONE),
-        end_ns=np.where(has_span, line.place(operations.rank, operations.end_ns), NONE),
-        kernels=operations.has_span.copy(),
-    )
-    busy = BusyIntervals(busy.operation, start_ns[: len(busy)], end_ns[: len(busy)])
+    ranks = range(len(table.places))
+    line, times = _place_times(ranks, operations, busy, unattributed, exposed)
+    on_line = _place_operations(line, operations)
+    busy = BusyIntervals(busy.operation, *times.select(times.busy))
     operating = merge_busy_times(on_line, busy, COMPUTE)
-    is_collective = np.zeros(len(times), bool)
-    is_collective[: len(busy)] = operations.phase[busy.operation] == Phase.COLLECTIVE
-    is_collective[is_exposed] = True
-    collecting = intervals.union(start_ns, end_ns, is_collective)
-    exposed_on_line = start_ns[is_exposed], end_ns[is_exposed]
+    collecting = _find_collective_times(operations, busy, times)
+    exposed_on_line = times.select(times.exposed)
     if "exposed" not in table.told:
-        computed = intervals.union(
-            np.concatenate((operating[0], start_ns[is_unattributed])),
-            np.concatenate((operating[1], end_ns[is_unattributed])),
-        )
-        exposed_on_line = intervals.difference(collecting, computed)
-    work_times = measure_times(on_line, work, ranks)
+        exposed_on_line = _measure_exposure(times, operating, collecting)
+    work_times = measure_times(on_line, _make_work(operations, busy, times), ranks)
     active, running = measure_active_time(on_line, work_times, busy, operating, collecting)
     running = replace(running, rank=line.find_ranks(running.start_ns))
     tables = {
@@ -403,13 +423,109 @@ def _measure_ranks(
     return tables, make_rank_coverages(ranks, work_times.spent_ns)
 
 
-def _make_work(
+@dataclass(frozen=True)
+class _TimesOnLine:
+    """Intervals in which ranks did something, on one line of time.
+
+    Attributes:
+        rank: Rank of each interval.
+        start_ns: Position at which the interval starts.
+        end_ns: Position at which it ends.
+        busy: Rows of the busy intervals of operations, in the order of the table of these.
+        unattributed: Rows of the intervals in which ranks computed outside operations.
+        exposed: Rows of the intervals in which only collectives ran, according to the table.
+    """
+
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+    busy: slice
+    unattributed: slice
+    exposed: slice
+
+    def select(self, rows: slice) -> intervals.Intervals:
+        """Return the start and end of the intervals of one kind."""
+        return self.start_ns[rows], self.end_ns[rows]
+
+
+def _place_times(
+    ranks: range,
     operations: Operations,
     busy: BusyIntervals,
-    times: RankIntervals,
-    on_line: intervals.Intervals,
-    is_exposed: slice,
-) -> LinkedWork:
+    unattributed: RankIntervals,
+    exposed: RankIntervals,
+) -> tuple[Line, _TimesOnLine]:
+    """Place the times of ranks next to each other on one line.
+
+    Args:
+        ranks: All ranks.
+        operations: Operations of the ranks. The line has room for their spans.
+        busy: When they kept the GPU busy.
+        unattributed: When ranks computed outside operations.
+        exposed: When only collectives ran, according to the table.
+
+    Returns:
+        line: The line of time.
+        times: The intervals on this line.
+    """
+    of_busy = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
+    times = join_tables([of_busy, unattributed, exposed])
+    spanned = operations.take(operations.has_span == 1)
+    spans = spanned.rank, spanned.start_ns, spanned.end_ns
+    line = Line.of(ranks, spans, (times.rank, times.start_ns, times.end_ns))
+    first_exposed = len(busy) + len(unattributed)
+    return line, _TimesOnLine(
+        rank=times.rank,
+        start_ns=line.place(times.rank, times.start_ns),
+        end_ns=line.place(times.rank, times.end_ns),
+        busy=slice(0, len(busy)),
+        unattributed=slice(len(busy), first_exposed),
+        exposed=slice(first_exposed, None),
+    )
+
+
+def _place_operations(line: Line, operations: Operations) -> Operations:
+    """Return operations with their spans on a line of time, and one kernel for each span."""
+    has_span = operations.has_span == 1
+    return operations.replace_columns(
+        start_ns=np.where(has_span, line.place(operations.rank, operations.start_ns), NONE),
+        end_ns=np.where(has_span, line.place(operations.rank, operations.end_ns), NONE),
+        kernels=operations.has_span.copy(),
+    )
+
+
+def _find_collective_times(
+    operations: Operations, busy: BusyIntervals, times: _TimesOnLine
+) -> intervals.Intervals:
+    """Return when collectives ran: busy intervals of collectives, and exposed intervals.
+
+    Args:
+        operations: Operations of the table.
+        busy: Their busy intervals.
+        times: All intervals on the line.
+    """
+    is_collective = np.zeros(len(times.rank), bool)
+    is_collective[times.busy] = operations.phase[busy.operation] == Phase.COLLECTIVE
+    is_collective[times.exposed] = True
+    return intervals.union(times.start_ns, times.end_ns, is_collective)
+
+
+def _measure_exposure(
+    times: _TimesOnLine, operating: intervals.Intervals, collecting: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when only collectives ran.
+
+    Args:
+        times: All intervals on the line. Ranks computed in the unattributed ones.
+        operating: When any compute operation kept the GPU busy.
+        collecting: When collectives ran.
+    """
+    starts_and_ends = zip(operating, times.select(times.unattributed), strict=True)
+    start_ns, end_ns = map(np.concatenate, starts_and_ends)
+    return intervals.difference(collecting, intervals.union(start_ns, end_ns))
+
+
+def _make_work(operations: Operations, busy: BusyIntervals, times: _TimesOnLine) -> LinkedWork:
     """Turn each interval in which a rank did something into a kernel.
 
     Kernels of communication operations and of exposed intervals communicate; all others compute.
@@ -418,17 +534,15 @@ def _make_work(
     Args:
         operations: Operations of the table.
         busy: Busy intervals of the operations.
-        times: Busy intervals, followed by unattributed and by exposed ones.
-        on_line: Start and end of these times on the line of all ranks.
-        is_exposed: Rows of the exposed intervals.
+        times: All intervals on the line.
     """
-    owner = np.full(len(times), NONE, np.int64)
-    owner[: len(busy)] = busy.operation
+    owner = np.full(len(times.rank), NONE, np.int64)
+    owner[times.busy] = busy.operation
     is_communication = np.append(mask_phases(operations.phase, COMMUNICATION), False)[owner]
-    is_communication[is_exposed] = True
+    is_communication[times.exposed] = True
     return LinkedWork.make_without_launches(
-        start_ns=on_line[0],
-        end_ns=on_line[1],
+        start_ns=times.start_ns,
+        end_ns=times.end_ns,
         rank=times.rank,
         operation=owner,
         compute=~is_communication,

@@ -229,30 +229,50 @@ def find_unknown_times(
             unknown), and the thread ids, indexed by it.
         is_timed: Mask of the activities with valid times, or None if all times are valid.
     """
-    ranks, start_parts, end_parts = ([np.empty(0, np.int64)] for _ in range(3))
-    n_kernels = activities.kernels if len(lost_launches) else 0
-    is_linked = launches.call[:n_kernels] != NONE
-    if is_timed is not None:
-        is_linked &= is_timed[:n_kernels]
-    kernels = np.flatnonzero(is_linked)
+    parts = [RankIntervals.make_empty()]
+    kernels = np.empty(0, np.int64)
+    if len(lost_launches):
+        kernels = _select_timed_kernels(launches, activities, is_timed)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     # There are few threads with unrecorded work, and few devices.
     for thread, rows in list_rows_by_value(lost_launches.thread):
-        is_near = thread_of_kernel == thread
-        if not is_near.any():
-            # The device of its work is unknown.
-            process = model.process_of(lost_launches.thread[rows[:1]])
-            is_near = model.process_of(thread_of_kernel) == process
-        launched = kernels[is_near]
+        launched = kernels[_mask_nearest_kernels(thread_of_kernel, thread)]
         for rank, of_rank in list_rows_by_value(activities.rank[launched]):
             start_ns, end_ns = _find_open_times(
                 lost_launches.start_ns[rows], launches.start_ns, activities, launched[of_rank]
             )
-            ranks.append(np.full(len(start_ns), rank, np.int64))
-            start_parts.append(start_ns)
-            end_parts.append(end_ns)
-    columns = (np.concatenate(column) for column in (ranks, start_parts, end_parts))
-    return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+            parts.append(RankIntervals(np.full(len(start_ns), rank, np.int64), start_ns, end_ns))
+    return join_intervals(parts, len(activities.ranks))
+
+
+def _select_timed_kernels(
+    launches: Launches, activities: model.Activities, is_timed: Bools | None
+) -> Ints:
+    """Return the rows of the kernels with a known launch and valid times.
+
+    Args:
+        launches: Launches of all activities.
+        activities: Kernels, then copies.
+        is_timed: Mask of the activities with valid times, or None if all times are valid.
+    """
+    is_linked = launches.call[: activities.kernels] != NONE
+    if is_timed is not None:
+        is_linked &= is_timed[: activities.kernels]
+    return np.flatnonzero(is_linked)
+
+
+def _mask_nearest_kernels(thread_of_kernel: Ints, thread: int) -> Bools:
+    """Return a mask of the kernels that a thread launched, or its process if it launched none.
+
+    Args:
+        thread_of_kernel: Thread that launched each kernel.
+        thread: The thread.
+    """
+    is_launched: Bools = thread_of_kernel == thread
+    if not is_launched.any():
+        # The device of its work is unknown.
+        is_launched = model.process_of(thread_of_kernel) == thread >> 24
+    return is_launched
 
 
 def locate_untimed(
@@ -381,11 +401,9 @@ def find_times_before_first_work(
     """
     is_queued = call != NONE
     is_queued[first] = False
-    first = first[call[first] != NONE]
-    waited_ns = activities.start_ns[first] - launched_ns[first]
-    launched_after_ns = launched_ns[first] - capture_start_ns
-    is_early = launched_after_ns <= np.maximum(_EARLY_NS, _EARLY_PART * waited_ns)
-    first = first[is_early & (waited_ns > _MIN_WAIT_NS)]
+    first = _select_waiting_work(
+        activities, first[call[first] != NONE], launched_ns, capture_start_ns
+    )
     usual_ns = {
         rank: _measure_longest_gap(activities, rank, is_queued, launched_ns)
         for rank in find_distinct(activities.rank[first]).tolist()
@@ -403,6 +421,24 @@ def find_times_before_first_work(
             end_parts.append(int(activities.start_ns[row]))
     columns = (np.array(column, np.int64) for column in (ranks, starts, end_parts))
     return join_intervals([RankIntervals(*columns)], len(activities.ranks))
+
+
+def _select_waiting_work(
+    activities: model.Activities, rows: Ints, launched_ns: Ints, capture_start_ns: int
+) -> Ints:
+    """Select the work that was launched early in the capture and did not start at once.
+
+    Args:
+        activities: Kernels, then copies.
+        rows: Rows of the work to select from, whose launches are known.
+        launched_ns: Launch time of each activity.
+        capture_start_ns: Start of the capture.
+    """
+    waited_ns = activities.start_ns[rows] - launched_ns[rows]
+    launched_after_ns = launched_ns[rows] - capture_start_ns
+    is_early = launched_after_ns <= np.maximum(_EARLY_NS, _EARLY_PART * waited_ns)
+    waiting: Ints = rows[is_early & (waited_ns > _MIN_WAIT_NS)]
+    return waiting
 
 
 def _has_host_function(calls: model.CallLog, row: int) -> bool:

@@ -450,9 +450,8 @@ class DaskFleet(run_recordings.Fleet):
                 sightings = str(answer) if isinstance(answer, ProfileError) else answer[number]
                 if isinstance(sightings, str):
                     reason = sightings
-                    continue
-                for sighting in sightings:
-                    self._add_sighting(host, sighting, sighting_of_path)
+                else:
+                    self._add_sightings(host, sightings, sighting_of_path)
             if not sighting_of_path:
                 raise InputError(
                     f"{reason} (no worker sees it)" if reason else f"{path}: not found"
@@ -463,29 +462,30 @@ class DaskFleet(run_recordings.Fleet):
             )
         return tuple(files)
 
-    def _add_sighting(
-        self, host: str, sighting: _Sighting, sighting_of_path: dict[str, _Sighting]
+    def _add_sightings(
+        self, host: str, sightings: Iterable[_Sighting], sighting_of_path: dict[str, _Sighting]
     ) -> None:
-        """Note that a host sees a file.
+        """Note that a host sees files.
 
         Args:
             host: The host.
-            sighting: The file as the host sees it.
+            sightings: The files as the host sees them.
             sighting_of_path: First sighting of each path; updated.
 
         Raises:
-            MismatchError: An earlier host sees another file at this path.
+            MismatchError: An earlier host sees another file at one of their paths.
         """
-        path = sighting[0].path
-        first = sighting_of_path.setdefault(path, sighting)
-        if first[1:] != sighting[1:]:
-            other_hosts = ", ".join(sorted(self._hosts[path]))
-            raise MismatchError(
-                f"{path}: is a different file on host {host} than on {other_hosts}; give each file "
-                "its own name",
-                hosts=[host, *self._hosts[path]],
-            )
-        self._hosts.setdefault(path, set()).add(host)
+        for sighting in sightings:
+            path = sighting[0].path
+            first = sighting_of_path.setdefault(path, sighting)
+            if first[1:] != sighting[1:]:
+                other_hosts = ", ".join(sorted(self._hosts[path]))
+                raise MismatchError(
+                    f"{path}: is a different file on host {host} than on {other_hosts}; give each "
+                    "file its own name",
+                    hosts=[host, *self._hosts[path]],
+                )
+            self._hosts.setdefault(path, set()).add(host)
 
     def call_for_files(
         self, function: Callable[[str], T], paths: Sequence[str]

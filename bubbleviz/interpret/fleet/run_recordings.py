@@ -242,13 +242,7 @@ def record_all(
         if read.recordings is not None:
             parts[read.numbers[0]] = read.recordings
         read_numbers.update(read.numbers)
-        # Many small groups need more memory, so consecutive files are joined once all are read.
-        block = read.numbers[0] // _BLOCK * _BLOCK
-        numbers = range(block, block + _BLOCK)
-        if read_numbers.issuperset(numbers):
-            block_parts = [parts.pop(number) for number in numbers if number in parts]
-            if block_parts:
-                parts[block] = join_recordings(block_parts)
+        _join_block(parts, read.numbers[0] // _BLOCK * _BLOCK, read_numbers)
         fatal = [number for number in errors if files[number].named and fleet.strict]
         if fatal and all(earlier in read_numbers for earlier in range(min(fatal))):
             raise errors[min(fatal)]
@@ -258,3 +252,20 @@ def record_all(
     limitations = (make_unreadable_limitation(errors[number]) for number in sorted(errors))
     recordings = join_recordings(ordered)
     return recordings, tuple(limitations)
+
+
+def _join_block(parts: dict[int, Recordings], first: int, read_numbers: set[int]) -> None:
+    """Join the recordings of a block of ``_BLOCK`` consecutive files once all of them are read.
+
+    Many small recordings need more memory than a joined one.
+
+    Args:
+        parts: Recordings, keyed by the number of their first file; updated.
+        first: Number of the first file of the block.
+        read_numbers: Numbers of the files that have been read.
+    """
+    numbers = range(first, first + _BLOCK)
+    if read_numbers.issuperset(numbers):
+        block_parts = [parts.pop(number) for number in numbers if number in parts]
+        if block_parts:
+            parts[first] = join_recordings(block_parts)
