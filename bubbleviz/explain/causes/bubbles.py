@@ -136,52 +136,96 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     )
     if not len(host_bubbles):
         return bubbles
-    # Pair each bubble with the activities of the host before the operation that ends it.
-    low = np.searchsorted(hosts.operation, bubbles.after[host_bubbles])
-    high = np.searchsorted(hosts.operation, bubbles.after[host_bubbles], side="right")
-    pair, row = expand_ranges(low, high)
-    bubble, activity = host_bubbles[pair], hosts.take(row)
-    start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
-    overlap_ns = np.minimum(activity.end_ns, end_ns) - np.maximum(activity.start_ns, start_ns)
-    is_call = activity.call == 1
+    pairs = _pair_with_activities(bubbles, host_bubbles, hosts)
     call_id, range_id = bubbles.host_call.copy(), bubbles.host_range.copy()
     call_id[host_bubbles] = NONE
-
-    calls = np.flatnonzero(is_call & (overlap_ns > 0))
-    dominant_calls = calls[
-        _find_dominant_calls(bubble, activity.name_id, overlap_ns, end_ns - start_ns, calls)
-    ]
-    call_id[bubble[dominant_calls]] = activity.name_id[dominant_calls]
-    ranges = np.flatnonzero(~is_call & (2 * overlap_ns >= end_ns - start_ns))
-    length_ns = activity.end_ns - activity.start_ns
-    ranges = ranges[find_first_rows(bubble[ranges], length_ns[ranges])]
-    range_id[bubble[ranges]] = activity.name_id[ranges]
+    calls = _find_dominant_calls(pairs)
+    call_id[pairs.bubble[calls]] = pairs.name_id[calls]
+    ranges = _find_shortest_ranges(pairs)
+    range_id[pairs.bubble[ranges]] = pairs.name_id[ranges]
     return replace(bubbles, host_call=call_id, host_range=range_id)
 
 
-def _find_dominant_calls(
-    bubble: Ints, name_id: Ints, overlap_ns: Ints, idle_ns: Ints, calls: Ints
-) -> Ints:
+@dataclass(frozen=True, eq=False, repr=False)
+class _HostPairs:
+    """Pairs of a bubble and an activity of the host before the operation that ends the bubble.
+
+    Attributes:
+        bubble: Row of the bubble.
+        idle_ns: Length of the bubble.
+        name_id: Name of the activity.
+        is_call: Whether the activity is a call rather than a range.
+        length_ns: Length of the activity.
+        overlap_ns: Overlap of both, or a negative value if there is none.
+    """
+
+    bubble: Ints
+    idle_ns: Ints
+    name_id: Ints
+    is_call: Bools
+    length_ns: Ints
+    overlap_ns: Ints
+
+
+def _pair_with_activities(
+    bubbles: Bubbles, host_bubbles: Ints, hosts: HostActivities
+) -> _HostPairs:
+    """Pair bubbles with the activities of the host before the operation that ends them.
+
+    Args:
+        bubbles: Idle intervals, by cause.
+        host_bubbles: Rows of the bubbles to pair.
+        hosts: Activities of launching threads, sorted by the operation that was launched late.
+    """
+    next_operation = bubbles.after[host_bubbles]
+    low = np.searchsorted(hosts.operation, next_operation)
+    high = np.searchsorted(hosts.operation, next_operation, side="right")
+    pair, row = expand_ranges(low, high)
+    bubble, activity = host_bubbles[pair], hosts.take(row)
+    start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
+    return _HostPairs(
+        bubble=bubble,
+        idle_ns=end_ns - start_ns,
+        name_id=activity.name_id,
+        is_call=activity.call == 1,
+        length_ns=activity.end_ns - activity.start_ns,
+        overlap_ns=np.minimum(activity.end_ns, end_ns) - np.maximum(activity.start_ns, start_ns),
+    )
+
+
+def _find_dominant_calls(pairs: _HostPairs) -> Ints:
     """Return for each bubble the first call of the name whose calls take the most time in it.
 
     A bubble is left out if these calls take less than half of it.
 
     Args:
-        bubble: Bubble of each pair of a bubble and an activity.
-        name_id: Name of the activity of each pair.
-        overlap_ns: Overlap of the bubble and the activity of each pair.
-        idle_ns: Length of the bubble of each pair.
-        calls: Pairs whose activity is a call.
+        pairs: Pairs of a bubble and an activity.
 
     Returns:
-        Indices in ``calls``, at most one per bubble.
+        Rows of ``pairs``, at most one per bubble.
     """
-    names = group_rows(bubble[calls], name_id[calls])
-    total_ns = group_sum(names.of_row, len(names), overlap_ns[calls])
+    calls = np.flatnonzero(pairs.is_call & (pairs.overlap_ns > 0))
+    names = group_rows(pairs.bubble[calls], pairs.name_id[calls])
+    total_ns = group_sum(names.of_row, len(names), pairs.overlap_ns[calls])
     first = calls[names.first]
-    longest = find_first_rows(bubble[first], -total_ns, name_id[first])
-    longest = longest[2 * total_ns[longest] >= idle_ns[first[longest]]]
-    return names.first[longest]
+    longest = find_first_rows(pairs.bubble[first], -total_ns, pairs.name_id[first])
+    longest = longest[2 * total_ns[longest] >= pairs.idle_ns[first[longest]]]
+    return first[longest]
+
+
+def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
+    """Return for each bubble the shortest range that takes at least half of it.
+
+    Bubbles without such a range are left out.
+
+    Args:
+        pairs: Pairs of a bubble and an activity.
+
+    Returns:
+        Rows of ``pairs``, at most one per bubble.
+    """
+    ranges = np.flatnonzero(~pairs.is_call & (2 * pairs.overlap_ns >= pairs.idle_ns))
+    return ranges[find_first_rows(pairs.bubble[ranges], pairs.length_ns[ranges])]
 
 
 def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:

@@ -209,6 +209,24 @@ def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
          ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤
                                                      of the next iteration, only in ``period``
     """
+    cuts_ns = _list_cuts(stretch, ratio)
+    rank, iteration, number = np.nonzero(cuts_ns[:, :, :-1] < cuts_ns[:, :, 1:])
+    causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
+    return _Regions(
+        rank,
+        iteration,
+        cuts_ns[rank, iteration, number],
+        cuts_ns[rank, iteration, number + 1],
+        causes[number],
+    )
+
+
+def _list_cuts(stretch: Stretch, ratio: RatioDefinition) -> Ints:
+    """Return the bounds of the regions of the windows of a ratio, shape (ranks, iterations, 6).
+
+    The bounds of a window ascend. Between each two neighbours is a region, which may be empty; see
+    :func:`_list_regions`. All regions of an unknown window are empty.
+    """
     window, extents = stretch.windows[ratio.name], stretch.extents
     is_known = (window.is_known[:, None] & extents.present).T
     low_ns = np.where(is_known, window.start_ns.T, 0)
@@ -221,13 +239,4 @@ def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
         # Inference does not drain between its iterations.
         drained_ns = last_ns if stretch.forward else np.clip(stretch.ended_ns, last_ns, high_ns)
         filling_ns = high_ns if stretch.forward else np.clip(stretch.begun_ns, drained_ns, high_ns)
-    cuts_ns = np.stack((low_ns, first_ns, last_ns, drained_ns, filling_ns, high_ns), axis=2)
-    rank, iteration, number = np.nonzero(cuts_ns[:, :, :-1] < cuts_ns[:, :, 1:])
-    causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
-    return _Regions(
-        rank,
-        iteration,
-        cuts_ns[rank, iteration, number],
-        cuts_ns[rank, iteration, number + 1],
-        causes[number],
-    )
+    return np.stack((low_ns, first_ns, last_ns, drained_ns, filling_ns, high_ns), axis=2)

@@ -132,54 +132,107 @@ def _explain_first_stage(
     chunks = _list_chunks(operations, in_pipeline)
     if chunks is None or not is_wait.any():
         return idle, Dependencies.make_empty()
-    waits = idle.take(is_wait)
-    number = find_distinct(waits.interval)
-    row_of_wait = np.searchsorted(number, waits.interval)
-    low_ns, high_ns = intervals.group_extents(
-        row_of_wait, len(number), waits.start_ns, waits.end_ns
-    )
-    next_operation = np.empty(len(number), np.int64)
-    next_operation[row_of_wait] = waits.after
-    launched_ns = operations.launched_ns[next_operation]
-    limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
-
-    token, has_token = _find_tokens(operations, chunks, low_ns, limit_ns)
-    token_ns = np.where(has_token, operations.end_ns[chunks.by_end[token]], low_ns)
-    is_empty = has_token & (_find_latest_ends(operations, chunks, high_ns) <= token_ns)
-    has_no_request = is_empty & (limit_ns - token_ns > np.maximum(chunks.length_ns[token], 1))
-    pieces = split_idle(waits, token_ns, limit_ns)
-    row = np.searchsorted(number, pieces.interval)
-    is_before_launch = pieces.start_ns < limit_ns[row]
-    is_before_token = has_token[row] & (pieces.start_ns < token_ns[row])
-    cause = np.where(is_before_token, Cause.TOKEN, pieces.cause)
-    cause = np.where(has_no_request[row] & is_before_launch, Cause.REQUESTS, cause)
-    has_waited = has_token & ~has_no_request & (token_ns > low_ns)
+    waits = _list_waits(operations, idle.take(is_wait))
+    tokens = _find_tokens(operations, chunks, waits)
+    has_waited = tokens.has_token & ~tokens.has_no_request & (tokens.time_ns > waits.start_ns)
     return (
-        _sort_by_start(idle.take(~is_wait), replace(pieces, cause=cause)),
-        Dependencies(next_operation[has_waited], chunks.by_end[token[has_waited]]),
+        _sort_by_start(idle.take(~is_wait), _divide_waits(waits, tokens)),
+        Dependencies(waits.next_operation[has_waited], tokens.producer[has_waited]),
     )
 
 
-def _find_tokens(
-    operations: Operations, chunks: _Chunks, low_ns: Ints, limit_ns: Ints
-) -> tuple[Ints, Bools]:
-    """Find the token that came last in each interval.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Waits:
+    """Idle intervals in which a rank may wait for a token or a request, one row each.
 
-    The token of the chunk that the rank ran last cannot have come before the interval.
+    Attributes:
+        pieces: The intervals, which may consist of several pieces each.
+        interval: Number of the interval, ascending.
+        start_ns: Start of the first piece.
+        end_ns: End of the last piece.
+        next_operation: Row of the operation after the interval.
+        limit_ns: Time by which the token must have come: the launch of the next operation, at the
+            earliest ``start_ns`` and at the latest ``end_ns``, or ``end_ns`` if it is unknown.
+    """
+
+    pieces: IdleIntervals
+    interval: Ints
+    start_ns: Ints
+    end_ns: Ints
+    next_operation: Ints
+    limit_ns: Ints
+
+
+def _list_waits(operations: Operations, pieces: IdleIntervals) -> _Waits:
+    """List the idle intervals of a rank that consist of the given pieces.
+
+    Args:
+        operations: Operations of all ranks.
+        pieces: Pieces of idle intervals, each before an operation.
+    """
+    interval = find_distinct(pieces.interval)
+    row_of_piece = np.searchsorted(interval, pieces.interval)
+    start_ns, end_ns = intervals.group_extents(
+        row_of_piece, len(interval), pieces.start_ns, pieces.end_ns
+    )
+    next_operation = np.empty(len(interval), np.int64)
+    next_operation[row_of_piece] = pieces.after
+    launched_ns = operations.launched_ns[next_operation]
+    limit_ns = np.where(launched_ns == NONE, end_ns, np.clip(launched_ns, start_ns, end_ns))
+    return _Waits(pieces, interval, start_ns, end_ns, next_operation, limit_ns)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Tokens:
+    """The token that came last in each wait of the first stage, one row per row of :class:`_Waits`.
+
+    Attributes:
+        has_token: Mask of the waits in which a token came.
+        producer: Row of the forward that produced the token; arbitrary without a token.
+        time_ns: Time at which the token came, or the start of the wait without a token.
+        has_no_request: Mask of the waits in which there was no request after the token.
+    """
+
+    has_token: Bools
+    producer: Ints
+    time_ns: Ints
+    has_no_request: Bools
+
+
+def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tokens:
+    """Find the token that came last in each wait, and whether a request came after it.
+
+    The token of the chunk that the rank ran last cannot have come before the wait. There was no
+    request if the pipeline was empty after the token, until the launch of the next operation, for
+    longer than the chunk of the token took.
 
     Args:
         operations: Operations of all ranks.
         chunks: Chunks of the pipeline.
-        low_ns: Start of each interval.
-        limit_ns: Time by which the token must have come.
-
-    Returns:
-        token: Index in ``chunks.by_end``; arbitrary without a token.
-        has_token: Mask of the intervals in which a token came.
+        waits: The waits.
     """
     end_ns = operations.end_ns[chunks.by_end]
-    token = np.searchsorted(end_ns, limit_ns, side="right") - 1
-    return token, (token >= 0) & (end_ns[token] >= low_ns)
+    token = np.searchsorted(end_ns, waits.limit_ns, side="right") - 1
+    has_token = (token >= 0) & (end_ns[token] >= waits.start_ns)
+    time_ns = np.where(has_token, end_ns[token], waits.start_ns)
+    is_empty = has_token & (_find_latest_ends(operations, chunks, waits.end_ns) <= time_ns)
+    is_long = waits.limit_ns - time_ns > np.maximum(chunks.length_ns[token], 1)
+    return _Tokens(has_token, chunks.by_end[token], time_ns, is_empty & is_long)
+
+
+def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
+    """Split waits at their tokens and launches, and set the causes TOKEN and REQUESTS.
+
+    If there was no request, all time before the launch has the cause REQUESTS. Otherwise the time
+    before the token has the cause TOKEN. All other time keeps its cause.
+    """
+    pieces = split_idle(waits.pieces, tokens.time_ns, waits.limit_ns)
+    row = np.searchsorted(waits.interval, pieces.interval)
+    is_before_launch = pieces.start_ns < waits.limit_ns[row]
+    is_before_token = tokens.has_token[row] & (pieces.start_ns < tokens.time_ns[row])
+    cause = np.where(is_before_token, Cause.TOKEN, pieces.cause)
+    cause = np.where(tokens.has_no_request[row] & is_before_launch, Cause.REQUESTS, cause)
+    return replace(pieces, cause=cause)
 
 
 def _find_latest_ends(operations: Operations, chunks: _Chunks, time_ns: Ints) -> Ints:

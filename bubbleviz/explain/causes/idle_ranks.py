@@ -25,7 +25,7 @@ so that all ranks are processed in one pass::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -237,10 +237,10 @@ def _split_in_collectives(
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
-    start_ns, moving_ns, end_ns = collectives.start_ns, collectives.moving_ns, collectives.end_ns
-    pieces = split_idle(idle, *exposed, start_ns, moving_ns, end_ns)
+    start_ns, moving_ns = collectives.start_ns, collectives.moving_ns
+    pieces = split_idle(idle, *exposed, start_ns, moving_ns, collectives.end_ns)
     is_inside = intervals.find_covering(*exposed, pieces.start_ns) != NONE
-    moving = intervals.find_covering(moving_ns, end_ns, pieces.start_ns)
+    moving = intervals.find_covering(moving_ns, collectives.end_ns, pieces.start_ns)
     waiting = intervals.find_covering(start_ns, moving_ns, pieces.start_ns)
     is_waiting = is_inside & (moving == NONE) & (waiting != NONE)
     collective = np.where(moving != NONE, moving, waiting)
@@ -299,31 +299,93 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
     row = np.flatnonzero((arrivals.receive >= 0) & (inputs.producer >= 0))
     if not len(row):
         return front
-    # Index -1 refers to the appended entry, which represents a missing operation.
-    rank, has_span, start_ns, end_ns, launched_ns = (
-        np.append(column, NONE)
-        for column in (
-            *(operations.rank, operations.has_span, operations.start_ns),
-            *(operations.end_ns, operations.launched_ns),
-        )
-    )
-    row = row[has_span[arrivals.receive[row]] == 1]
+    transfers = _Transfers.of(operations)
+    row = row[transfers.has_span[arrivals.receive[row]] == 1]
     ready_ns = inputs.ready_ns[row]
     receive, send = arrivals.receive[row], arrivals.send[inputs.producer[row]]
-    send = np.where(has_span[send] == 1, send, NONE)
-    sent_ns = np.where(send == NONE, ready_ns, np.maximum(start_ns[send], ready_ns))
-    receive_waits = sent_ns > start_ns[receive] + _QUEUED_NS
-    send_waits = (send != NONE) & (start_ns[receive] > start_ns[send] + _QUEUED_NS)
-    waiting = np.concatenate((receive[receive_waits], send[send_waits]))
+    send = np.where(transfers.has_span[send] == 1, send, NONE)
+    waiting = _find_waiting_transfers(transfers, receive, send, ready_ns)
     until_ns = np.full(len(row), NEVER)
     for transfer in (receive, send):
-        last = intervals.find_last_before(
-            rank[waiting], end_ns[waiting], rank[transfer], start_ns[transfer], or_at=True
-        )
-        ahead = np.append(waiting, NONE)[last]
-        is_queued = (transfer >= 0) & (ahead >= 0) & (launched_ns[transfer] < end_ns[ahead])
-        is_queued &= start_ns[transfer] <= end_ns[ahead] + _QUEUED_NS
-        is_queued &= end_ns[ahead] > np.maximum(until_ns, ready_ns)
+        ahead = _find_transfer_ahead(transfers, waiting, transfer)
+        ended_ns = transfers.end_ns[ahead]
+        is_queued = (ahead != NONE) & (ended_ns > np.maximum(until_ns, ready_ns))
         front[row[is_queued]] = ahead[is_queued]
-        until_ns[is_queued] = end_ns[ahead[is_queued]]
+        until_ns[is_queued] = ended_ns[is_queued]
     return front
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Transfers:
+    """Columns of the operations with an additional last entry of -1, to which index -1 refers.
+
+    Attributes:
+        rank: Index of the rank.
+        has_span: 1 if the operation has a span, else 0.
+        start_ns: Start of the operation.
+        end_ns: End of the operation.
+        launched_ns: Launch time of the operation, or -1 if unknown.
+    """
+
+    rank: Ints
+    has_span: Ints
+    start_ns: Ints
+    end_ns: Ints
+    launched_ns: Ints
+
+    @classmethod
+    def of(cls, operations: Operations) -> _Transfers:
+        """Return the columns of operations."""
+        return cls(
+            np.append(operations.rank, NONE),
+            np.append(operations.has_span, NONE),
+            np.append(operations.start_ns, NONE),
+            np.append(operations.end_ns, NONE),
+            np.append(operations.launched_ns, NONE),
+        )
+
+
+def _find_waiting_transfers(
+    transfers: _Transfers, receive: Ints, send: Ints, ready_ns: Ints
+) -> Ints:
+    """Return the rows of the receives and sends that waited for their data or their peer.
+
+    A receive waits until its send starts, or until the data is ready if there is no send. A send
+    waits until its receive starts. Waits of up to 50 us do not count.
+
+    Args:
+        transfers: Columns of the operations.
+        receive: Row of the receive of each input.
+        send: Row of the send of each input, or -1 if there is none.
+        ready_ns: Time at which the data of each input was ready.
+    """
+    sent_ns = np.where(send == NONE, ready_ns, np.maximum(transfers.start_ns[send], ready_ns))
+    received_ns = transfers.start_ns[receive]
+    receive_waits = sent_ns > received_ns + _QUEUED_NS
+    send_waits = (send != NONE) & (received_ns > transfers.start_ns[send] + _QUEUED_NS)
+    return np.concatenate((receive[receive_waits], send[send_waits]))
+
+
+def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -> Ints:
+    """Return the waiting transfer ahead of each transfer in the queue, or -1 if there is none.
+
+    This is the last waiting transfer of the rank that ended by the start of the transfer. The
+    transfer was queued if it was launched before this end, and started at most 50 us after it.
+
+    Args:
+        transfers: Columns of the operations.
+        waiting: Rows of the transfers that waited.
+        transfer: Rows of the transfers that may have been queued, or -1.
+    """
+    last = intervals.find_last_before(
+        transfers.rank[waiting],
+        transfers.end_ns[waiting],
+        transfers.rank[transfer],
+        transfers.start_ns[transfer],
+        or_at=True,
+    )
+    ahead = np.append(waiting, NONE)[last]
+    ended_ns = transfers.end_ns[ahead]
+    is_queued = (transfer >= 0) & (ahead >= 0) & (transfers.launched_ns[transfer] < ended_ns)
+    is_queued &= transfers.start_ns[transfer] <= ended_ns + _QUEUED_NS
+    return np.where(is_queued, ahead, NONE)
