@@ -116,35 +116,43 @@ def measure_chunk_costs(
         averaged: Mask of the averaged iterations.
     """
     rows = find_costed_rows(operations, averaged)
-    virtual_stage, stage_of_row = operations.virtual_stage[rows], stage[operations.rank[rows]]
-    groups, costs = grouping.group_rows(virtual_stage, stage_of_row), []
-    for group, first in enumerate(groups.first.tolist()):
-        stage_rows = rows[groups.of_row == group]
-        tokens = operations.tokens[stage_rows]
-        time_ns = operations.busy_ns[stage_rows].astype(np.float64)
-        prefix = _list_prefixes(operations, stage_rows, tokens)
-        factors, residual_ns, uses_prefix = _fit_cost(tokens, prefix, time_ns)
-        spread = float(((time_ns - time_ns.mean()) ** 2).sum())
-        dof = len(stage_rows) - len(factors)
-        has_lengths = len(factors) > 1
-        costs.append(
-            ChunkCost(
-                stage=int(stage_of_row[first]),
-                virtual_stage=int(virtual_stage[first]),
-                n=len(stage_rows),
-                least_tokens=int(tokens.min()),
-                most_tokens=int(tokens.max()),
-                fixed_ns=factors[0],
-                token_ns=factors[1] if has_lengths else None,
-                token_squared_ns=(*factors, 0.0)[2] if has_lengths else None,
-                residual_ns=float(np.sqrt((residual_ns**2).sum() / dof)) if dof > 0 else None,
-                explained=1 - float((residual_ns**2).sum()) / spread
-                if has_lengths and spread
-                else None,
-                prompt_tokens=int((prefix + tokens).max()) if uses_prefix else 0,
-            )
-        )
-    return tuple(costs)
+    stage_of_row = stage[operations.rank[rows]]
+    groups = grouping.group_rows(operations.virtual_stage[rows], stage_of_row)
+    return tuple(
+        _measure_stage_cost(operations, rows[groups.of_row == group], int(stage_of_row[first]))
+        for group, first in enumerate(groups.first.tolist())
+    )
+
+
+def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> ChunkCost:
+    """Fit the cost of the chunks on one virtual stage.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the chunks' forwards on the virtual stage, at least one.
+        stage: Stage of the ranks, or -1 if unknown.
+    """
+    tokens = operations.tokens[rows]
+    time_ns = operations.busy_ns[rows].astype(np.float64)
+    prefix = _list_prefixes(operations, rows, tokens)
+    factors, residual_ns, uses_prefix = _fit_cost(tokens, prefix, time_ns)
+    residual_sum = float((residual_ns**2).sum())
+    total_sum = float(((time_ns - time_ns.mean()) ** 2).sum())
+    dof = len(rows) - len(factors)
+    has_lengths = len(factors) > 1
+    return ChunkCost(
+        stage=stage,
+        virtual_stage=int(operations.virtual_stage[rows[0]]),
+        n=len(rows),
+        least_tokens=int(tokens.min()),
+        most_tokens=int(tokens.max()),
+        fixed_ns=factors[0],
+        token_ns=factors[1] if has_lengths else None,
+        token_squared_ns=(*factors, 0.0)[2] if has_lengths else None,
+        residual_ns=float(np.sqrt(residual_sum / dof)) if dof > 0 else None,
+        explained=1 - residual_sum / total_sum if has_lengths and total_sum else None,
+        prompt_tokens=int((prefix + tokens).max()) if uses_prefix else 0,
+    )
 
 
 def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
@@ -201,20 +209,18 @@ def _fit_cost(
     n_lengths = len(grouping.find_distinct(tokens))
     if n_lengths < 2:
         return (float(time_ns.mean()),), time_ns - time_ns.mean(), False
-    no_prefix = np.zeros_like(tokens)
     line, residual_ns, _ = _fit_least_squares(tokens, None, time_ns)
     solution, max_residual = (line, residual_ns, False), np.inf
-    for read_prefix, min_lengths in ((no_prefix, _MIN_LENGTHS), (prefix, 2)):
+    for read_prefix, min_lengths in ((np.zeros_like(tokens), _MIN_LENGTHS), (prefix, 2)):
         if n_lengths < min_lengths or len(tokens) <= _MIN_LENGTHS:
             continue
-        curve, curve_residual_ns, error = _fit_least_squares(tokens, read_prefix, time_ns)
-        square_ns = curve[2] * float((tokens * (tokens + 2.0 * read_prefix)).max())
-        is_significant = curve[2] > _MIN_ERRORS * error
-        is_large = square_ns > _MIN_SHARE * float(time_ns.max())
-        squared_residual = float((curve_residual_ns**2).sum())
-        if is_significant and is_large and squared_residual < max_residual:
-            solution = (curve, curve_residual_ns, bool(read_prefix.any()))
-            max_residual = squared_residual * _MAX_RESIDUAL
+        curve, residual_ns, error = _fit_least_squares(tokens, read_prefix, time_ns)
+        max_square = float((tokens * (tokens + 2.0 * read_prefix)).max())
+        is_large = curve[2] * max_square > _MIN_SHARE * float(time_ns.max())
+        residual_sum = float((residual_ns**2).sum())
+        if is_large and curve[2] > _MIN_ERRORS * error and residual_sum < max_residual:
+            solution = (curve, residual_ns, bool(read_prefix.any()))
+            max_residual = residual_sum * _MAX_RESIDUAL
     return solution
 
 
@@ -245,12 +251,30 @@ def _fit_least_squares(
         columns.append(square_term / scale)
     terms = np.stack(columns, axis=1)
     factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
-    left_ns, dof = time_ns - terms @ factors, max(len(tokens) - len(columns), 1)
-    # Norm of the component of the last term that is orthogonal to the other terms.
-    independent_norm = abs(float(np.linalg.qr(terms)[1][-1, -1]))
-    residual_ns = np.sqrt(float((left_ns**2).sum()) / dof)
-    error = residual_ns / independent_norm if independent_norm > _MIN_INDEPENDENT else np.inf
+    left_ns = time_ns - terms @ factors
     slope, bend = factors[1] / half_range, factors[2] / scale if prefix is not None else 0.0
     # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centring.
     solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
-    return tuple(float(f) for f in solution[: len(columns)]), left_ns, float(error) / scale
+    return (
+        tuple(float(f) for f in solution[: len(columns)]),
+        left_ns,
+        _estimate_error(terms, left_ns) / scale,
+    )
+
+
+def _estimate_error(terms: Floats, residual: Floats) -> float:
+    """Return the standard error of the last factor of a least-squares fit.
+
+    The error is infinite if the last term is linearly dependent on the other terms.
+
+    Args:
+        terms: Terms of the fit, shape (observations, factors).
+        residual: Residual of each observation.
+    """
+    n_observations, n_factors = terms.shape
+    dof = max(n_observations - n_factors, 1)
+    # Norm of the component of the last term that is orthogonal to the other terms.
+    independent_norm = abs(float(np.linalg.qr(terms)[1][-1, -1]))
+    if independent_norm > _MIN_INDEPENDENT:
+        return float(np.sqrt(float((residual**2).sum()) / dof) / independent_norm)
+    return float(np.inf)

@@ -98,7 +98,7 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
     if not is_known.all():
         halves = halves.take(is_known)
     row, is_backward = halves.row, halves.phase == Phase.B
-    pipeline = list_stages_and_pipelines(ranks)[1]
+    _, pipeline = list_stages_and_pipelines(ranks)
     result_id, input_id, forward_id = _number_results(operations, halves, pipeline)
     produces = (halves.phase != Phase.W) & (operations.occurrence[row] == 0)
     producer_of = _find_producers(
@@ -109,12 +109,24 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
             np.concatenate((input_id, forward_id[is_backward])),
         ),
     )
-    first_producer = producer_of[: len(row)]
-    second_producer = np.full(len(row), NONE, np.int64)
-    second_producer[is_backward] = producer_of[len(row) :]
+    return _pair_with_producers(row, is_backward, producer_of)
 
-    # Two pairs per half, sorted by consumer.
-    producers = np.sort(np.stack((first_producer, second_producer), axis=1), axis=1)
+
+def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> Dependencies:
+    """Return the pairs of an operation and a producer, sorted by operation, then by producer.
+
+    Inputs without a producer, and inputs that an operation produced itself, are left out.
+
+    Args:
+        row: Row of the operation of each half.
+        is_backward: Mask of the halves that are backwards.
+        producer_of: Producer of the input of each half, then producer of the own forward of each
+            backward; -1 if unknown.
+    """
+    forward_of = np.full(len(row), NONE, np.int64)
+    forward_of[is_backward] = producer_of[len(row) :]
+    # Two pairs per half, sorted by operation.
+    producers = np.sort(np.stack((producer_of[: len(row)], forward_of), axis=1), axis=1)
     consumer, producer = np.repeat(row, 2), producers.reshape(-1)
     pairs = np.flatnonzero((producer != NONE) & (producer != consumer))
     consumer, producer = consumer[pairs], producer[pairs]
@@ -186,17 +198,28 @@ def _split_halves(operations: Operations) -> _Halves:
     pairs = np.flatnonzero(phase == Phase.FB)
     if not len(pairs):
         return halves
-    # The stage of the backward follows from its chunk, which other operations of the rank have.
-    has_stage = np.flatnonzero(stage >= 0)
-    backward_stage = lookup_values(
-        (operations.rank[has_stage], operations.chunk[has_stage]),
-        stage[has_stage],
-        (operations.rank[pairs], operations.second_chunk[pairs]),
-    )
+    backward_stage = _find_backward_stages(operations, pairs)
     forward, backward = (np.full(len(pairs), half, np.int64) for half in (Phase.F, Phase.B))
     forwards = _Halves(pairs, forward, microbatch[pairs], stage[pairs])
     backwards = _Halves(pairs, backward, operations.second_microbatch[pairs], backward_stage)
     return join_tables((halves, forwards, backwards))
+
+
+def _find_backward_stages(operations: Operations, pairs: Ints) -> Ints:
+    """Return the virtual stage of the backward of overlapped pairs, or -1 if it is unknown.
+
+    The stage follows from the chunk of the backward, which other operations of the rank have.
+
+    Args:
+        operations: Operations of all ranks.
+        pairs: Rows of the overlapped pairs of a forward and a backward.
+    """
+    has_stage = np.flatnonzero(operations.virtual_stage >= 0)
+    return lookup_values(
+        (operations.rank[has_stage], operations.chunk[has_stage]),
+        operations.virtual_stage[has_stage],
+        (operations.rank[pairs], operations.second_chunk[pairs]),
+    )
 
 
 def _find_producers(
@@ -243,14 +266,10 @@ def _find_nearest(
         produced: Rows of the producers, and the ids of their results.
         consumed: Rows of the consumers, and the ids of their inputs.
     """
-    (producer, produced_id), (consumer, required_id) = produced, consumed
-    result_id = np.concatenate((produced_id, required_id))
-    # An operation that receives inside itself may begin before its input is ready.
-    needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
-    time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
-    is_consumer = np.arange(len(result_id)) >= len(producer)
-    order = sort_rows(result_id, time_ns, is_consumer)
-    position, is_producer = np.arange(len(order)), ~is_consumer[order]
+    producer, consumer = produced[0], consumed[0]
+    order, result_id = _sort_by_time(operations, produced, consumed)
+    is_producer = order < len(producer)
+    position = np.arange(len(order))
     last = np.maximum.accumulate(np.where(is_producer, position, NONE))
     following = np.where(is_producer, position, len(order))
     following = np.minimum.accumulate(following[::-1])[::-1]
@@ -258,11 +277,36 @@ def _find_nearest(
     # The last one before a consumer overrides the first one after it.
     for nearest in (following, last):
         exists = (nearest >= 0) & (nearest < len(order))
-        consumers = np.flatnonzero(exists & ~is_producer)
-        has_same_id = result_id[order[nearest[consumers]]] == result_id[order[consumers]]
-        consumers = consumers[has_same_id]
-        producer_of[order[consumers] - len(producer)] = producer[order[nearest[consumers]]]
+        rows = np.flatnonzero(exists & ~is_producer)
+        rows = rows[result_id[nearest[rows]] == result_id[rows]]
+        producer_of[order[rows] - len(producer)] = producer[order[nearest[rows]]]
     return producer_of
+
+
+def _sort_by_time(
+    operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """Sort the ends of producers and the starts of consumers by result and time.
+
+    At equal times, producers come first.
+
+    Args:
+        operations: Operations of all ranks.
+        produced: Rows of the producers, and the ids of their results.
+        consumed: Rows of the consumers, and the ids of their inputs.
+
+    Returns:
+        order: Indices of the producers, and of the consumers plus the number of producers.
+        result_id: Id of the result of each entry of ``order``.
+    """
+    (producer, produced_id), (consumer, required_id) = produced, consumed
+    # An operation that receives inside itself may begin before its input is ready.
+    needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
+    time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
+    result_id = np.concatenate((produced_id, required_id))
+    is_consumer = np.arange(len(result_id)) >= len(producer)
+    order = sort_rows(result_id, time_ns, is_consumer)
+    return order, result_id[order]
 
 
 def find_inputs(

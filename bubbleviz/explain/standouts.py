@@ -120,25 +120,50 @@ def find_standouts(
     """
     if len(ranks) < 3:
         return ()
-    stages = [rank.stage for rank in ranks]
     above = bubble_ratio - _compute_known_median(bubble_ratio)
-    phases = {}
-    for phase, time_ns in busy_ns.items():
-        median_ns = compute_median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
-        multiple = compute_multiples(time_ns, median_ns)
-        phases[phase] = _PhaseDifference(multiple, np.abs(time_ns - median_ns))
+    phases = _compare_phases(ranks, busy_ns, is_pipeline=is_pipeline)
     stands_out = np.abs(np.nan_to_num(above)) >= _MIN_RATIO_EXCESS
     for difference in phases.values():
         stands_out |= difference.exceeds(min_time_ns)
     standouts = []
     for kind, name, members in _group_standouts(ranks, stands_out):
         phase, times = _find_most_different_phase(phases, members, min_time_ns)
-        is_known = ~np.isnan(bubble_ratio[members])
-        ratio = float(bubble_ratio[members][is_known].mean()) if is_known.any() else None
-        mean_above = float(above[members][is_known].mean()) if is_known.any() else 0.0
-        indices = tuple(members.tolist())
-        standouts.append(Standout(kind, name, indices, ratio, mean_above, phase, times))
+        ratio = _compute_known_mean(bubble_ratio[members])
+        mean_above = _compute_known_mean(above[members])
+        standouts.append(
+            Standout(
+                kind,
+                name,
+                tuple(members.tolist()),
+                ratio,
+                0.0 if mean_above is None else mean_above,
+                phase,
+                times,
+            )
+        )
     return tuple(sorted(standouts, key=_get_sort_key))
+
+
+def _compare_phases(
+    ranks: Sequence[Rank], busy_ns: Mapping[str, Floats], *, is_pipeline: bool
+) -> dict[str, _PhaseDifference]:
+    """Compare the time of each rank in each phase with the median of the rank's stage.
+
+    Args:
+        ranks: The ranks, by index.
+        busy_ns: Time of each rank in each phase, keyed by phase name.
+        is_pipeline: Whether ranks of unknown stage may do different work and cannot be compared.
+
+    Returns:
+        Differences of all ranks, keyed by phase name.
+    """
+    stages = [rank.stage for rank in ranks]
+    phases = {}
+    for phase, time_ns in busy_ns.items():
+        median_ns = compute_median_of_stage(stages, time_ns, is_pipeline=is_pipeline)
+        multiple = compute_multiples(time_ns, median_ns)
+        phases[phase] = _PhaseDifference(multiple, np.abs(time_ns - median_ns))
+    return phases
 
 
 def _get_sort_key(standout: Standout) -> tuple[float, tuple[int, ...]]:
@@ -223,3 +248,9 @@ def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[s
 def _compute_known_median(values: Floats) -> float:
     """Return the median of the values that are not NaN, or NaN if there are none."""
     return compute_median(values[~np.isnan(values)])
+
+
+def _compute_known_mean(values: Floats) -> float | None:
+    """Return the mean of the values that are not NaN, or None if there are none."""
+    is_known = ~np.isnan(values)
+    return float(values[is_known].mean()) if is_known.any() else None
