@@ -11,7 +11,7 @@ from bubbleviz.model.texts import format_count, list_first, replace_unprintable,
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
@@ -51,23 +51,12 @@ def describe_inspection(
     devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)
 
     contents, source = inspection.contents, inspection.contents.source
-    version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
-    versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
-    host = source.host if source.host_known else "not recorded"
-    facts = [("recorded by", to_one_line(versions, 60)), ("host", to_one_line(host, 60))]
-    pids = map(get_pid, contents.processes)
-    facts.append(("processes", to_one_line(", ".join(map(str, pids)) or "none with kernels", 100)))
-    if contents.reader:
-        facts.append(("read by", contents.reader))
+    facts = [*_list_facts(inspection)]
     if not everything:
-        rows = (
-            format_count(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
-            for rows, count in contents.tables.items()
-            if count is not None
-        )
-        facts.append(("rows", ", ".join(rows)))
+        facts.append(("rows", _format_row_counts(contents.tables)))
     yield Sentence(
-        "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=to_one_line(source.path, 200)
+        "".join(f"\n  {label:<13}{fact}" for label, fact in facts),
+        lead=to_one_line(source.path, 200),
     )
     noun = "GPU" if source.on_host else source.device
     yield HangingLines(
@@ -98,6 +87,32 @@ def describe_inspection(
             # The printed text can be saved as a file, so no line is wrapped or cut.
             lines = map(replace_unprintable, inspection.suggestion.splitlines())
             yield Sentence("\n" + "\n".join(lines) + "\n", is_preformatted=True)
+
+
+def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    """Yield facts about the origin of a profile, each as a label and a text."""
+    contents, source = inspection.contents, inspection.contents.source
+    version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
+    versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
+    yield "recorded by", to_one_line(versions, 60)
+    yield "host", to_one_line(source.host if source.host_known else "not recorded", 60)
+    pids = ", ".join(str(get_pid(process)) for process in contents.processes)
+    yield "processes", to_one_line(pids or "none with kernels", 100)
+    if contents.reader:
+        yield "read by", contents.reader
+
+
+def _format_row_counts(tables: Mapping[str, int | None]) -> str:
+    """Return the number of rows of all tables as a list in words, without unknown numbers.
+
+    Args:
+        tables: Number of rows, or None if unknown, keyed by the plural name of the rows.
+    """
+    return ", ".join(
+        format_count(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
+        for rows, count in tables.items()
+        if count is not None
+    )
 
 
 def make_kind_key(inspection: Inspection) -> tuple[object, ...]:

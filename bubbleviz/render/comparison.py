@@ -418,7 +418,7 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
     The line contains the ratio of the run, and the changes of the ratio and of the iteration time.
     The first line also names the first run and its ratio.
     """
-    headline, longest = comparison.headline, comparison.longest
+    headline = comparison.headline
     first_cell, *cells = comparison.ratios[headline]
     ratio_kind = "" if isinstance(comparison.runs[0].saved, IdleSummary) else " bubble ratio"
     first_ratio = format_percent(_get_mean(first_cell))
@@ -428,12 +428,27 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
         lead = " "
         if cell.bubble is not None:
             line += f": {_describe_difference(cell.bubble)}"
-        of_headline = _describe_window_change(comparison, headline, index)
-        of_longest = _describe_window_change(comparison, longest, index)
-        if of_headline != of_longest:
-            line += f"; {to_one_line(headline, 40)} windows {of_headline}"
-            of_longest += f" ({longest})"
-        yield f"{line}; {_name_windows(comparison)} {of_longest}" if of_longest else line
+        yield line + _describe_window_changes(comparison, index)
+
+
+def _describe_window_changes(comparison: Comparison, index: int) -> str:
+    """Return clauses on how the length of the windows changed since the first run, or "".
+
+    The windows of the primary ratio have a clause of their own only if their change differs from
+    the change of the longest windows, which represent the iterations.
+
+    Args:
+        comparison: The comparison.
+        index: Index of the run.
+    """
+    headline, longest = comparison.headline, comparison.longest
+    of_headline = _describe_window_change(comparison, headline, index)
+    of_longest = _describe_window_change(comparison, longest, index)
+    clauses = ""
+    if of_headline != of_longest:
+        clauses = f"; {to_one_line(headline, 40)} windows {of_headline}"
+        of_longest += f" ({longest})"
+    return f"{clauses}; {_name_windows(comparison)} {of_longest}" if of_longest else clauses
 
 
 def _get_mean(cell: Cell) -> float | None:

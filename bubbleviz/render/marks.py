@@ -226,19 +226,65 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
     covered = np.zeros(len(marks), np.bool_)
     if not len(marks):
         return half, covered
-    # Rows are laid end to end on one line, so that one running maximum is enough.
-    row_width = float(marks.right.max()) + 10.0
-    left = marks.left + marks.row * row_width
-    right = marks.right + marks.row * row_width
-    max_right_before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
-    overlap = np.minimum(max_right_before, right) - left
-    is_halved = overlap > np.maximum(1.0, 0.1 * (right - left))
+    left, right = _join_rows(marks)
+    is_halved = _mask_halved(left, right)
     halved = np.flatnonzero(is_halved)
     max_right_of_whole = np.maximum.accumulate(np.where(is_halved, -1.0, right))
+    half[halved], covered[halved] = _assign_halves(
+        left[halved], right[halved], max_right_of_whole[halved]
+    )
+    next_halved = np.searchsorted(halved, np.arange(len(marks)), side="right")
+    next_left = np.append(left[halved], np.inf)[next_halved]
+    covered |= ~is_halved & (next_left < right - 1.0)
+    return half, covered
+
+
+def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
+    """Return the left and right ends of marks on one line, on which the rows follow each other.
+
+    All marks of a row end before the next row begins, so one running maximum over all marks is
+    enough: marks of different rows never overlap.
+
+    Args:
+        marks: At least one mark.
+    """
+    row_width = float(marks.right.max()) + 10.0
+    return marks.left + marks.row * row_width, marks.right + marks.row * row_width
+
+
+def _mask_halved(left: Floats, right: Floats) -> Bools:
+    """Return a mask of the marks that overlap an earlier mark, so that they get half the height.
+
+    Overlaps up to a pixel, or up to a tenth of the later mark, do not count.
+
+    Args:
+        left: Left end of each mark on the line of all rows.
+        right: Right end of each mark on this line.
+    """
+    max_right_before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
+    overlap = np.minimum(max_right_before, right) - left
+    is_halved: Bools = overlap > np.maximum(1.0, 0.1 * (right - left))
+    return is_halved
+
+
+def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
+    """Choose the upper or lower half for marks of half height, the one that becomes free first.
+
+    Args:
+        left: Left end of each mark of half height on the line of all rows.
+        right: Right end of each of these marks.
+        max_right_of_whole: Maximum right end of the marks of full height before each of these
+            marks. They occupy the upper half; marks in the lower half are drawn over them.
+
+    Returns:
+        half: ``UPPER`` or ``LOWER`` for each mark.
+        covered: Mask of the marks that the next mark in the same half covers in part.
+    """
+    half = np.full(len(left), LOWER, np.int64)
+    covered = np.zeros(len(left), np.bool_)
     busy_until = {UPPER: -1.0, LOWER: -1.0}
     last_mark = {UPPER: NONE, LOWER: NONE}
-    for mark in halved.tolist():
-        # A mark of full height occupies the upper half; the lower half is drawn over it.
+    for mark in range(len(left)):
         upper_until = max(busy_until[UPPER], float(max_right_of_whole[mark]))
         is_upper = upper_until < busy_until[LOWER] and upper_until <= left[mark] + 1.0
         side = UPPER if is_upper else LOWER
@@ -248,9 +294,6 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
             covered[previous] |= left[mark] < right[previous] - 1.0
         busy_until[side] = max(busy_until[side], float(right[mark]))
         last_mark[side] = mark
-    next_halved = np.searchsorted(halved, np.arange(len(marks)), side="right")
-    next_left = np.append(left[halved], np.inf)[next_halved]
-    covered |= ~is_halved & (next_left < right - 1.0)
     return half, covered
 
 
@@ -298,20 +341,23 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
         is_wide = marks.right - marks.left >= min_width
         wide_blocks.append(marks.take(is_wide))
         narrow = marks.take(~is_wide)
-        is_first = _is_first_of_operation(narrow)
         for kind in find_distinct(narrow.kind).tolist():
-            has_kind = narrow.kind == kind
-            column_share = measure_coverage(narrow.take(has_kind), rows, columns, column)
+            of_kind = narrow.take(narrow.kind == kind)
+            column_share = measure_coverage(of_kind, rows, columns, column)
             covered[kind] = covered.get(kind, np.zeros_like(column_share)) + column_share
-            counts[kind] += int(np.count_nonzero(has_kind & is_first))
-    kinds = sorted(covered, key=_STACK.index)
+            counts[kind] += int(np.count_nonzero(_is_first_of_operation(of_kind)))
+    kinds = tuple(sorted(covered, key=_STACK.index))
     shares = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
     # Overlapping operations can add up to more than the column. They then share it.
     shares = shares / np.maximum(shares.sum(axis=0), 1.0)
-    wide = join_marks(wide_blocks)
-    wide = wide.take(np.lexsort((wide.operation, wide.right, wide.left, wide.row)))
     max_width = math.ceil(min_width * 100) / 100
-    return wide, MergedMarks(tuple(kinds), shares.swapaxes(0, 1), column, counts, max_width)
+    merged = MergedMarks(kinds, shares.swapaxes(0, 1), column, counts, max_width)
+    return _sort_by_position(join_marks(wide_blocks)), merged
+
+
+def _sort_by_position(marks: Marks) -> Marks:
+    """Return marks sorted by row, left end, right end and operation."""
+    return marks.take(np.lexsort((marks.operation, marks.right, marks.left, marks.row)))
 
 
 def _is_first_of_operation(marks: Marks) -> Bools:

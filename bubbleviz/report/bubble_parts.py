@@ -127,9 +127,7 @@ def list_parts(
     time_of_part, share_of_part = dict.fromkeys(meanings, 0.0), dict.fromkeys(meanings, 0.0)
     active_ns = _sum_active_ns(report) if with_work else None
     for iteration, window_ns in windows:
-        idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
-        loose_ns = _sum_account(iteration, name, "unattributed_ns")
-        parts: dict[str, float] = {**idle_ns, "unattributed": loose_ns}
+        parts = _list_idle_parts(report, iteration, name)
         if active_ns is None:
             parts |= _list_non_work(iteration, name)
         else:  # all that ran is work
@@ -142,8 +140,31 @@ def list_parts(
         for part, meaning in meanings.items()
         if time_of_part[part]
     ]
-    work = [part for part in nonempty if part.name in _WORK_MEANINGS]
-    return (*work, *sorted(nonempty[len(work) :], key=lambda part: -part.share))
+    return _sort_parts(nonempty)
+
+
+def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
+    """Sort the parts of the bubble by decreasing share, after the parts of work in their order.
+
+    Args:
+        parts: Parts of work, followed by parts of the bubble.
+    """
+    work = [part for part in parts if part.name in _WORK_MEANINGS]
+    return (*work, *sorted(parts[len(work) :], key=lambda part: -part.share))
+
+
+def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[str, float]:
+    """Return the idle time of each cause, and unattributed compute, in the windows of an iteration.
+
+    Times are in ns, summed over the ranks of the iteration and keyed by part.
+
+    Args:
+        report: Report of the run.
+        iteration: The iteration.
+        name: Name of the ratio that defines the windows.
+    """
+    idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
+    return {**idle_ns, "unattributed": _sum_account(iteration, name, "unattributed_ns")}
 
 
 def _sum_active_ns(report: Report) -> Ints:
@@ -157,8 +178,8 @@ def _sum_active_ns(report: Report) -> Ints:
 def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
     """Return the time of each part of the work in the windows of an iteration, keyed by part.
 
-    Times are in ns, summed over the ranks of the iteration. Operations may overlap or extend beyond
-    the window, so the times of phases are scaled down.
+    Times are in ns, summed over the ranks of the iteration. Operations may overlap each other or
+    extend beyond the window, so the times of phases are scaled down.
 
     Args:
         iteration: The iteration.
@@ -167,7 +188,6 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
     """
     compute_ns = int(get_rank_column(iteration.ranks, "compute_ns").sum())
     in_window_ns = _sum_account(iteration, name, "compute_ns")
-    # Operations may overlap each other or extend beyond the window, so their times are scaled down.
     phases = {phase.label: int(active_ns[phase]) for phase in WORK}
     gap_ns, kernel_ns = (
         int(get_rank_column(iteration.ranks, column).sum()) for column in ("gap_ns", "active_ns")

@@ -198,13 +198,21 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     label, state = name_rank(report, rank), describe_host(report, longest)
     if len(ranks) == 1:
         return f" on {label}{state}"
-    n_ranks_of_stage = Counter(entry.stage for entry in report.ranks)
-    stages = [report.ranks[index].stage for index in ranks]
-    are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
-    other_ranks = format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
+    other_ranks = _count_other_ranks(report, ranks)
     return (
         f" on {label}{state}, and on {other_ranks}" if state else f" on {label} and {other_ranks}"
     )
+
+
+def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
+    """Return the number of ranks minus one, in words: "7 other ranks".
+
+    They are called stages if every rank is the only rank of its stage.
+    """
+    n_ranks_of_stage = Counter(rank.stage for rank in report.ranks)
+    stages = [report.ranks[index].stage for index in ranks]
+    are_stages = all(stage is not None and n_ranks_of_stage[stage] == 1 for stage in stages)
+    return format_count(len(ranks) - 1, "other stage" if are_stages else "other rank")
 
 
 def describe_host(report: Report, row: int) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from bubbleviz.align.run import Run
 from bubbleviz.align.stage_layers import find_chunk_stages
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.interpret.memory import OperationMemory
+from bubbleviz.interpret.memory import OperationMemory, RankMemory
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measure_memory
@@ -29,10 +29,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
     for recording, local in zip(recordings, run.rank_of_local, strict=True):
         if (memory := recording.memory) is None:
             continue
-        columns = (memory.ranks.rank, memory.ranks.peak, memory.ranks.resident)
-        for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
-            index, resident_bytes = int(local[rank]), None if resident == NONE else resident
-            ranks.append(RankPeak(index, peak, resident_bytes, run.ranks[index].stage))
+        ranks += _list_rank_peaks(memory.ranks, local, run)
         table = memory.operations.take(mask_phases(memory.operations.phase, (*COUNTED, Phase.R)))
         stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         # The table has one row per chunk and phase of a rank, so this loop is short.
@@ -45,6 +42,21 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
         tuple(sorted(ranks, key=lambda peak: peak.rank)),
         tuple(_summarize_kind(*key, kinds[key]) for key in sorted(kinds)),
     )
+
+
+def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[RankPeak]:
+    """Yield the peak memory of the ranks of one profile.
+
+    Args:
+        memory: Memory of the ranks.
+        local: Index in the run of each rank of the profile.
+        run: The run.
+    """
+    columns = (memory.rank, memory.peak, memory.resident)
+    for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
+        index = int(local[rank])
+        resident_bytes = None if resident == NONE else resident
+        yield RankPeak(index, peak, resident_bytes, run.ranks[index].stage)
 
 
 def _summarize_kind(

@@ -97,21 +97,21 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
         start_ns: Start of each part.
         end_ns: End of each part.
     """
-    operations, busy = report.operations, report.busy
-    length_ns = operations.end_ns - operations.start_ns
-    rows = np.flatnonzero((operations.has_span == 1) & (operations.busy_ns != length_ns))
+    operations = report.operations
+    is_waiting = operations.busy_ns != operations.end_ns - operations.start_ns
+    rows = np.flatnonzero((operations.has_span == 1) & is_waiting)
     index_of_row = np.full(len(operations), NONE, np.int64)
     index_of_row[rows] = indices = np.arange(len(rows))
-    busy_of_waiting = busy.take(index_of_row[busy.operation] != NONE)
-    index_of_interval = index_of_row[busy_of_waiting.operation]
+    busy = report.busy.take(index_of_row[report.busy.operation] != NONE)
+    busy_index = index_of_row[busy.operation]
     packing = intervals.Packing.of(operations.start_ns[rows], operations.end_ns[rows])
     spans = intervals.union(
         packing.place(indices, operations.start_ns[rows]),
         packing.place(indices, operations.end_ns[rows]),
     )
     busy_times = intervals.union(
-        packing.place(index_of_interval, busy_of_waiting.start_ns),
-        packing.place(index_of_interval, busy_of_waiting.end_ns),
+        packing.place(busy_index, busy.start_ns),
+        packing.place(busy_index, busy.end_ns),
     )
     index, start_ns, end_ns = packing.unpack(intervals.difference(spans, busy_times))
     return rows[index], start_ns, end_ns

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import (
     RankIterations,
     compute_rank_ratios,
@@ -68,8 +69,7 @@ def compute_rank_means(report: Report) -> RankMeans:
     If no iteration is averaged, the values of the typical iteration are returned. The ratio is the
     primary one, or ``schedule`` if no rank has a window of the primary ratio.
     """
-    typical = report.typical_iteration()
-    iterations = [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]
+    iterations = _list_averaged_iterations(report)
     ranks = [iteration.ranks for iteration in iterations]
     name = report.headline
     if not any(has_account(of_iteration, name) for of_iteration in ranks):
@@ -117,6 +117,12 @@ def compute_rank_means(report: Report) -> RankMeans:
     )
 
 
+def _list_averaged_iterations(report: Report) -> list[Iteration]:
+    """Return the averaged iterations, or else only the typical one; empty if there is none."""
+    typical = report.typical_iteration()
+    return [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]
+
+
 def summarize_stages(report: Report) -> Records[Any]:
     """Return one row per stage, with means over its ranks and the averaged iterations.
 
@@ -134,13 +140,17 @@ def summarize_stages(report: Report) -> Records[Any]:
     stage = make_row_type("Stage", ("stage", "ranks", *columns))
     rows = []
     for number, ranks in sorted(members.items()):
-        values = [column[ranks] for column in columns.values()]
-        known_values = [column[~np.isnan(column)] for column in values]
-        stage_means = [float(known.mean()) if len(known) else None for known in known_values]
+        stage_means = [_average_known(column[ranks]) for column in columns.values()]
         stage_number = None if number == NONE else number
         rows.append(stage._make((stage_number, len(ranks), *stage_means)))
     kinds: dict[str, Kind] = {"stage": "int64", "ranks": "int64"}
     return make_records(rows, {**kinds, **dict.fromkeys(columns, "float64")})
+
+
+def _average_known(values: Floats) -> float | None:
+    """Return the mean of the values that are not NaN, or None if all are."""
+    known_values = values[~np.isnan(values)]
+    return float(known_values.mean()) if len(known_values) else None
 
 
 def _average_iterations(column: Ints, iterations: Ints) -> Floats:

@@ -71,9 +71,7 @@ def build_timeline(report: Report) -> Timeline:
     included. The table ``critical`` is empty if the critical path is unknown.
     """
     operations, bubbles, unattributed = report.operations, report.bubbles, report.unattributed
-    spans = operations.has_span == 1
-    starts = (operations.start_ns[spans], unattributed.start_ns, bubbles.start_ns)
-    base_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
+    spans, base_ns = operations.has_span == 1, _find_base_ns(report)
     name_columns = (operations.name_id, bubbles.host_call, bubbles.host_range)
     used_names = find_distinct(*name_columns)
     used_names = used_names[used_names >= 0]
@@ -81,16 +79,14 @@ def build_timeline(report: Report) -> Timeline:
         np.where(column >= 0, np.searchsorted(used_names, column), NONE).astype(np.int64)
         for column in name_columns
     )
-    times = np.minimum(np.round(1000 * measure_times_median(report)), _MAX_THOUSANDTHS).astype(
-        np.int64
-    )
+    thousandths = np.minimum(np.round(1000 * measure_times_median(report)), _MAX_THOUSANDTHS)
     path = report.explanation.path
     tables = {
         "operations": {
             **vars(operations),
             "start_ns": np.where(spans, operations.start_ns - base_ns, NONE),
             "length_ns": np.where(spans, operations.end_ns - operations.start_ns, NONE),
-            "thousandths": times,
+            "thousandths": thousandths.astype(np.int64),
             "name": name,
         },
         "compute": _list_busy_pieces(report, base_ns, COMPUTE),
@@ -115,6 +111,14 @@ def build_timeline(report: Report) -> Timeline:
         tuple(operations.names[row][:_MAX_NAME] for row in used_names.tolist()),
         {t: {c: tables[t][c] for c in columns.split()} for t, columns in _COLUMNS.items()},
     )
+
+
+def _find_base_ns(report: Report) -> int:
+    """Return the earliest start of a span, of unattributed compute or of a bubble, or 0 if none."""
+    operations = report.operations
+    span_starts_ns = operations.start_ns[operations.has_span == 1]
+    columns_ns = (span_starts_ns, report.unattributed.start_ns, report.bubbles.start_ns)
+    return min((int(start_ns.min()) for start_ns in columns_ns if len(start_ns)), default=0)
 
 
 def measure_times_median(report: Report) -> Floats:
@@ -247,14 +251,30 @@ def read_timeline(path: str, summary: RunSummary) -> Timeline:
         if set(names) - set(saved_columns) or len(lengths) > 1:
             raise _make_timeline_error(path, f"lacks columns of {table}")
         tables[table] = {name: _read_column(saved_columns[name]) for name in names}
-        for name, column in tables[table].items():
-            limit = rows[_TABLE_OF_COLUMN[name]] if name in _TABLE_OF_COLUMN else _N_CODES.get(name)
-            minimum = 0 if name == "phase" else NONE
-            if limit is not None and not ((column >= minimum) & (column < limit)).all():
-                raise _make_timeline_error(
-                    path, f"refers from {name} of {table} to a row that does not exist"
-                )
+        invalid_column = _find_invalid_column(tables[table], rows)
+        if invalid_column is not None:
+            raise _make_timeline_error(
+                path, f"refers from {invalid_column} of {table} to a row that does not exist"
+            )
     return Timeline(saved.base_ns, saved.names, tables)
+
+
+def _find_invalid_column(
+    columns: Mapping[str, Ints], n_rows_of_table: Mapping[str, int]
+) -> str | None:
+    """Return the name of the first column with an index or code out of range, or None.
+
+    Args:
+        columns: Columns of a table of the timeline, keyed by name.
+        n_rows_of_table: Number of rows of each table that columns contain indices of.
+    """
+    for name, column in columns.items():
+        table = _TABLE_OF_COLUMN.get(name)
+        limit = _N_CODES.get(name) if table is None else n_rows_of_table[table]
+        minimum = 0 if name == "phase" else NONE
+        if limit is not None and not ((column >= minimum) & (column < limit)).all():
+            return name
+    return None
 
 
 def _make_timeline_error(path: str, problem: str) -> InputError:

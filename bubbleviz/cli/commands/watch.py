@@ -70,17 +70,9 @@ def watch(
     """
     from bubbleviz.analyses.watch.measurement import Watcher
     from bubbleviz.analyses.watch.outputs import open_outputs
-    from bubbleviz.analyses.watch.text import READ
     from bubbleviz.analyses.watch.watched_iterations import make_limit_check
-    from bubbleviz.sources.paths import select_profiles
 
-    if Path(folder).exists() and not Path(folder).is_dir():
-        other = (
-            f", or bubbleviz analyze {quote_for_shell(folder)}" if select_profiles([folder]) else ""
-        )
-        raise InputError(
-            f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
-        )
+    _check_folder(folder)
     if not 0.0 < interval <= 3_600.0:
         raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
     if stop_after is not None and not stop_after > 0.0:
@@ -116,6 +108,24 @@ def watch(
         # Errors of unreadable files have been printed already.
         if sight is not None and not sight.trend and not _are_all_readable(sight, watcher, names):
             raise typer.Exit(1)
+
+
+def _check_folder(folder: str) -> None:
+    """Check that a path is a directory, or does not exist yet.
+
+    Raises:
+        InputError: The path is a file. The message suggests ``analyze`` if it is a profile.
+    """
+    from bubbleviz.analyses.watch.text import READ
+    from bubbleviz.sources.paths import select_profiles
+
+    if Path(folder).exists() and not Path(folder).is_dir():
+        other = (
+            f", or bubbleviz analyze {quote_for_shell(folder)}" if select_profiles([folder]) else ""
+        )
+        raise InputError(
+            f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
+        )
 
 
 def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames) -> bool:

@@ -85,9 +85,7 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
         page.y = layout.bottom + _GAP
     draw_axis(page, scale, page.y - _GAP)
     draw_legend(page, panel)
-    notes = _list_notes(panels, timelines)
-    if notes and page.style.notes:
-        page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
+    _draw_notes(page, _list_notes(panels, timelines))
     return page
 
 
@@ -100,6 +98,12 @@ def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> Non
             page.y += 5
             page.paragraph(to_one_line(note, 400), page.style.letters.legend, lines=3)
         page.y += _GAP
+
+
+def _draw_notes(page: Page, notes: Sequence[str]) -> None:
+    """Draw notes as one paragraph below the legend; a style without notes leaves it out."""
+    if notes and page.style.notes:
+        page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
 
 
 def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter | None:

@@ -71,8 +71,8 @@ class TimelinePainter:
             fraction: Share of the available width that the plot takes.
             rows: Minimum number of rows that the height of a row is chosen for.
         """
-        page, drawn = self.page, self.selection.rows
-        row, gap = page.style.row_height(max(len(drawn), rows))
+        page = self.page
+        row, gap = page.style.row_height(max(len(self.selection.rows), rows))
         lane, strip = self._heights_below(row)
         size = page.style.label_size(row)
         pitch = row + gap + (lane + 2 if lane else 0)
@@ -88,7 +88,7 @@ class TimelinePainter:
             lane=lane,
             size=size,
             step=max(1, math.ceil(0.95 * size / pitch)),
-            tops=_place_rows(drawn, top, pitch, gap, strip),
+            tops=_place_rows(self.selection.rows, top, pitch, gap, strip),
             start_ns=self.selection.start_ns,
             span_ns=self.selection.span_ns,
             strip=strip,

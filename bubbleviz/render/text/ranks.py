@@ -104,8 +104,12 @@ def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterat
         times = {cause.label: doc.format_ms(means_ns[cause]) for cause in columns}
         rows.append(_make_first_cells(row) | times)
     quantity = f"idle time by cause{_describe_rows(row_kind)}, ms ({name} window)"
-    title = f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
-    yield doc.Table(title, rows, n_omitted=n_omitted)
+    yield doc.Table(_make_table_title(iteration, quantity), rows, n_omitted=n_omitted)
+
+
+def _make_table_title(iteration: Iteration, quantity: str) -> str:
+    """Return the title of a table of ranks: the name of the iteration, and what is tabulated."""
+    return f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
 
 
 #: Explanation of the columns of the communication table.
@@ -139,8 +143,7 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
         for row in listed_rows
     ]
     quantity = f"communication{_describe_rows(row_kind)}, ms"
-    title = f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
-    yield doc.Table(title, rows, n_omitted=n_omitted)
+    yield doc.Table(_make_table_title(iteration, quantity), rows, n_omitted=n_omitted)
     yield doc.Sentence(_COMMUNICATION)
 
 
@@ -304,14 +307,15 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
     cells = _make_rank_cells(report, iteration, name, [row.replicas for row in rows])
     columns = [column for column in cells[0] if _is_shown(column, cells)]
     labels = rank_labels(report, [row.rank.index for row in rows])
-    table = []
-    for row, label, values in zip(rows, labels, cells, strict=True):
-        n_replicas = len(row.replicas)
-        rank = {"rank": label if n_replicas == 1 else f"{n_replicas} replicas"}
-        table.append(_make_first_cells(row) | rank | {column: values[column] for column in columns})
-    title = f"Iteration {to_one_line(iteration.name, 60)}: busy time and bubble by {row_kind}, ms"
+    table = [
+        _make_first_cells(row)
+        | {"rank": label if len(row.replicas) == 1 else f"{len(row.replicas)} replicas"}
+        | {column: row_cells[column] for column in columns}
+        for row, label, row_cells in zip(rows, labels, cells, strict=True)
+    ]
+    quantity = f"busy time and bubble by {row_kind}, ms ({name} window)"
     yield doc.Table(
-        f"{title} ({name} window)",
+        _make_table_title(iteration, quantity),
         table,
         left=("rank",),
         drop_order=_list_drop_order(columns),

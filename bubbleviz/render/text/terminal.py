@@ -276,11 +276,8 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
         widths[header] = max(map(measure_cells, (*header.split("\n"), *cells)))
     min_widths = _list_min_widths(table, widths)
     remaining = _drop_columns(table, min_widths, width)
-    note = ""
-    if dropped := [" ".join(header.split()) for header in headers if header not in remaining]:
-        them = "it" if len(dropped) == 1 else "them"
-        hint = f"COLUMNS={_sum_widths(min_widths, headers)} shows {them}"
-        note = f"no room for {', '.join(dropped)} in {width} columns; {hint}"
+    dropped = [" ".join(header.split()) for header in headers if header not in remaining]
+    note = _describe_dropped(dropped, width, _sum_widths(min_widths, headers))
     excess = _sum_widths(widths, remaining) - width
     words = [header for header in remaining if header in table.left]
     # Wrapped columns are narrowed first, because they lose no text.
@@ -290,6 +287,20 @@ def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[st
         excess -= cut
     rows = [line for row in table.rows for line in _split_row(table, row, remaining, widths)]
     return remaining, rows, note
+
+
+def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> str:
+    """Return a note that names the dropped columns of a table, or "" if there are none.
+
+    Args:
+        dropped: Headers of the dropped columns.
+        width: Width of the terminal, in characters.
+        full_width: Minimum width at which all columns fit.
+    """
+    if not dropped:
+        return ""
+    hint = f"COLUMNS={full_width} shows {'it' if len(dropped) == 1 else 'them'}"
+    return f"no room for {', '.join(dropped)} in {width} columns; {hint}"
 
 
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:

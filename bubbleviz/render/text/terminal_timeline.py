@@ -168,8 +168,7 @@ def draw_timeline(
 ) -> list[Line]:
     """Return the timeline of one iteration: title, rows, axis and legend.
 
-    If not all rows fit, equally large groups of rows share a line; see
-    :func:`_group_rows`.
+    If not all rows fit, equally large groups of rows share a line; see :func:`_group_rows`.
 
     Args:
         report: Any report.
@@ -178,9 +177,7 @@ def draw_timeline(
         marked: Ranks whose rows are marked because the advice is about them.
         max_lines: Maximum number of lines, or None to draw a line for every row.
     """
-    n_rows = len(selection.rows)
-    fits = max_lines is None or n_rows <= max(_GROUPS, max_lines - _AROUND)
-    group_size = 1 if fits else -(-n_rows // _GROUPS)
+    group_size = _choose_group_size(len(selection.rows), max_lines)
     rows = _group_rows(report, selection, marked, group_size)
     selection = replace(selection, rows=tuple(row for row, *_ in rows))
     heads, tails = _label_rows(rows, marked, display)
@@ -190,14 +187,25 @@ def draw_timeline(
     kinds = sorted({*cells.ravel().tolist()} - {_OUTSIDE})
     brush = _Brush(display, kinds)
     lines: list[Line] = _make_title(report, selection, group_size, display)
-    for rank, head, row_cells, tail in zip(
-        selection.ranks, heads, cells.tolist(), tails, strict=True
-    ):
-        style = "bold" if rank.index in marked else ""
-        lines.append((Span(head, style), *brush.draw(row_cells), Span(tail, style)))
+    styles = ["bold" if rank.index in marked else "" for rank in selection.ranks]
+    lines += [
+        (Span(head, style), *brush.draw(row_cells), Span(tail, style))
+        for head, row_cells, tail, style in zip(heads, cells.tolist(), tails, styles, strict=True)
+    ]
     lines.append((Span(" " * gutter + _draw_axis(selection.span_ns, columns), "dim"),))
     legend = [*map(brush.explain, kinds), *_explain_marks(report, selection, marked, display)]
     return lines + flow_entries(legend, display)
+
+
+def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
+    """Return the number of consecutive rows that share a line of the timeline.
+
+    It is 1 if the timeline then has at most ``max_lines`` lines, or at most ``_GROUPS`` rows.
+    Otherwise the rows form at most ``_GROUPS`` groups, even if these need more lines.
+    """
+    if max_lines is None or n_rows <= max(_GROUPS, max_lines - _AROUND):
+        return 1
+    return -(-n_rows // _GROUPS)
 
 
 def _label_rows(

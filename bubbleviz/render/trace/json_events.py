@@ -111,13 +111,15 @@ def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
     """
     colours = RESERVED.get(track.category, {})
     for slice_ in track.slices():
-        start, length = _format_us(slice_.start_ns), slice_.end_ns - slice_.start_ns
+        start = _format_us(slice_.start_ns)
         slice_fields = f'"pid":{process},"tid":{first + slice_.lane},"ts":{start}'
         colour = colours.get(slice_.name.split(" ", 1)[0])
         look = f',"cname":"{colour}"' if colour else ""
         head = f'"ph":"X","name":{_encode_json(slice_.name)}{look},"cat":"{track.category}"'
-        duration, arguments = _format_us(length), _encode_json(slice_.arguments)
-        yield f',\n{{{head},{slice_fields},"dur":{duration},"args":{arguments}}}'
+        duration = _format_us(slice_.end_ns - slice_.start_ns)
+        yield (
+            f',\n{{{head},{slice_fields},"dur":{duration},"args":{_encode_json(slice_.arguments)}}}'
+        )
         for kind, flows in (('"f","bp":"e"', slice_.entering), ('"s"', slice_.leaving)):
             for flow in flows:
                 fields = f'"ph":{kind},"name":"microbatch","cat":"flow","id":{flow}'

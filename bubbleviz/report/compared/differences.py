@@ -232,17 +232,17 @@ def _describe_stage_times(
         if _is_uniform([factors[key] for key in keys]):
             middle = sorted(keys, key=factors.__getitem__)[len(keys) // 2]
             if _is_changed(factors[middle]):
-                then_ns, now_ns = before_ns[middle], after_ns[middle]
-                times = _format_change(then_ns, now_ns)
-                yield abs(now_ns - then_ns), f"all {len(keys)} stages: {phase} {times}, median"
+                change = _format_change(before_ns[middle], after_ns[middle])
+                difference_ns = abs(after_ns[middle] - before_ns[middle])
+                yield difference_ns, f"all {len(keys)} stages: {phase} {change}, median"
             continue
         for key in keys:
             if _is_changed(factors[key]):
                 changed_keys.setdefault(key[0], []).append(key)
     for stage, keys in changed_keys.items():
-        largest_ns = max(abs(after_ns[key] - before_ns[key]) for key in keys)
-        phases = [f"{key[1]} {_format_change(before_ns[key], after_ns[key])}" for key in keys]
-        yield largest_ns, f"stage {stage}: {', '.join(phases)}"
+        difference_ns = max(abs(after_ns[key] - before_ns[key]) for key in keys)
+        changes = [f"{key[1]} {_format_change(before_ns[key], after_ns[key])}" for key in keys]
+        yield difference_ns, f"stage {stage}: {', '.join(changes)}"
 
 
 def _is_uniform(factors: Sequence[float]) -> bool:

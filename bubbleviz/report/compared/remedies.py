@@ -161,11 +161,14 @@ def _describe_stages(
         _estimate_median_noise(earlier, stage, phase),
         _estimate_median_noise(later, stage, phase),
     )
-    now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
-    past = "as before" if now_ms == then_ms else f"was {then_ms}"
-    change = f"{phase} of stage {stage} takes {now_ms}, {past}"
     is_less = ratio < (1 - noise) * min(_compare_other_work(earlier, later, stages), 1.0)
-    return is_less, change
+    return is_less, f"{phase} of stage {stage} takes {_describe_time_change(then_ns, now_ns)}"
+
+
+def _describe_time_change(then_ns: float, now_ns: float) -> str:
+    """Return the later of two times in ms, and the earlier one unless it looks the same."""
+    now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
+    return f"{now_ms}, {'as before' if now_ms == then_ms else f'was {then_ms}'}"
 
 
 def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
