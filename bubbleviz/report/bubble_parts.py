@@ -135,12 +135,13 @@ def list_parts(
         for part, part_ns in parts.items():
             time_of_part[part] += part_ns
             share_of_part[part] += part_ns / window_ns / len(windows)
-    nonempty = [
-        BubblePart(part, meaning, share_of_part[part], time_of_part[part] / ranks)
-        for part, meaning in meanings.items()
-        if time_of_part[part]
-    ]
-    return _sort_parts(nonempty)
+    return _sort_parts(
+        [
+            BubblePart(part, meaning, share_of_part[part], time_of_part[part] / ranks)
+            for part, meaning in meanings.items()
+            if time_of_part[part]
+        ]
+    )
 
 
 def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:

@@ -80,7 +80,6 @@ def build_timeline(report: Report) -> Timeline:
         for column in name_columns
     )
     thousandths = np.minimum(np.round(1000 * measure_times_median(report)), _MAX_THOUSANDTHS)
-    path = report.explanation.path
     tables = {
         "operations": {
             **vars(operations),
@@ -104,7 +103,7 @@ def build_timeline(report: Report) -> Timeline:
             "around": range_around,
         },
         "windows": _list_windows(report, base_ns),
-        "critical": {"operation": np.zeros(0, np.int64) if path is None else path.operations},
+        "critical": {"operation": _list_critical_rows(report)},
     }
     return Timeline(
         base_ns,
@@ -119,6 +118,12 @@ def _find_base_ns(report: Report) -> int:
     span_starts_ns = operations.start_ns[operations.has_span == 1]
     columns_ns = (span_starts_ns, report.unattributed.start_ns, report.bubbles.start_ns)
     return min((int(start_ns.min()) for start_ns in columns_ns if len(start_ns)), default=0)
+
+
+def _list_critical_rows(report: Report) -> Ints:
+    """Return the rows of the operations on the critical path; empty if the path is unknown."""
+    path = report.explanation.path
+    return np.zeros(0, np.int64) if path is None else path.operations
 
 
 def measure_times_median(report: Report) -> Floats:

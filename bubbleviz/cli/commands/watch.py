@@ -77,9 +77,8 @@ def watch(
         raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
     if stop_after is not None and not stop_after > 0.0:
         raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
-    if not max_bubble and (run is not None or for_ != 1):
-        extra = "--for" if run is None else "--run"
-        raise UsageError(f"{extra} only applies to a limit; add one with --max-bubble RATIO=LIMIT")
+    if not max_bubble:
+        _check_without_limit(for_, run)
     names = invocation.names
     exceeded = make_limit_check(max_bubble or (), for_)
     start_command, check_command = _prepare_command(run, names)
@@ -125,6 +124,19 @@ def _check_folder(folder: str) -> None:
         )
         raise InputError(
             f"{folder}: is not a directory, and {READ}; give the one that they record into{other}"
+        )
+
+
+def _check_without_limit(for_: int, run: str | None) -> None:
+    """Check that no option is given that only applies to a limit.
+
+    Raises:
+        UsageError: ``--run`` is given, or ``--for`` is not 1.
+    """
+    if run is not None or for_ != 1:
+        option_name = "--for" if run is None else "--run"
+        raise UsageError(
+            f"{option_name} only applies to a limit; add one with --max-bubble RATIO=LIMIT"
         )
 
 
