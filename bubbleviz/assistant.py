@@ -154,7 +154,16 @@ def _describe_wrong_arguments(
 def _restrict_to_folders(
     tool: Callable[..., Answer], roots: Sequence[Path]
 ) -> Callable[..., Answer]:
-    """Return a tool that only accepts paths in the folders, with marked and bounded answers."""
+    """Wrap a tool so that it only accepts paths in the folders.
+
+    In its answers and errors, texts that may come from a profile are marked, and answers are
+    shortened; see :func:`mark_recorded` and :func:`limit_size`. The tool ``inspect`` lists the
+    folders if it gets no path.
+
+    Args:
+        tool: The tool.
+        roots: The folders.
+    """
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)

@@ -11,7 +11,7 @@ from bubbleviz.cli.terminal import print_message, show_reading_progress
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     """Insert the command that fits the files, and print the command and the reason.
 
-    With ``--convention``, the command is ``analyze`` without a look at the files. With ``--quiet``,
+    With ``--convention``, the command is ``analyze``, and the files are not read. With ``--quiet``,
     nothing is printed.
 
     Args:

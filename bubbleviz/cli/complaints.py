@@ -17,7 +17,8 @@ _LONGEST_WORD = 60
 def describe_usage_error(error: Any, names: PrivateNames) -> str:
     """Return the message for an exception of typer: the problem, and a suggestion or help page.
 
-    The suggestions of typer are replaced because they can be very different from the word.
+    Suggestions of typer are replaced, because they can differ much from the word that the user
+    wrote. The names of unknown files are noted in ``names``.
     """
     from bubbleviz.sources.paths import find_similar_file
 

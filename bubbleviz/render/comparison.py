@@ -297,11 +297,10 @@ def _make_time_table(
 
 
 def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
-    """Return how a rank of each run divides its window among work and causes of idle time.
+    """Split the mean window of a rank in each run into work and the causes of idle time.
 
-    If the primary ratios of the runs differ, their windows differ as well; then work and bubble in
-    the window of the headline ratio are returned. If iterations do unequal work, times are per
-    microbatch.
+    If the runs have different primary ratios, the window of ``comparison.headline`` is split in all
+    runs, and only into work and bubble. If iterations do unequal work, times are per microbatch.
 
     Args:
         comparison: The comparison.
@@ -339,7 +338,18 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
 def _make_time_row(
     name: str, times_ns: Sequence[float | None], titles: Sequence[str]
 ) -> dict[str, str]:
-    """Return the times of a part in all runs, and the change if there are two runs."""
+    """Return the row of a part of the window: its name, and its time in each run in ms.
+
+    If there are two runs and both times are known, the absolute and the relative change follow.
+
+    Args:
+        name: Name of the part.
+        times_ns: Time of the part in each run, or None if unknown.
+        titles: Title of each run, which is the name of its column.
+
+    Returns:
+        Texts, keyed by column.
+    """
     row = {"spent on": to_one_line(name, 40)}
     row |= {title: doc.format_ms(ns) for title, ns in zip(titles, times_ns, strict=True)}
     first, other = times_ns[0], times_ns[-1]

@@ -142,8 +142,8 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     """Yield lines with the length, the ratios and the memory of a simulated schedule.
 
-    The length with transfers is included if it was simulated in the order of a file, and the peak
-    memory if a memory limit or the memory of a microbatch is given.
+    The makespan with transfers has a line if a file contains the order of the sends and receives.
+    The peak memory has a line if a memory limit, or the memory of a microbatch, was given.
     """
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"

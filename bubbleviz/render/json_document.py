@@ -25,8 +25,8 @@ def make_document(report: Report, *, by_rank: bool = True, slowdown: bool = True
 def write_json(values: Mapping[str, Any]) -> str:
     """Format values as JSON with one line per key, and one line per item of a top-level list.
 
-    So files can be read, searched and compared line by line. Indenting all levels would take twenty
-    times as long.
+    Files in this form can be read, searched and compared line by line. Indenting all levels would
+    take twenty times as long.
     """
     encode = json.JSONEncoder(allow_nan=False).encode
 

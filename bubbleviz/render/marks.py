@@ -268,7 +268,10 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 
 
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
-    """Choose the upper or lower half for marks of half height, the one that becomes free first.
+    """Choose the upper or lower half of the row for each mark of half height.
+
+    A mark gets the upper half if this becomes free earlier than the lower half, and no later than a
+    pixel after the mark begins. Otherwise it gets the lower half.
 
     Args:
         left: Left end of each mark of half height on the line of all rows.

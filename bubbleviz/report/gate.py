@@ -426,7 +426,9 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
 def check_limits(
     saved: ReportSummary, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
-    """Return the checks of a report, in the order of the limits.
+    """Compare the ratios of a report with limits, and return one check per limit, in their order.
+
+    A limit without a ratio applies to the primary ratio.
 
     Args:
         saved: The report.

@@ -603,9 +603,10 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations on iterations in which ranks waited, or may have, for recordings to begin.
+    """Yield limitations on iterations that began before the recordings of all ranks had begun.
 
-    If this leaves no averaged iteration, the limitation restricts the report.
+    In these iterations, ranks waited, or may have waited, for a rank whose recording began later.
+    If no averaged iteration is left without them, the limitation restricts the report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:

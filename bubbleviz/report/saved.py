@@ -158,10 +158,15 @@ def _read_schema(path: str, data: bytes) -> str:
 
 
 def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
-    """Return the summary in the JSON of a report.
+    """Decode the JSON of a report, and check the types of its values.
+
+    Args:
+        path: Path of the report, for messages.
+        data: The JSON.
+        kind: Class of the summary: a report on bubbles or on idle time.
 
     Raises:
-        InputError: The values do not fit the model.
+        InputError: The data is not JSON, or a value is missing or has the wrong type.
     """
     try:
         return msgspec_json.decode(data, type=kind)

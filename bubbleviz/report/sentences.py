@@ -104,7 +104,11 @@ def _describe_step(report: Report, step: Step) -> str:
 
 
 def _record_again(report: Report) -> str:
-    """Return the advice for the first restriction, with a window without damage if known."""
+    """Return the advice of the first restriction that has advice.
+
+    If all limitations of this kind name the same undamaged window, the text also proposes to
+    measure only this window.
+    """
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
     windows = {note.window for note in report.limitations if note.kind is restriction.kind}
     window = windows.pop() if len(windows) == 1 else ""
@@ -466,9 +470,9 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
 
 
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the action, evidence and next check for a slow rank.
+    """Return the action, evidence and next check for a slow rank, or for a slow replica.
 
-    If the fault has several ranks, they are for a replica in which all ranks are slow.
+    A fault with several ranks is a replica in which all ranks are slow.
     """
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
@@ -489,9 +493,13 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_count: str) -> _Text:
-    """Return the action, evidence and next check for several slow ranks.
+    """Return one action, evidence and next check for several slow ranks.
 
-    An example is a tensor-parallel group.
+    Args:
+        report: Report of the run.
+        faults: Faults of single ranks that are removed together, for example the ranks of a
+            tensor-parallel group.
+        iteration_count: Clause with the number of iterations in which the faults cost time.
     """
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
@@ -528,7 +536,7 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next step for stages with too much work.
 
-    The next step is to move layers between stages, or "" if the layers are unknown.
+    The next step lists the layers to move. It is "" if the layers of the model are unknown.
     """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
@@ -560,8 +568,9 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for slow iterations.
 
-    Depending on the fault, all ranks, all operations of some ranks (``pace``), or single operations
-    of some ranks are slow in them. The next check is left out if the host's activity is known.
+    ``fault.detail`` tells what is slow in these iterations: all ranks (""), all operations of some
+    ranks (``pace``), or single operations of some ranks (any other text). The next check is "" if
+    all ranks are slow, or if the activity of the host is known.
     """
     names = list_first(
         [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
@@ -594,7 +603,8 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow link.
 
-    If no link is slow, they are for transfers in general.
+    If the fault names no link, the action is to make all transfers faster, and the other texts are
+    "".
     """
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
@@ -674,9 +684,9 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the action, evidence and next check for queued transfers.
+    """Return the action, evidence and next check for transfers that wait in a queue.
 
-    The transfers are queued after a receive whose data is late.
+    The transfer ahead of them is a receive whose data has not arrived.
     """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
@@ -690,7 +700,7 @@ def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text
 def _describe_token_wait(_: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a first stage that waits for tokens.
 
-    The tokens are from an earlier decoding step.
+    In decoding, the first stage needs the token that the last stage produced in an earlier step.
     """
     chunks = "one chunk more" if fault.detail == "one" else "more chunks"
     in_flight = format_count(int(fault.phases[0][1]), "chunk")

@@ -147,6 +147,12 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     A schedule with several chunks per device gets the run's number of chunks if the run has several
     as well, or else the schedule's default.
 
+    Args:
+        rule: The schedule.
+        measured: Times and sizes of the run.
+        by_makespan: Whether a search minimizes the makespan instead of the longest window of a
+            stage.
+
     Raises:
         BubblevizError: The schedule has too many operations, or does not exist for these sizes.
     """
@@ -171,9 +177,14 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
 def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
     """Return a simulated schedule as a choice, compared with the order that ran.
 
-    The speedup and the bubble ratio refer to the makespan, or to the longest window of a stage if
-    ``by_makespan`` is False. The choice fits if its peak number of microbatches does not exceed the
-    one of the order that ran, and it has one replica.
+    The choice fits if no stage holds more microbatches than the fullest stage in the order that
+    ran, and if it has one replica.
+
+    Args:
+        ran: The order that ran, as measured.
+        simulated: Simulation of the schedule.
+        by_makespan: Whether the speedup and the bubble ratio refer to the makespan instead of the
+            longest window of a stage.
     """
     plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
     time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms

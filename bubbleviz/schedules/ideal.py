@@ -400,6 +400,12 @@ def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memo
 def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes: bool) -> None:
     """Check that a schedule can be searched within a memory limit.
 
+    Args:
+        rule: The schedule.
+        limit: The limit.
+        backward: Memory of a microbatch from F to B, M_B, in the unit of the limit.
+        in_bytes: Whether the unit is bytes, for the message.
+
     Raises:
         UsageError: The schedule has one order, or the limit is less than one microbatch needs.
     """

@@ -48,8 +48,9 @@ class StageTimes:
 def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
-    If the number of stages differs from the number of values, the total time is divided equally.
-    Measured virtual stages and microbatch lengths are then dropped.
+    If T_F, T_B and T_W all have a single value or one value per stage, the times are returned
+    unchanged. Otherwise values for another number of stages are added up and divided equally among
+    the stages, and measured virtual stages and microbatch lengths are dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):

@@ -48,7 +48,7 @@ class OperationGraph:
 
 
 def build_operation_graph(plan: Plan) -> OperationGraph:
-    """Return the operations of a plan in an order in which they can run, and what they follow.
+    """Build the dependency graph of the operations of a plan, in an order in which they can run.
 
     Raises:
         MismatchError: The plan deadlocks.

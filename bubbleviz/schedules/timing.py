@@ -140,8 +140,9 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
         follower: Row that follows, for each edge.
         predecessor: Row that is followed, for each edge.
         meeting: Number that the rows of a meeting share, or -1 if a row meets no other.
-        group: Group of each row. A group with a row that cannot be ordered is left out, and rows of
-            other groups do not wait for its rows.
+        group: Group of each row. If a row cannot be ordered, because it waits for itself through
+            others, all rows of its group are left out, and rows of other groups do not wait for
+            them.
     """
     n_rows = len(group)
     meeting = _number_meetings(meeting)
@@ -163,7 +164,7 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
 
 
 def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Ints:
-    """Return the first row and the first meeting of each level, and the numbers of both.
+    """Return the first row and the first meeting of each level.
 
     Args:
         row_level: Level in which each row starts, in ascending order.
@@ -171,7 +172,8 @@ def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Int
         n_rows: Number of rows of the graph, which is greater than any level.
 
     Returns:
-        Shape (levels + 1, 2).
+        Indices of the first row and of the first meeting of each level, shape (levels + 1, 2). The
+        last entry is the number of rows and of meetings.
     """
     level = np.append(find_distinct(row_level), n_rows)
     first_row = np.searchsorted(row_level, level)
@@ -180,13 +182,15 @@ def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Int
 
 
 def _number_meetings(meeting: Ints) -> Ints:
-    """Return the meetings numbered from 0, with a meeting for each row that has none (-1)."""
+    """Renumber meetings from 0; each row without a meeting (-1) gets a meeting of its own."""
     own_meeting = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
     return group_rows(np.where(meeting == NONE, own_meeting, meeting)).of_row
 
 
 def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the positions that each position follows, grouped by position.
+    """Return the positions that each position follows, grouped by the following position.
+
+    Edges with a row that is left out are dropped.
 
     Args:
         follower: Position that follows, for each edge, or -1 if its row is left out.
@@ -206,7 +210,7 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 
 
 def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints, Ints]:
-    """Return the levels in which each row starts and ends; -1 if it never does.
+    """Return the levels in which each row starts and ends.
 
     This is a topological sort in levels (Kahn's algorithm). A row starts one level after the last
     row that it follows has ended, and ends in the level in which the last row of its meeting
@@ -216,6 +220,10 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
         follower: Row that follows, for each edge.
         predecessor: Row that is followed, for each edge.
         meeting: Meeting of each row, numbered from 0.
+
+    Returns:
+        start_level: Level in which each row starts, or -1 if it never starts.
+        end_level: Level in which each row ends, or -1 if it never ends.
     """
     n_rows = len(meeting)
     n_awaited = np.bincount(follower, minlength=n_rows)
@@ -241,8 +249,7 @@ def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints
 def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[Ints], Ints]:
     """Return a function that takes group numbers and returns the values of these groups.
 
-    The result of the function contains all values of the first group, then of the second, and so
-    on.
+    The function returns the values group by group, in the order of the numbers that it gets.
 
     Args:
         group: Group of each value.
@@ -258,7 +265,18 @@ def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[In
 
 
 def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints]:
-    """Return values group by group, and the index of the first one of each group, and the end."""
+    """Sort values by group.
+
+    Args:
+        group: Group of each value.
+        values: The values.
+        n_groups: Number of groups.
+
+    Returns:
+        values: The values of the first group, then of the second, and so on, in stable order.
+        first: Index in ``values`` of the first value of each group, followed by the number of
+            values.
+    """
     first = np.zeros(n_groups + 1, np.int64)
     np.cumsum(np.bincount(group, minlength=n_groups), out=first[1:])
     return values[sort_rows(group)], first

@@ -112,7 +112,13 @@ def _find_tightest(
 ) -> dict[int, _TightestBox]:
     """Return the longest text and the smallest box of each phase, keyed by phase code.
 
-    The smallest width and the smallest height may be those of different boxes.
+    The smallest box has the smallest width and the smallest height of all boxes of the phase, which
+    may be those of two different boxes.
+
+    Args:
+        texts: Text of each box with a number, keyed by index of the box.
+        marks: All boxes.
+        heights: Height that is available for a number in each box.
     """
     index = np.array(list(texts), np.int64)
     kinds, widths = marks.kind[index], (marks.right - marks.left)[index]
@@ -126,11 +132,17 @@ def _find_tightest(
 
 
 def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict[int, float]:
-    """Return one font size for all phases whose numbers fit at that size, keyed by phase code.
+    """Choose one font size for the numbers of all phases.
 
-    It is the largest size at which the numbers of all phases except recomputation fit.
-    Recomputation is left out if its numbers do not fit at that size. The result is empty if there
-    is no such size.
+    This is the largest size at which the numbers of all phases except recomputation fit.
+
+    Args:
+        boxes: Longest number and smallest box of each phase, keyed by phase code.
+        letters: Font sizes of the picture.
+
+    Returns:
+        The font size, repeated for each phase and keyed by phase code. Recomputation is left out if
+        its numbers do not fit at this size. Empty if the numbers fit at no size.
     """
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):

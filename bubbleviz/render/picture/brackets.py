@@ -43,8 +43,9 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
     """Return the bracket of each iteration.
 
-    A bracket spans the window of the first row that has a window in this iteration, or else the
-    iteration. A bracket that overlaps the previous one is on the next line, cyclically. There are
+    A bracket spans the window of the first row that has a window in this iteration. If no row has
+    one, the bracket spans the iteration. Brackets are on line 0, unless they overlap the previous
+    bracket: then they are on the line after its line, or on line 0 after the last line. There are
     no brackets if there are more than ``MOST_BRACKETS`` iterations, or a single iteration in a
     style without titles.
     """

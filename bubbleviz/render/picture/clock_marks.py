@@ -47,9 +47,15 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 
 
 def _make_error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
-    """Return the path of an error bar around ``middle``, with a tick at each end.
+    """Return the path of a horizontal error bar, which has a tick at each end.
 
-    The bar is at the bottom of the row whose upper edge is ``top``, and is clipped to the plot.
+    The bar is at the bottom of its row, and is clipped to the plot.
+
+    Args:
+        layout: Layout of the rows.
+        middle: Middle of the bar, an x coordinate.
+        reach: Distance from the middle to both ends.
+        top: Upper edge of the row.
     """
     left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)
     tick = layout.row / 10

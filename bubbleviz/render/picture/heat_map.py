@@ -84,10 +84,12 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
 
 
 def _measure_busy_times(operations: Operations) -> _PhaseTimes:
-    """Return the busy times of operations of one phase, by virtual stage and microbatch.
+    """Return the busy times of one phase by virtual stage and microbatch, relative to their median.
 
-    They are relative to their median. The busy times of replicas of a stage are averaged before the
-    median is taken.
+    The busy times of the replicas of a virtual stage are averaged before the median is taken.
+
+    Args:
+        operations: Operations of the phase.
     """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1
@@ -103,7 +105,17 @@ def _measure_busy_times(operations: Operations) -> _PhaseTimes:
 def _draw_map(
     page: Page, layout: Layout, title: str, names: Sequence[str], times: _PhaseTimes
 ) -> None:
-    """Draw the map of one phase below the cursor of the page, which moves below the map."""
+    """Draw the map of one phase below the cursor of the page, which moves below the map.
+
+    If there are many microbatches, a cell shows the longest of several consecutive ones.
+
+    Args:
+        page: The page.
+        layout: Layout of the rows, whose plot gives the left edge and the width of the map.
+        title: Title above the map.
+        names: Name of each virtual stage.
+        times: Busy times of the phase.
+    """
     size = page.style.letters.axis
     stages, microbatches = times.relative.shape
     per_cell = max(1, math.ceil(microbatches * _MIN_CELL_WIDTH / layout.width))
@@ -125,7 +137,17 @@ def _draw_map(
 def _draw_stages(
     page: Page, layout: Layout, names: Sequence[str], relative: Floats, height: float
 ) -> None:
-    """Write the name and the median of every stage, or of every n-th one if rows are low."""
+    """Write the name of each stage left of its row of cells, and its median right of the row.
+
+    If rows are lower than the letters, only every n-th row gets them.
+
+    Args:
+        page: The page, whose cursor is at the upper edge of the first row.
+        layout: Layout of the rows, whose left edge limits the length of names.
+        names: Name of each stage.
+        relative: Busy times relative to the median, shape (stages, microbatches).
+        height: Height of a row of cells.
+    """
     size = page.style.letters.axis
     medians = np.nanmedian(relative, axis=1)
     step = max(1, math.ceil(1.05 * size / height))

@@ -194,8 +194,10 @@ def _make_report(ideal: Ideal, headline: str) -> Report:
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
     """Yield the titles and simulations to draw above the measurement, if they exist.
 
-    These are the ideal, unless it takes as long as the same schedule at the measured times; the
-    same schedule at the measured times; and the best other schedule.
+    - The schedule of the run with equal stages and free transfers (the ideal). It is left out if it
+      takes as long as the next simulation.
+    - The schedule of the run at the measured times.
+    - The best other schedule at the measured times.
     """
     same_schedule, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
     # If stages are equal and transfers free, the ideal looks like the simulation.

@@ -139,7 +139,10 @@ class RowPainter:
 
     @property
     def merged_words(self) -> str:
-        """The number of merged operations in words, with communication; "" if there are none."""
+        """Number of merged marks in words: operations, communication and unattributed compute.
+
+        The text is "" if no mark is merged.
+        """
         merged = self.merged.counts + self._merged_lane.counts
         unattributed = merged.pop(UNATTRIBUTED_KIND, 0)
         parts = [format_count(merged.total(), "operation")] if merged.total() else []
@@ -241,7 +244,14 @@ class RowPainter:
             group.append(make_path(dots, fill="none", **DOTS))
 
     def _draw_marks(self, group: Element, members: range) -> None:
-        """Draw the marks of one row. Marks that overlap others are last, in half of the row."""
+        """Draw the marks of one row: first the marks of full height, then those of half height.
+
+        Marks of half height cover the full height behind them with the colour of paper.
+
+        Args:
+            group: Element that receives the marks.
+            members: Indices of the marks of the row.
+        """
         marks, height, half = self._marks, self._height, self._half
         whole, upper, lower = (
             [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
@@ -411,7 +421,7 @@ def _make_boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float)
 
 
 def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
-    """Return intervals in which those that overlap or are less than ``gap`` apart are joined.
+    """Join intervals that overlap or are less than ``gap`` apart.
 
     Args:
         edges: Left and right edge of each interval, sorted by left edge.

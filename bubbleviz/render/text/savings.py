@@ -57,11 +57,13 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
 
 
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
-    """Return the share that advice saves, followed by its base if that is not in the title.
+    """Return the share of an iteration that advice saves, as text.
+
+    The length of the iteration is appended unless the title of the table contains the same length.
 
     Args:
         advice: Any advice.
-        titled_ns: Length of an iteration in the title; None if the title has none.
+        titled_ns: Length of an iteration in the title, or None if the title has none.
     """
     if not advice.saving_ns or not advice.saving_ratio:
         return advice.share

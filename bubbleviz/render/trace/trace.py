@@ -299,9 +299,9 @@ def _truncate(text: str) -> str:
 def _find_flows(report: Report) -> tuple[Ints, Ints]:
     """Return the flows of microbatches from stage to stage, and from the last F to its B.
 
-    The input of a W is not a flow. Neither is the F of a B that also gets its input from the B of
-    the next stage. A result that starts before its input, because clocks contradict each other, has
-    no flow, which would point back in time.
+    A W has no flow to it. A B that receives a gradient from the next stage has a flow from the B of
+    that stage, but none from its F. There is also no flow if the consumer does not start after the
+    producer, which happens if clocks contradict each other.
 
     Returns:
         Rows of the operations that produce a result, and of the operations that consume it.

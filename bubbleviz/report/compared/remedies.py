@@ -139,10 +139,18 @@ def _describe_stages(
 ) -> tuple[bool, str]:
     """Return whether the work of a stage fell, and a clause on its time in both runs.
 
-    Only the stage of ``stages`` and the compute phase whose time fell by the largest factor are
-    examined. Its work fell if the ratio of its later to its earlier time is below 1, and below the
-    same ratio of all other stages together, by more than noise. If the times are unknown, the work
-    did not fall.
+    Among all pairs of a given stage and a compute phase, the pair whose time fell by the largest
+    factor is examined. Its work fell if the ratio of the later to the earlier time is below 1, and
+    below the same ratio of all other stages together, by more than noise.
+
+    Args:
+        stages: The stages to examine.
+        earlier: Report of the earlier run.
+        later: Report of the later run.
+
+    Returns:
+        Whether the work fell, and the clause. (False, a clause that says so) if the times of all
+        these stages are unknown.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
@@ -276,10 +284,13 @@ class _WorkChange:
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
     """Return a clause on a change of work that advice does not name, or "" if there is none.
 
-    Advice on the schedule, microbatches or stages may move work between stages, so the total is
-    compared, and the work that advised stages lose must appear on other stages. For all other
-    advice, no stage may get more work, and the work of stages that it does not name may not change.
-    A change counts only if both medians and means show it.
+    - Advice on the schedule, microbatches or stages may move work between stages. So the work of
+      all stages together may not change, and work that the advised stages lose must appear on other
+      stages.
+    - With all other advice, the work of a stage may fall if the advice names the stage, but no
+      other stage may change and no stage may get more work.
+
+    A change counts only if both the median and the mean times show it.
     """
     changes = (
         _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
@@ -311,8 +322,8 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    Otherwise the stages only got faster, and their layers stayed. The answer is also True if the
-    lost work is too little to stand out from noise in the other stages.
+    If not, the layers stayed on their stages, and ``stages`` only got faster. The result is also
+    True if the lost work is so little that it would not stand out from noise in the other stages.
     """
     then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
@@ -354,7 +365,7 @@ def _compare_work(
 
     Args:
         before_ns: Times of the earlier run, keyed by stage and phase.
-        after_ns: Times of the later run, likewise.
+        after_ns: Times of the later run, keyed in the same way.
     """
     then_ns, now_ns = _sum_by_stage(before_ns), _sum_by_stage(after_ns)
     by_stage = {

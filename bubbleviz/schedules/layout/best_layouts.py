@@ -240,8 +240,9 @@ def _find_for_plan(
 ) -> ScheduleLayout:
     """Find the best layout for one order.
 
-    It is compared with the current layout of the run. If there is none, it is compared with one of
-    two even layouts: one that fits in memory is preferred, then the faster one.
+    The baseline of the result is the current layout of the run if it has the placement of the
+    order. Otherwise it is one of two even layouts: one that fits in memory is preferred, then the
+    faster one.
 
     Args:
         question: The model and the run.
@@ -304,9 +305,15 @@ def _list_baselines(
 def compute_peak_memory(
     layers: model.Layers, recurrence: Recurrence, layout: model.Layout
 ) -> tuple[float, ...]:
-    """Return the peak memory of each device in the unit of the layers.
+    """Return the peak memory of each device, including memory that is always in use.
 
-    It includes memory that is always in use.
+    Args:
+        layers: Layers of the model.
+        recurrence: The order of the operations.
+        layout: Layers of each virtual stage.
+
+    Returns:
+        One number per device, in the unit of the memory of the layers.
     """
     sums = Sums(layers, recurrence.length)
     rows = recurrence.list_memory_rows()

@@ -248,8 +248,8 @@ class Greedy(Trial):
     def _choose_backward(self, device: int, now: int) -> int:
         """Return the code of the B of the first virtual stage whose input has arrived.
 
-        If there is none, the result is ``WAIT``. Inputs that are known to arrive later lower
-        ``next_arrival``.
+        If there is none, the result is ``WAIT``. If an input is known to arrive later,
+        ``next_arrival`` is lowered to the time of its arrival.
         """
         for stage in self.problem.stages[device]:
             index, inputs = self.b_done[stage], self.b_in[stage]
@@ -263,7 +263,8 @@ class Greedy(Trial):
         """Return the code of the F of the last virtual stage that can start one, or ``WAIT``.
 
         A virtual stage can start an F if its input has arrived and its memory and its cap allow
-        it. Inputs that are known to arrive later lower ``next_arrival``.
+        it. If only the input is missing and is known to arrive later, ``next_arrival`` is lowered
+        to the time of its arrival.
         """
         for stage in reversed(self.problem.stages[device]):
             index, inputs = self.f_done[stage], self.f_in[stage]
