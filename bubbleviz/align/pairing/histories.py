@@ -99,12 +99,7 @@ def build_histories(
         operations.rank[spanned], shape[0], operations.start_ns[spanned], operations.end_ns[spanned]
     )
     counts = np.count_nonzero(np.isfinite(start_ns), axis=1)
-
-    passes_on = mask_phases(operations.phase[spanned], CHAINED) & (
-        operations.occurrence[spanned] == 0
-    )
-    is_complete = (operations.cut[spanned] == 0) & (operations.virtual_stage[spanned] >= 0)
-    rows = spanned[passes_on & is_complete]
+    rows = _select_events(operations, spanned)
     passed_on, ready, end = _collect_events(operations, rows, ready_ns, shape[1])
     return Histories(
         start_ns=np.where(np.isinf(start_ns), np.nan, start_ns),
@@ -116,6 +111,18 @@ def build_histories(
         ready_ns=ready,
         end_ns=end,
     )
+
+
+def _select_events(operations: Operations, rows: Ints) -> Ints:
+    """Select the complete F and B on known virtual stages, without repeated ones.
+
+    Args:
+        operations: Operations of all ranks, with their virtual stages.
+        rows: Rows to select from.
+    """
+    passes_on = mask_phases(operations.phase[rows], CHAINED) & (operations.occurrence[rows] == 0)
+    is_complete = (operations.cut[rows] == 0) & (operations.virtual_stage[rows] >= 0)
+    return np.asarray(rows[passes_on & is_complete], np.int64)
 
 
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
@@ -346,16 +353,36 @@ def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints
         Event of the first and of the second rank, shape (2, pairs, events). Pairs with fewer events
         are padded with ``len(table)``.
     """
-    pair, a_row = grouping.expand_ranges(event_start[first], event_start[first + 1])
-    keys = table.rank, table.chunk, table.microbatch, table.is_backward
-    keys_of_b = second[pair], *(column[a_row] for column in keys[1:])
-    b_row = grouping.lookup_values(keys, np.arange(len(table)), keys_of_b)
-    common = np.flatnonzero(b_row >= 0)
-    n_common = np.bincount(pair[common], minlength=len(first))
+    pair, a_row, b_row = _match_events(table, event_start, first, second)
+    n_common = np.bincount(pair, minlength=len(first))
     n_sampled = np.minimum(n_common, _MAX_EVENTS)
     owner, column = grouping.expand_ranges(np.zeros_like(n_sampled), n_sampled)
     first_common = (np.cumsum(n_common) - n_common)[owner]
     sampled = first_common + column * n_common[owner] // np.maximum(n_sampled, 1)[owner]
     rows = np.full((2, len(first), int(n_sampled.max(initial=0))), len(table), np.int64)
-    rows[:, owner, column] = a_row[common][sampled], b_row[common][sampled]
+    rows[:, owner, column] = a_row[sampled], b_row[sampled]
     return rows
+
+
+def _match_events(
+    table: PassedOn, event_start: Ints, first: Ints, second: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Match the events of both ranks of each pair by chunk, microbatch and direction.
+
+    Args:
+        table: Events of all ranks.
+        event_start: First event of each rank in the table, and the number of events.
+        first: First rank of each pair.
+        second: Second rank of each pair.
+
+    Returns:
+        pair: Pair of ranks of each match, in ascending order.
+        a_row: Event of the first rank.
+        b_row: Event of the second rank.
+    """
+    pair, a_row = grouping.expand_ranges(event_start[first], event_start[first + 1])
+    keys = table.rank, table.chunk, table.microbatch, table.is_backward
+    keys_of_b = second[pair], *(column[a_row] for column in keys[1:])
+    b_row = grouping.lookup_values(keys, np.arange(len(table)), keys_of_b)
+    common = np.flatnonzero(b_row >= 0)
+    return pair[common], a_row[common], b_row[common]

@@ -84,27 +84,62 @@ def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tupl
         recordings: The recordings with paired iterations.
         links: Links that joined the machines, or else the closest candidates.
     """
-    operations, works = recordings.operations, recordings.works
-    working = find_distinct(operations.rank[works & (operations.has_span == 1)])
-    recorded_ns = recordings.recorded_start_ns, recordings.recorded_end_ns
+    operations = recordings.operations
+    working = find_distinct(operations.rank[recordings.works & (operations.has_span == 1)])
     ready_ns = find_ready_times(operations, recordings.arrivals)
-    histories = build_histories(operations, ready_ns, recorded_ns)
+    histories = _build_histories(recordings, operations, ready_ns)
     moves, offset_ns, is_known, links = _find_shifts(recordings, histories, working)
     iteration = operations.iteration + moves[operations.rank]
     is_one_clock = len(find_distinct(recordings.machine_of_rank[working])) == 1
     has_equal_counts = len(find_distinct(histories.counts[working])) == 1
     if is_one_clock and not (is_known and has_equal_counts):
-        for by_time in _number_by_times(operations, works):
-            operations_by_time = operations.replace_columns(iteration=by_time)
-            histories = build_histories(operations_by_time, ready_ns, recorded_ns)
-            moves, _, is_possible, _ = _find_shifts(recordings, histories, working)
-            if is_possible and not moves.any():
-                is_known, iteration = True, by_time
-                break
+        by_time = _find_fitting_times(recordings, working, ready_ns)
+        if by_time is not None:
+            is_known, iteration = True, by_time
     elif is_known and not has_equal_counts:
-        moved_ns = offset_ns[recordings.machine_of_rank][operations.rank]
-        is_known = _agrees_with_times(operations, works, iteration, moved_ns)
+        is_known = _agrees_with_times(
+            operations, recordings.works, iteration, offset_ns[recordings.machine_of_rank]
+        )
     return replace(_number_worked_iterations(recordings, iteration), paired=is_known), links
+
+
+def _build_histories(
+    recordings: JoinedRecordings, operations: Operations, ready_ns: Ints
+) -> Histories:
+    """Build the iteration times of all ranks.
+
+    Args:
+        recordings: The recordings, with the time that each covers.
+        operations: Operations of these recordings, possibly with other iterations.
+        ready_ns: Time at which each operation could run with its input, or ``NEVER``.
+    """
+    recorded_ns = recordings.recorded_start_ns, recordings.recorded_end_ns
+    return build_histories(operations, ready_ns, recorded_ns)
+
+
+def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: Ints) -> Ints | None:
+    """Number the iterations of all ranks by time so that data dependencies confirm the numbers.
+
+    The first numbering of :func:`_number_by_times` is used for which all shifts between ranks are
+    known and are 0.
+
+    Args:
+        recordings: The recordings with virtual stages and pipelines, all on one clock.
+        working: Ranks with GPU work.
+        ready_ns: Time at which each operation could run with its input, or ``NEVER``.
+
+    Returns:
+        Iteration of each operation over all ranks, or -1 if it belongs to none. None if no
+        numbering is confirmed.
+    """
+    operations = recordings.operations
+    for by_time in _number_by_times(operations, recordings.works):
+        operations_by_time = operations.replace_columns(iteration=by_time)
+        histories = _build_histories(recordings, operations_by_time, ready_ns)
+        moves, _, is_known, _ = _find_shifts(recordings, histories, working)
+        if is_known and not moves.any():
+            return by_time
+    return None
 
 
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
@@ -181,7 +216,7 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
 
 
 def _agrees_with_times(
-    operations: Operations, works: Bools, iteration: Ints, moved_ns: Ints
+    operations: Operations, works: Bools, iteration: Ints, offset_ns: Ints
 ) -> bool:
     """Return whether numbering the iterations by time pairs the same iterations of the ranks.
 
@@ -191,8 +226,9 @@ def _agrees_with_times(
         operations: Operations of all ranks, with iterations numbered per rank.
         works: Mask of the forwards and backwards.
         iteration: Iteration of each operation over all ranks.
-        moved_ns: Clock correction to add to the times of each operation.
+        offset_ns: Correction to add to the clock of each rank.
     """
+    moved_ns = offset_ns[operations.rank]
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
     on_one_clock = operations.replace_columns(start_ns=start_ns, end_ns=end_ns)
     by_time = next(_number_by_times(on_one_clock, works), None)
@@ -206,12 +242,13 @@ def _agrees_with_times(
 def _find_shifts(
     recordings: JoinedRecordings, histories: Histories, working: Ints
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
-    """Find the shifts of iteration numbers and clocks that match the ranks' iterations.
+    """Find the shifts of iteration numbers and clocks with which the iterations of ranks coincide.
 
-    Each rank is compared with the previous rank of its pipeline, the first rank of a pipeline with
-    the first rank of all, and a replica with the previous replica. The first rank of a machine is
-    linked by all evidence, which gives the clock of the machine for its other ranks. A rank without
-    GPU work has no times to compare and takes part in no ratio, so it is not shifted.
+    Ranks are compared in pairs: each rank with the previous rank of its pipeline, the first rank of
+    a pipeline with the first rank of all, a replica with the previous replica. Machines are linked
+    first, which gives a correction for the clock of each linked machine. Then each pair whose
+    clocks are the same or linked gives a shift, and the shifts are added up along the pairs. A pair
+    without a known shift counts as 0. Ranks without GPU work are not shifted.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -226,24 +263,61 @@ def _find_shifts(
             machine but the first.
     """
     machine = recordings.machine_of_rank
-    neighbours = first, second, is_replica = _list_neighbours(recordings, working)
+    neighbours = _list_neighbours(recordings, working)
     linked_ns, links = link_machines(histories, neighbours, machine, recordings.timed)
     linked_machines = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
     offset_ns[linked_machines] = list(linked_ns.values())
-    machines_of_pair = np.stack((machine[first], machine[second]))
-    is_comparable = (machines_of_pair[0] == machines_of_pair[1]) | np.isin(
-        machines_of_pair, linked_machines
-    ).all(axis=0)
+    machines_of_pair = np.stack((machine[neighbours[0]], machine[neighbours[1]]))
+    is_same_machine = machines_of_pair[0] == machines_of_pair[1]
+    is_comparable = is_same_machine | np.isin(machines_of_pair, linked_machines).all(axis=0)
+    by_ns = offset_ns[machines_of_pair[1]] - offset_ns[machines_of_pair[0]]
+    shift_of_pair = _find_comparable_shifts(histories, neighbours, by_ns, is_comparable)
+    is_known = None not in shift_of_pair
+    return _add_shifts(neighbours, shift_of_pair, len(machine)), offset_ns, is_known, links
+
+
+def _find_comparable_shifts(
+    histories: Histories, neighbours: _Neighbours, by_ns: Ints, is_comparable: Bools
+) -> list[int | None]:
+    """Find the shift of each pair of ranks whose clocks can be compared.
+
+    Args:
+        histories: Iteration times of all ranks.
+        neighbours: Pairs of ranks to compare.
+        by_ns: Correction of the second clock of each pair that puts both on one clock.
+        is_comparable: Mask of the pairs whose clocks are the same or linked.
+
+    Returns:
+        Iteration number on the first rank minus the number on the second rank, for each pair, or
+        None if it is unknown or the clocks cannot be compared.
+    """
     rows = np.flatnonzero(is_comparable)
-    by_ns = (offset_ns[machines_of_pair[1]] - offset_ns[machines_of_pair[0]])[rows]
-    shift_of_pair = find_shifts(histories, first[rows], second[rows], by_ns, is_replica[rows])
-    shift_of_row = dict(zip(rows.tolist(), shift_of_pair, strict=True))
-    moves = np.zeros(len(machine), np.int64)
-    for row, (rank, neighbour) in enumerate(zip(second.tolist(), first.tolist(), strict=True)):
-        moves[rank] = moves[neighbour] + (shift_of_row.get(row) or 0)
-    is_known = len(rows) == len(first) and None not in shift_of_pair
-    return moves, offset_ns, is_known, links
+    first, second, is_replica = neighbours
+    shifts = find_shifts(histories, first[rows], second[rows], by_ns[rows], is_replica[rows])
+    shift_of_pair: list[int | None] = [None] * len(is_comparable)
+    for pair, shift in zip(rows.tolist(), shifts, strict=True):
+        shift_of_pair[pair] = shift
+    return shift_of_pair
+
+
+def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
+    """Add up the shifts of pairs of ranks, from the first rank on, to one shift per rank.
+
+    Args:
+        neighbours: Pairs of ranks. The first rank of each pair is the first rank of all, or the
+            second rank of an earlier pair.
+        shift_of_pair: Shift of the second rank against the first. An unknown shift counts as 0.
+        n_ranks: Number of ranks.
+
+    Returns:
+        Shift of each rank, 0 for a rank in no pair.
+    """
+    moves = np.zeros(n_ranks, np.int64)
+    first, second, _ = neighbours
+    for neighbour, rank, shift in zip(first.tolist(), second.tolist(), shift_of_pair, strict=True):
+        moves[rank] = moves[neighbour] + (shift or 0)
+    return moves
 
 
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
@@ -311,25 +385,44 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     lengths = np.diff(rows, append=len(iteration_in_name))
     rank, iteration = operations.rank[rows], operations.iteration[rows]
     owners = group_rows(rank, iteration)
-    of_row = owners.of_row
-    number, is_idle = _find_names(iteration_in_name[rows], works[rows], of_row, iteration)
-    number = _number_idle_iterations(rank[owners.first], number, is_idle)
-    is_used = (~is_idle | (number >= 0)) & (iteration[owners.first] >= 0)
-    used = np.flatnonzero(is_used)
-    anchor, away = _find_nearest_named(rank[owners.first[used]], number[used])
-    pairs = group_rows(anchor, away)
-    pair_of_owner = scatter(len(owners), used, pairs.of_row)
-    is_worked = make_mask(len(pairs), pair_of_owner[~is_idle & (pair_of_owner >= 0)])
-    pairs_with_work = np.flatnonzero(is_worked)
-    first = pairs.first[pairs_with_work]
-    common = find_positions(pairs_with_work, pair_of_owner)
+    number, is_idle = _find_names(iteration_in_name[rows], works[rows], owners.of_row, iteration)
+    rank, iteration = rank[owners.first], iteration[owners.first]
+    number = _number_idle_iterations(rank, number, is_idle)
+    common, names = _match_named_iterations(rank, iteration, number, is_idle)
     return replace(
         recordings,
-        common_iteration=np.repeat(common[of_row], lengths),
-        iteration_names=tuple(map(_name_iteration, anchor[first].tolist(), away[first].tolist())),
+        common_iteration=np.repeat(common[owners.of_row], lengths),
+        iteration_names=names,
         paired=True,
-        iteration_numbers=(rank[owners.first], iteration[owners.first], common),
+        iteration_numbers=(rank, iteration, common),
     )
+
+
+def _match_named_iterations(
+    rank: Ints, iteration: Ints, number: Ints, is_idle: Bools
+) -> tuple[Ints, tuple[str, ...]]:
+    """Match the iterations of all ranks that have equal distances from equal named iterations.
+
+    Args:
+        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
+        iteration: Number of the iteration on its rank, or -1 for the operations in no iteration.
+        number: Number of the iteration in range names, or -1 if there is none.
+        is_idle: Mask of the iterations in which the rank runs no forward or backward.
+
+    Returns:
+        common: Iteration over all ranks, or -1 if no rank works in it, or if the rank is idle and
+            no name gives the number.
+        names: Names of the iterations over all ranks.
+    """
+    used = np.flatnonzero((~is_idle | (number >= 0)) & (iteration >= 0))
+    anchor, away = _find_nearest_named(rank[used], number[used])
+    pairs = group_rows(anchor, away)
+    pair_of_iteration = scatter(len(rank), used, pairs.of_row)
+    is_worked = make_mask(len(pairs), pair_of_iteration[~is_idle & (pair_of_iteration >= 0)])
+    pairs_with_work = np.flatnonzero(is_worked)
+    first = pairs.first[pairs_with_work]
+    names = tuple(map(_name_iteration, anchor[first].tolist(), away[first].tolist()))
+    return find_positions(pairs_with_work, pair_of_iteration), names
 
 
 def _find_names(
@@ -374,14 +467,43 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     Returns:
         Number of each iteration, or -1 if it has none.
     """
-    of_work = number[~is_idle]
+    number = _advance_repeated(rank, number, is_idle)
+    return _number_leading(rank, number, is_idle)
+
+
+def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+    """Return the numbers of iterations, counting up where idle iterations repeat a number.
+
+    The n-th repetition of a number by consecutive idle iterations of a rank gets the number plus n,
+    if some rank worked in an iteration with this number. Other numbers are unchanged.
+
+    Args:
+        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
+        number: Number of the iteration in range names, or -1 if there is none.
+        is_idle: Mask of the iterations in which the rank runs no forward or backward.
+    """
     follows = np.append(False, rank[1:] == rank[:-1])
     has_previous_number = number == np.append(NONE, number[:-1])
     repeats = follows & is_idle & (number >= 0) & has_previous_number
     row = np.arange(len(number))
     first = np.maximum.accumulate(np.where(repeats, 0, row))
     following = number + row - first
-    number = np.where(repeats & np.isin(following, of_work), following, number)
+    return np.where(repeats & np.isin(following, number[~is_idle]), following, number)
+
+
+def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
+    """Return the numbers of iterations, counting down before the first working one of each rank.
+
+    An idle iteration without a number at the start of a rank's recording gets the number of the
+    next iteration that has one, or works, less the distance to it, if some rank worked in an
+    iteration with this number. Other numbers are unchanged.
+
+    Args:
+        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
+        number: Number of the iteration, or -1 if there is none.
+        is_idle: Mask of the iterations in which the rank runs no forward or backward.
+    """
+    row = np.arange(len(number))
     start = np.searchsorted(rank, rank)
     n_busy = np.cumsum(~is_idle)
     n_before: Ints = n_busy - ~is_idle
@@ -389,7 +511,7 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     last = len(row) - 1
     next_row = np.minimum.accumulate(np.where(leads, last, row)[::-1])[::-1]
     preceding = np.where(rank[next_row] == rank, number[next_row] - (next_row - row), NONE)
-    return np.where(leads & np.isin(preceding, of_work), preceding, number)
+    return np.where(leads & np.isin(preceding, number[~is_idle]), preceding, number)
 
 
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:

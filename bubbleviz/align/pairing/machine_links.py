@@ -32,8 +32,8 @@ from bubbleviz.align.pairing.possible_shifts import (
     find_possible_shifts,
     list_shifts,
 )
-from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import group_rows
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
+from bubbleviz.model.grouping import group_rows, subtract_values
 from bubbleviz.model.texts import format_count
 
 #: Evidence against captures that have no iteration in common, in nats.
@@ -92,12 +92,6 @@ def _link_batch(
 ) -> list[Link]:
     """Find the likeliest shift of each pair of a batch, and the next likeliest.
 
-    The best shift has the largest sum of the prior (:func:`find_possible_shifts`) and the fit of
-    iteration times. The fit of every other shift is then computed again against steps that are as
-    far apart as the two shifts, because iterations that repeat a pattern also fit well at some
-    distances. The rival is the shift with the smallest margin, or None if it is likelier that the
-    captures have no iteration in common.
-
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
@@ -106,40 +100,113 @@ def _link_batch(
     """
     shifts = list_shifts(histories)
     offset_ns, prior, utc_penalty = find_possible_shifts(histories, pair, timed, events, shifts)
-    is_possible = np.isfinite(prior)
+    min_utc_penalty = np.where(np.isfinite(prior), utc_penalty, MAX_UTC_EVIDENCE).min(axis=1)
     comparisons = _compare_iterations(histories, pair, events, shifts)
-    row = np.arange(len(timed))
+    choices = _choose_shifts(comparisons, shifts, prior, min_utc_penalty + _NO_COMMON_PENALTY)
+    return _make_links(pair, shifts, offset_ns, choices)
+
+
+def _make_links(
+    pair: tuple[Ints, Ints], shifts: Ints, offset_ns: Floats, choices: _Choices
+) -> list[Link]:
+    """Make the link of each pair of ranks from the shifts that were chosen for it.
+
+    Args:
+        pair: First and second rank of each pair.
+        shifts: Candidate shifts.
+        offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
+        choices: Likeliest shifts of each pair.
+    """
+    links = []
+    for index, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):
+        best, rival = (
+            Shift(int(shifts[column]), float(offset_ns[index, column])) if column >= 0 else None
+            for column in (int(choices.best[index]), int(choices.rival[index]))
+        )
+        margin, fit = float(choices.margin[index]), float(choices.fit[index])
+        links.append(Link(a, b, best, rival, margin, fit))
+    return links
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Choices(Table):
+    """Likeliest shifts, one row per pair of ranks.
+
+    Attributes:
+        best: Index of the likeliest shift, or -1 if no shift is possible.
+        rival: Index of the next likeliest shift, or -1 if captures without a common iteration are
+            likelier, or no shift is possible.
+        margin: Evidence for the best shift against the rival, in nats, or 0 if no shift is
+            possible.
+        fit: Part of the margin that comes from the lengths of iterations, in nats.
+    """
+
+    best: Ints
+    rival: Ints
+    margin: Floats
+    fit: Floats
+
+
+def _choose_shifts(
+    comparisons: Sequence[StepComparison], shifts: Ints, prior: Floats, none_penalty: Floats
+) -> _Choices:
+    """Choose the likeliest and the next likeliest shift of each pair of ranks.
+
+    The best shift has the largest sum of the prior and the fit of iteration times. The fit of every
+    other shift is then computed again against steps that are as far apart as the two shifts,
+    because iterations that repeat a pattern also fit well at some distances
+    (:func:`_compare_with_lags`). The rival is the shift with the smallest margin.
+
+    Args:
+        comparisons: All ways to compare the iterations of the pairs.
+        shifts: Candidate shifts.
+        prior: Evidence for each shift apart from the fit of iteration times, in nats, or negative
+            infinity if the shift is impossible, shape (pairs, shifts).
+        none_penalty: Evidence against captures that have no iteration in common, for each pair.
+    """
+    row = np.arange(len(prior))
+    is_linked = np.isfinite(prior).any(axis=1)
     fit_alone = _choose_largest(comparison.compute_evidence() for comparison in comparisons)
     evidence = fit_alone + prior
     best = evidence.argmax(axis=1)
-
-    lags = np.abs(shifts - shifts[best][:, None])
-    lags = np.where(lags < histories.start_ns.shape[1] - 1, lags, 0)
-    fit = _choose_largest(comparison.compute_evidence(lags, best) for comparison in comparisons)
-    fit = fit - _choose_largest(comparison.compute_evidence(lags) for comparison in comparisons)
-    best_prior = np.where(is_possible.any(axis=1), prior[row, best], 0.0)
+    fit = _compare_with_lags(comparisons, shifts, best)
+    best_prior = np.where(is_linked, prior[row, best], 0.0)
     margin = fit + best_prior[:, None] - prior
     margin[row, best] = np.inf
     rival = margin.argmin(axis=1)
+    margin_to_none = evidence[row, best] + none_penalty
+    has_rival = is_linked & (margin[row, rival] < margin_to_none)
+    smallest_margin = np.minimum(margin[row, rival], margin_to_none)
+    return _Choices(
+        best=np.where(is_linked, best, NONE),
+        rival=np.where(has_rival, rival, NONE),
+        margin=np.where(is_linked, smallest_margin, 0.0),
+        fit=np.where(has_rival, fit[row, rival], np.where(is_linked, fit_alone[row, best], 0.0)),
+    )
 
-    min_utc_penalty = np.where(is_possible, utc_penalty, MAX_UTC_EVIDENCE).min(axis=1)
-    margin_to_none = evidence[row, best] + min_utc_penalty + _NO_COMMON_PENALTY
-    has_rival = margin[row, rival] < margin_to_none
 
-    def get_shift(index: int, column: int) -> Shift:
-        return Shift(int(shifts[column]), float(offset_ns[index, column]))
+def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best: Ints) -> Floats:
+    """Compute how much better iteration times fit the best shift than every other shift, in nats.
 
-    links = []
-    for index, (a, b) in enumerate(zip(pair[0].tolist(), pair[1].tolist(), strict=True)):
-        if not is_possible[index].any():
-            links.append(Link(a, b, None, None, 0.0, 0.0))
-            continue
-        best_shift = get_shift(index, int(best[index]))
-        rival_shift = get_shift(index, int(rival[index])) if has_rival[index] else None
-        link_margin = min(margin[index, rival[index]], margin_to_none[index])
-        link_fit = fit[index, rival[index]] if has_rival[index] else fit_alone[index, best[index]]
-        links.append(Link(a, b, best_shift, rival_shift, float(link_margin), float(link_fit)))
-    return links
+    Both fits are tested against steps of one rank that are as far apart as the two shifts, or
+    against any two steps if there are none that far apart.
+
+    Args:
+        comparisons: All ways to compare the iterations of the pairs.
+        shifts: Candidate shifts.
+        best: Index of the best shift of each pair.
+
+    Returns:
+        Difference of the two fits, shape (pairs, shifts).
+    """
+    lags = np.abs(shifts - shifts[best][:, None])
+    lags = np.where(lags < comparisons[0].null.dof.shape[1], lags, 0)
+    fit_of_best = _choose_largest(
+        comparison.compute_evidence(lags, best) for comparison in comparisons
+    )
+    return fit_of_best - _choose_largest(
+        comparison.compute_evidence(lags) for comparison in comparisons
+    )
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
@@ -206,14 +273,10 @@ def link_machines(
         links: One link for each machine but the first: the link that joined it, or the link with
             the largest margin if it was not joined.
     """
-    first, second, is_replica = neighbours
-    is_chained = second[:-1] == first[1:]
-    skipping = np.flatnonzero(~is_replica[:-1] & ~is_replica[1:] & is_chained)
-    farther = first[skipping], second[skipping + 1], is_replica[skipping]
-    offset_ns = {int(root): 0 for root in machine[first[:1]]}
+    offset_ns = {int(root): 0 for root in machine[neighbours[0][:1]]}
     best_links: dict[int, Link] = {}
     links: list[Link] = []
-    for pairs in (neighbours, farther):
+    for pairs in (neighbours, _list_farther_pairs(neighbours)):
         machines = np.stack((machine[pairs[0]], machine[pairs[1]]))
         untried = np.flatnonzero(machines[0] != machines[1])
         for _ in range(_MAX_TRIES):
@@ -221,16 +284,37 @@ def link_machines(
             untried = untried[~is_joined]
             if len(untried) == 0:
                 break
-            # Try the next pair of ranks of every two machines.
-            low, high = np.sort(machines[:, untried], axis=0)
-            next_index = np.sort(group_rows(low, high).first)
-            tried, untried = untried[next_index], np.delete(untried, next_index)
+            tried = _take_next_pairs(machines, untried)
+            untried = subtract_values(untried, tried)
             a, b = pairs[0][tried], pairs[1][tried]
             both_timed = timed[a] & timed[b]
             links += _find_links(histories, a, b, is_replica=pairs[2][tried], timed=both_timed)
             while _join_linked(links, machine, offset_ns, best_links):
                 pass
     return offset_ns, tuple(best_links.values())
+
+
+def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
+    """Return the pairs of ranks of one pipeline with a single rank between them.
+
+    Args:
+        neighbours: Pairs of neighbouring ranks.
+    """
+    first, second, is_replica = neighbours
+    is_chained = second[:-1] == first[1:]
+    skipping = np.flatnonzero(~is_replica[:-1] & ~is_replica[1:] & is_chained)
+    return first[skipping], second[skipping + 1], is_replica[skipping]
+
+
+def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
+    """Return the first untried pair of ranks of every two machines, in ascending order.
+
+    Args:
+        machines: Machines of the first and second rank of each pair, shape (2, pairs).
+        untried: Pairs of ranks that were not tried yet.
+    """
+    low, high = np.sort(machines[:, untried], axis=0)
+    return untried[np.sort(group_rows(low, high).first)]
 
 
 def _join_linked(

@@ -41,10 +41,8 @@ def pair_by_time(
         of a rank would get the same number.
     """
     shape = is_worked.shape
-    cell, n_cells = rank * shape[1] + iteration, is_worked.size
-    first_of_cell, last_of_cell = group_extents(cell, n_cells, start_ns, end_ns)
-    first_ns, last_ns = first_of_cell.reshape(shape), last_of_cell.reshape(shape)
-    has_work = make_mask(n_cells, cell).reshape(shape)
+    first_ns, last_ns = _find_extents(rank, iteration, (start_ns, end_ns), shape)
+    has_work = make_mask(shape, (rank, iteration))
     n_worked = np.count_nonzero(has_work, axis=1)
     if not n_worked.any():
         return None
@@ -60,12 +58,46 @@ def pair_by_time(
         if (longest == NONE).any() or (np.diff(longest) <= 0).any():
             return None
         numbers[row, iterations] = longest
-    for row, column in np.argwhere(is_worked & ~has_work).tolist():
+    if not _number_untimed(numbers, is_worked & ~has_work):
+        return None
+    return np.maximum.accumulate(numbers, axis=1)
+
+
+def _find_extents(
+    rank: Ints, iteration: Ints, times: Intervals, shape: tuple[int, ...]
+) -> Intervals:
+    """Return the first start and the last end of the operations in each iteration of each rank.
+
+    Args:
+        rank: Rank of each operation.
+        iteration: Iteration of each operation, numbered per rank from 0.
+        times: Starts and ends of the operations.
+        shape: Number of ranks and number of iterations.
+
+    Returns:
+        First start and last end, each of the given shape; (0, -1) without any operation.
+    """
+    cell = rank * shape[1] + iteration
+    first_ns, last_ns = group_extents(cell, shape[0] * shape[1], *times)
+    return first_ns.reshape(shape), last_ns.reshape(shape)
+
+
+def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
+    """Number the iterations whose time is unknown: each follows the largest number before it.
+
+    Args:
+        numbers: Number of each rank's iterations, or -1, shape (ranks, iterations); updated.
+        is_untimed: Mask of the iterations to number, same shape.
+
+    Returns:
+        False if a later iteration of the same rank already has the number.
+    """
+    for row, column in np.argwhere(is_untimed).tolist():
         number = int(numbers[row, :column].max(initial=NONE)) + 1
         if number in numbers[row, column:]:
-            return None
+            return False
         numbers[row, column] = number
-    return np.maximum.accumulate(numbers, axis=1)
+    return True
 
 
 def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:

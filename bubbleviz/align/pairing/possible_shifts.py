@@ -88,14 +88,32 @@ def find_possible_shifts(
     penalty += _UNRECORDED_PENALTY * n_unrecorded
 
     counts = histories.counts
-    has_equal_counts = counts[pair[0]] == counts[pair[1]]
-    is_equal = is_possible & (shifts == 0) & has_equal_counts[:, None]
+    is_equal = is_possible & (shifts == 0) & (counts[pair[0]] == counts[pair[1]])[:, None]
     distance_ns = np.where(is_possible, np.abs(offset_ns), np.inf)
+    prior = _weigh_equal_counts(is_equal, timed, distance_ns) + rarity - utc_penalty - penalty
+    return offset_ns, np.where(is_possible, prior, -np.inf), utc_penalty
+
+
+def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> Floats:
+    """Return the evidence that captures with equal numbers of iterations contain the same ones.
+
+    There is additional evidence if UTC is known and no other shift brings the clocks closer
+    together.
+
+    Args:
+        is_equal: Mask of the shifts that pair such captures from their first iterations on, shape
+            (pairs, shifts).
+        timed: Mask of the pairs in which the UTC time of both ranks is known.
+        distance_ns: Absolute correction of the second clock for each shift, or infinity if the
+            shift is impossible, shape (pairs, shifts).
+
+    Returns:
+        Evidence in nats, shape (pairs, shifts).
+    """
     is_nearest = distance_ns == distance_ns.min(axis=1)[:, None]
     is_equal_in_time = timed[:, None] & is_equal & is_nearest
-    for_equal = _EQUAL_COUNT_EVIDENCE * is_equal + _EQUAL_TIME_EVIDENCE * is_equal_in_time
-    prior = for_equal + rarity - utc_penalty - penalty
-    return offset_ns, np.where(is_possible, prior, -np.inf), utc_penalty
+    evidence: Floats = _EQUAL_COUNT_EVIDENCE * is_equal + _EQUAL_TIME_EVIDENCE * is_equal_in_time
+    return evidence
 
 
 def _estimate_offsets(
@@ -173,10 +191,9 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
 def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
     """Count the ends of b's capture at which an iteration of a should be recorded but is missing.
 
-    The iteration before b's first one would have started one step earlier, and the iteration after
-    b's last one a step later, with steps as long as the steps of a. The former is missing if b's
-    capture began more than half an iteration before its start, the latter if b's capture ended more
-    than half an iteration after its start.
+    The iteration before b's first one is missing if b's capture began more than half an iteration
+    before the start that it would have had (:func:`_predict_starts`). The iteration after b's last
+    one is missing if b's capture ended more than half an iteration after the start of this one.
 
     Args:
         histories: Iteration times of all ranks.
@@ -187,21 +204,39 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
     Returns:
         0, 1 or 2 for each pair and shift, shape (pairs, shifts).
     """
+    previous_ns, next_ns = _predict_starts(histories, a, b, shifts)
+    margin_ns = histories.length_ns[a][:, None] / 2
+    first_recorded_ns, last_recorded_ns = (times[b][:, None] for times in histories.recorded_ns)
+    is_missing_before = (first_recorded_ns < previous_ns - margin_ns).astype(np.int64)
+    is_missing_after = last_recorded_ns > next_ns + margin_ns
+    return np.asarray(is_missing_before + is_missing_after, np.int64)
+
+
+def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
+    """Predict the starts of the iterations before b's first one and after b's last one.
+
+    They are one step away from the recorded iterations. The step is as long as the step between the
+    iterations of a that are paired with the same iterations under the shift.
+
+    Args:
+        histories: Iteration times of all ranks.
+        a: One rank of each pair.
+        b: The other rank of each pair.
+        shifts: Candidate shifts of b relative to a.
+
+    Returns:
+        previous_ns: Start of the iteration before b's first one, shape (pairs, shifts). NaN if a
+            has no such step.
+        next_ns: Start of the iteration after b's last one, same shape.
+    """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
     # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.
     padding = ((0, 0), (1, 1))
     step_ns = np.pad(np.diff(histories.start_ns[a], axis=1), padding, constant_values=np.nan)
     row, last_step = np.arange(len(a))[:, None], step_ns.shape[1] - 1
-    margin_ns = histories.length_ns[a][:, None] / 2
-
     step_before_ns = step_ns[row, np.clip(shifts, 0, last_step)]
     step_after_ns = step_ns[row, np.clip(last + 1 + shifts, 0, last_step)]
-    previous_ns = starts[:, :1] - step_before_ns
-    next_ns = starts[row, last] + step_after_ns
-    first_recorded_ns, last_recorded_ns = (times[b][:, None] for times in histories.recorded_ns)
-    is_missing_before = (first_recorded_ns < previous_ns - margin_ns).astype(np.int64)
-    is_missing_after = last_recorded_ns > next_ns + margin_ns
-    return np.asarray(is_missing_before + is_missing_after, np.int64)
+    return starts[:, :1] - step_before_ns, starts[row, last] + step_after_ns
 
 
 def find_shifts(
@@ -232,32 +267,73 @@ def find_shifts(
         or if no shift has a smaller violation than shift 0, and None for all other pairs.
     """
     shift_of_pair: list[int | None] = [None] * len(first)
+    candidates = list_shifts(histories)
     for pairs, events in list_batches(histories, first, second, by_ns, is_replica):
         a, b = first[pairs], second[pairs]
-        starts = histories.start_ns[a], histories.start_ns[b] + by_ns[pairs, None]
-        max_cost_ns = histories.length_ns[a] // 4
-        counts = histories.counts
-        has_equal_counts = counts[a] == counts[b]
-        # Shift 0 is mostly right, so it is tried alone first.
-        cost_of_zero = _measure_violations(starts, events, np.zeros(1, np.int64))[:, 0]
-        is_in_order = has_equal_counts & (cost_of_zero <= max_cost_ns)
-        for pair in pairs[is_in_order].tolist():
-            shift_of_pair[pair] = 0
-        remaining = np.flatnonzero(~is_in_order)
-        if len(remaining) == 0:
-            continue
-        shifts = list_shifts(histories)
-        starts = starts[0][remaining], starts[1][remaining]
-        costs = _measure_violations(starts, events and events.take(remaining), shifts)
-        for row, costs_of_pair in zip(remaining.tolist(), costs, strict=True):
-            min_cost = np.nanmin(costs_of_pair, initial=np.inf)
-            cheapest = shifts[costs_of_pair == min_cost]
-            if min_cost == 0 or (len(cheapest) == 1 and min_cost <= max_cost_ns[row]):
-                shift_of_pair[int(pairs[row])] = int(cheapest[0])
-            elif has_equal_counts[row] and counts[a[row]] and (events is None or 0 in cheapest):
-                # No other shift is possible for replicas that are not in step.
-                shift_of_pair[int(pairs[row])] = 0
+        shifts = _find_shifts_of_batch(histories, (a, b), by_ns[pairs], events, candidates)
+        for pair, shift in zip(pairs.tolist(), shifts, strict=True):
+            shift_of_pair[pair] = shift
     return shift_of_pair
+
+
+def _find_shifts_of_batch(
+    histories: Histories,
+    pair: tuple[Ints, Ints],
+    by_ns: Ints,
+    events: CommonEvents | None,
+    shifts: Ints,
+) -> list[int | None]:
+    """Find the shift of each pair of a batch, as :func:`find_shifts` describes.
+
+    Args:
+        histories: Iteration times of all ranks.
+        pair: First and second rank of each pair.
+        by_ns: Correction of the second clock of each pair that puts both on one clock.
+        events: Events of the pairs, or None for replicas.
+        shifts: Candidate shifts, closest to 0 first.
+    """
+    starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]] + by_ns[:, None]
+    max_cost_ns = histories.length_ns[pair[0]] // 4
+    counts = histories.counts
+    has_equal_counts = counts[pair[0]] == counts[pair[1]]
+    # Shift 0 is mostly right, so it is tried alone first.
+    cost_of_zero = _measure_violations(starts, events, np.zeros(1, np.int64))[:, 0]
+    is_in_order = has_equal_counts & (cost_of_zero <= max_cost_ns)
+    shift_of_pair: list[int | None] = [0] * len(is_in_order)
+    remaining = np.flatnonzero(~is_in_order)
+    if len(remaining) == 0:
+        return shift_of_pair
+    starts = starts[0][remaining], starts[1][remaining]
+    costs = _measure_violations(starts, events and events.take(remaining), shifts)
+    can_stay = has_equal_counts & (counts[pair[0]] > 0)
+    for row, cost in zip(remaining.tolist(), costs, strict=True):
+        shift_of_pair[row] = _choose_shift(
+            shifts, cost, max_cost_ns[row], can_stay=can_stay[row], is_replica=events is None
+        )
+    return shift_of_pair
+
+
+def _choose_shift(
+    shifts: Ints, cost: Floats, max_cost: float, *, can_stay: bool, is_replica: bool
+) -> int | None:
+    """Choose the shift of a pair of ranks with the smallest violation, or None if none qualifies.
+
+    See :func:`find_shifts` for the conditions.
+
+    Args:
+        shifts: Candidate shifts, closest to 0 first.
+        cost: Violation of each shift, or NaN if the pair has no dependencies under the shift.
+        max_cost: Maximum violation of a unique shift with the smallest violation.
+        can_stay: Whether both ranks have equal numbers of iterations, at least one, so that shift 0
+            may be used although another shift is as good, or all are bad.
+        is_replica: Whether the ranks are replicas.
+    """
+    min_cost = np.nanmin(cost, initial=np.inf)
+    cheapest = shifts[cost == min_cost]
+    if min_cost == 0 or (len(cheapest) == 1 and min_cost <= max_cost):
+        return int(cheapest[0])
+    # No other shift is possible for replicas that are not in step.
+    return 0 if can_stay and (is_replica or 0 in cheapest) else None
 
 
 def list_shifts(histories: Histories) -> Ints:
