@@ -79,16 +79,8 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     Raises:
         UsageError: A pattern captured a non-number in a number group.
     """
-    convention = np.full(len(texts), NONE, np.int64)
-    rows, matches = [], []
-    for row, text in enumerate(texts):
-        for index, candidate in enumerate(conventions):
-            match = match_name(text, candidate)
-            if match is not None:
-                convention[row] = index
-                rows.append(row)
-                matches.append(match)
-                break
+    convention, matches = _match_first(texts, conventions)
+    rows = np.flatnonzero(convention != NONE)
     columns = np.full((len(NUMBER_GROUPS) + 1, len(texts)), NONE, np.int64)
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
@@ -96,17 +88,10 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     # If a fused range numbers only its second operation, use that number for the name.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
-    flags = {
-        name: [getattr(pattern, name) for pattern, _, _ in matches]
-        for name in ("post_validation", "part", "stands_in", "by_order")
-    }
-    flags["receives"] = [
-        phase in RECEIVING if pattern.receives is None else pattern.receives
-        for pattern, phase, _ in matches
-    ]
-    flag_columns = {name: np.zeros(len(texts), bool) for name in flags}
-    for name, column in flag_columns.items():
-        column[rows] = flags[name]
+    flag_columns = {}
+    for name, flags in _list_flags(matches).items():
+        flag_columns[name] = np.zeros(len(texts), bool)
+        flag_columns[name][rows] = flags
     return NameMeanings(
         convention=convention,
         phase=columns[0],
@@ -116,10 +101,52 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     )
 
 
-def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the texts that the convention may match, according to its GLOBs and the cache.
+def _match_first(
+    texts: Sequence[str], conventions: Sequence[Convention]
+) -> tuple[Ints, list[NameMatch]]:
+    """Match each name with the first convention that has a pattern for it.
 
-    Texts that match no GLOB are cached as unmatched.
+    Args:
+        texts: The names.
+        conventions: Conventions in order of precedence.
+
+    Returns:
+        convention: Index of the convention that matched each name, or -1 if none did.
+        matches: Matches of the names that a convention matched, in their order.
+    """
+    convention = np.full(len(texts), NONE, np.int64)
+    matches = []
+    for row, text in enumerate(texts):
+        for index, candidate in enumerate(conventions):
+            match = match_name(text, candidate)
+            if match is not None:
+                convention[row] = index
+                matches.append(match)
+                break
+    return convention, matches
+
+
+def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
+    """Return the flags of matches, keyed by their column of :class:`NameMeanings`.
+
+    A pattern that does not say whether it receives inherits this from the phase.
+    """
+    flags = {
+        name: [getattr(pattern, name) for pattern, _, _ in matches]
+        for name in ("post_validation", "part", "stands_in", "by_order")
+    }
+    flags["receives"] = [
+        phase in RECEIVING if pattern.receives is None else pattern.receives
+        for pattern, phase, _ in matches
+    ]
+    return flags
+
+
+def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
+    """Return the names that a convention may match, in their order, before any regex is tried.
+
+    These are the names that are cached as matched, and names that are not cached and match a GLOB
+    of the convention. Names that match no GLOB are added to the cache as unmatched.
     """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -50,8 +50,9 @@ def measure_use(
     if compute.iteration.min(initial=0) < 0:
         compute = compute.take(compute.iteration >= 0)
     n_cells, cell = prod(part.shape), compute.iteration * n_ranks + compute.rank
-    is_work = mask_phases(compute.phase, WORK)
-    work = intervals.group_union(cell, n_cells, compute.start_ns, compute.end_ns, is_work)
+    work = intervals.group_union(
+        cell, n_cells, compute.start_ns, compute.end_ns, mask_phases(compute.phase, WORK)
+    )
     with_step = intervals.group_union(cell, n_cells, compute.start_ns, compute.end_ns)
     work_ns = intervals.group_sum(work[0], n_cells, work[2] - work[1])
     times = {
@@ -59,17 +60,53 @@ def measure_use(
         ("", "compute_ns"): work_ns.reshape(part.shape),
     }
     low, high = _collect_windows(part, windows)
-    # Each set contains the previous one, so the uses are the differences.
     covered = [_measure_by_cell(sets, low, high) for sets in (work, with_step)]
-    covered.append(_measure_by_rank(all_compute, low, high))
-    if len(part.unattributed):
-        occupied = _add_intervals(all_compute, part.unattributed, n_ranks)
-        covered.append(_measure_by_rank(occupied, low, high))
-    else:
-        covered.append(covered[-1])
-    parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
-    for name, of_uses in zip(windows, np.moveaxis(parts, 1, 0), strict=True):
-        times |= {(name, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
+    covered.extend(_measure_rank_cover(part, all_compute, low, high))
+    return times | _subtract_covered_times(tuple(windows), covered, high - low)
+
+
+def _measure_rank_cover(
+    part: RankSlice, compute: intervals.GroupIntervals, low: Ints, high: Ints
+) -> tuple[Ints, Ints]:
+    """Measure how much of each window is covered by compute of its rank, of any iteration, in ns.
+
+    Args:
+        part: Slice of the ranks of a run.
+        compute: Rank, start and end of disjoint intervals in which compute operations were busy.
+        low: Start of each window, shape (ratios, iterations, ranks).
+        high: End of each window, same shape.
+
+    Returns:
+        attributed: Time covered by ``compute``.
+        any_compute: Time covered by ``compute`` or unattributed compute.
+    """
+    attributed = _measure_by_rank(compute, low, high)
+    if not len(part.unattributed):
+        return attributed, attributed
+    occupied = _add_intervals(compute, part.unattributed, part.shape[1])
+    return attributed, _measure_by_rank(occupied, low, high)
+
+
+def _subtract_covered_times(
+    ratios: Sequence[str], covered_ns: Sequence[Ints], window_ns: Ints
+) -> dict[tuple[str, str], Ints]:
+    """Return the time of each use of the windows, given the time that sets of intervals cover.
+
+    Each set contains the previous one, so the uses are the differences.
+
+    Args:
+        ratios: Names of the ratios.
+        covered_ns: Part of each window that is covered by one set per use except the last, shape
+            (ratios, iterations, ranks) each.
+        window_ns: Length of each window, same shape.
+
+    Returns:
+        ``(ratio, use)``: Time, shape (iterations, ranks).
+    """
+    times: dict[tuple[str, str], Ints] = {}
+    parts_ns = np.diff([np.zeros_like(window_ns), *covered_ns, window_ns], axis=0)
+    for ratio, of_uses in zip(ratios, np.moveaxis(parts_ns, 1, 0), strict=True):
+        times |= {(ratio, use): part_ns for use, part_ns in zip(USES, of_uses, strict=True)}
     return times
 
 

@@ -159,11 +159,7 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
     Returns:
         Mask of the idle ranks, shape (iterations, ranks).
     """
-    row, count = np.arange(len(present))[:, None], len(present)
-    previous = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
-    following = np.minimum.accumulate(np.where(present, row, count)[::-1], axis=0)[::-1]
-    works_around = (previous >= 0) & (following < count)
-    first, last = np.maximum(previous, 0), np.minimum(following, count - 1)
+    works_around, first, last = _find_surrounding_iterations(present)
     lacks = ~present & present.any(axis=0)
     is_idle = lacks & can_idle & is_whole[:, None]
     # If a rank is not proven idle, its iteration is incomplete, which may invalidate the proof for
@@ -176,6 +172,24 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
         if np.array_equal(remaining, is_idle):
             return is_idle
         is_idle = remaining
+
+
+def _find_surrounding_iterations(present: Bools) -> tuple[Bools, Ints, Ints]:
+    """Find the last iteration up to each iteration, and the first one from it, with work of a rank.
+
+    Args:
+        present: Mask of the ranks that work in an iteration, shape (iterations, ranks).
+
+    Returns:
+        works_around: Mask of the cells for which both iterations exist.
+        first: Last iteration up to each one in which the rank works, or the first of all.
+        last: First iteration from each one on in which the rank works, or the last of all.
+    """
+    row, count = np.arange(len(present))[:, None], len(present)
+    previous = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
+    following = np.minimum.accumulate(np.where(present, row, count)[::-1], axis=0)[::-1]
+    works_around = (previous >= 0) & (following < count)
+    return works_around, np.maximum(previous, 0), np.minimum(following, count - 1)
 
 
 def classify_iterations(
@@ -546,12 +560,7 @@ def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bo
     first_forward, last_forward = intervals.group_extents(
         passes.of_operation[forwards], len(passes.cell), forwards, forwards
     )
-    backwards = np.flatnonzero(mask_phases(operations.phase, BACKWARDS))
-    pass_of_backward = np.append(passes.of_operation[backwards], passes.of_fused)
-    backwards = np.append(backwards, passes.fused)
-    first_backward, last_backward = intervals.group_extents(
-        pass_of_backward, len(passes.cell), backwards, backwards
-    )
+    first_backward, last_backward = _find_backward_extents(operations, passes)
     has_forward, has_backward = last_forward >= 0, last_backward >= 0
     has_weight, owes_weight = _find_weights(operations, cell, passes)
     is_in_order = has_forward & ((first_forward <= first_backward) | ~has_backward)
@@ -561,6 +570,23 @@ def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bo
         cell_without_forward=passes.cell[lacks_forward],
         cell_with_late_forward=passes.cell[has_forward & ~is_in_order],
     )
+
+
+def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Ints, Ints]:
+    """Find the rows of the first and last backward of each pass.
+
+    Args:
+        operations: Operations, sorted by (cell, host start).
+        passes: Passes of these operations.
+
+    Returns:
+        first: Row of the first backward, or 0 if the pass has none.
+        last: Row of the last backward, or -1 if the pass has none.
+    """
+    backwards = np.flatnonzero(mask_phases(operations.phase, BACKWARDS))
+    pass_of_backward = np.append(passes.of_operation[backwards], passes.of_fused)
+    backwards = np.append(backwards, passes.fused)
+    return intervals.group_extents(pass_of_backward, len(passes.cell), backwards, backwards)
 
 
 def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:

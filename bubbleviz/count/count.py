@@ -85,12 +85,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     """
     _refuse_far_times(run)
     measured = _measure_iterations(run)
-    is_in_window = np.ones(len(measured.iterations), bool)
-    if window is not None:
-        start_ns = np.array([i.start_ns for i in measured.iterations], np.int64)
-        end_ns = np.array([i.end_ns for i in measured.iterations], np.int64)
-        names = [i.name for i in measured.iterations]
-        is_in_window = window.mask_iterations(names, start_ns, end_ns)
+    is_in_window = _mask_in_window(measured.iterations, window)
     in_window = [measured.iterations[k] for k in np.flatnonzero(is_in_window).tolist()]
     averaged = _choose_averaged(in_window, skip)
     iterations = []
@@ -113,6 +108,19 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
         is_uniform=measured.is_uniform,
         awaited_ns=measured.awaited_ns,
     )
+
+
+def _mask_in_window(iterations: Sequence[Iteration], window: Window | None) -> Bools:
+    """Return a mask of the iterations in a window, which is all True without a window.
+
+    Raises:
+        InputError: No iteration is in the window.
+    """
+    if window is None:
+        return np.ones(len(iterations), bool)
+    start_ns = np.array([iteration.start_ns for iteration in iterations], np.int64)
+    end_ns = np.array([iteration.end_ns for iteration in iterations], np.int64)
+    return window.mask_iterations([iteration.name for iteration in iterations], start_ns, end_ns)
 
 
 def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
@@ -193,8 +201,11 @@ def _measure_iterations(run: Run) -> _Measurements:
         began_unrecorded = starts_ns[:, 0] < awaited_ns
     statuses = replace(statuses, complete=statuses.complete & ~began_unrecorded)
     extents = add_idle_ranks(extents, statuses.idle)
-    ratios = list_ratios()
-    bounds = {r.name: bound_windows(r, extents, run.timebase) for r in ratios if r.common_clock}
+    bounds = {
+        ratio.name: bound_windows(ratio, extents, run.timebase)
+        for ratio in list_ratios()
+        if ratio.common_clock
+    }
     windows, ranks = _make_accounts(run, extents, statuses, bounds)
     iterations = [
         _make_iteration(run, extents, statuses, ranks, k) for k in range(len(run.iteration_names))
@@ -383,8 +394,8 @@ def find_presence(
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = find_extents(WORK)
-    counted = mask_phases(operations.phase, COUNTED)
-    present = make_mask(shape[0] * shape[1], cell[usable & counted]).reshape(shape)
+    is_pass = mask_phases(operations.phase, COUNTED)
+    present = make_mask(shape[0] * shape[1], cell[usable & is_pass]).reshape(shape)
     may_have_run = make_mask(present.size, cell[find_possible_work(operations, cell)])
     whole_steps = usable & (operations.phase == Phase.OPTIMIZER) & (operations.cut == 0)
     columns: dict[str, Ints | Bools] = {

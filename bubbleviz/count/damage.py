@@ -206,10 +206,11 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording. The one on operations without GPU work may be changed.
+    """Yield the limitations of a recording, after weakening the one on operations without GPU work.
 
-    It changes only if all these operations belong to ranks that had nothing to run in an iteration.
-    Its reason then says that these ranks count as idle, and it no longer restricts the ratios.
+    If all operations without GPU work belong to ranks that had nothing to run in an iteration, the
+    reason says that these ranks count as idle, and the limitation no longer restricts the ratios.
+    Otherwise all limitations are unchanged.
 
     Args:
         recording: Recording of one profile.

@@ -135,17 +135,18 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
 
 
 def _count_uneven_passes(operations: Operations) -> int:
-    """Return the difference between the largest and smallest number of passes of ranks.
+    """Return how unevenly passes are spread over ranks: 0 if all ranks have the same number.
 
-    Forward and backward passes of each rank are counted separately, and all counts are compared.
-    Passes without GPU work are not counted on any rank, and their number is added to the result.
+    Forwards with GPU work and backwards with GPU work are counted on each rank. The result is the
+    difference between the largest and the smallest of all these counts, plus the number of passes
+    without GPU work on all ranks.
     """
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)
     phase, has_span = operations.phase[is_pass], operations.has_span[is_pass] == 1
 
-    def count_by_rank(counted: Phase) -> Ints:
-        return np.bincount(rank[(phase == counted) & has_span], minlength=rank.max() + 1)
+    def count_by_rank(wanted_phase: Phase) -> Ints:
+        return np.bincount(rank[(phase == wanted_phase) & has_span], minlength=rank.max() + 1)
 
     n_fused = count_by_rank(Phase.FB)
     n_forward = count_by_rank(Phase.F) + n_fused
