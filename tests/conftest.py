@@ -13,21 +13,21 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import NEEDS
 from tests.support.places import FIXTURES
 
-# Examples have no deadline because the machine may be busy. Tests whose examples take more than
-# 20 ms ask for fewer of them.
+# Hypothesis examples have no deadline because the machine may be busy. A test whose examples each
+# take more than 20 ms asks for fewer of them.
 settings.register_profile(
     "bubbleviz", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("bubbleviz")
 
-# Under nohup, or after "&" in a script, signals are ignored, also by the child processes of tests.
-# Tests that end a process by a signal would then wait forever.
+# Under nohup, or after "&" in a script, signals are ignored, and child processes inherit that.
+# Tests that end a process with a signal would then wait forever.
 if threading.current_thread() is threading.main_thread():
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
-# The width of printed tables follows the environment, which workers of pytest-xdist set.
+# The width of printed tables follows the environment, which pytest-xdist sets in its workers.
 for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
 
@@ -63,7 +63,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Under ``--nothing-missing``, fail a test that is skipped, whatever skipped it."""
+    """Under ``--nothing-missing``, fail every test that is skipped, whatever the reason."""
     report = yield
     is_expected_failure = hasattr(report, "wasxfail")
     is_skip = report.skipped and not is_expected_failure
@@ -84,13 +84,13 @@ def pytest_make_collect_report(
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Use one worker more than there are cores, because some tests wait for other programs."""
+    """Use one more worker than there are cores, because some tests wait for other programs."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_core() -> Iterator[None]:
-    """Read files in this process by default, because other workers need the cores."""
+    """By default, read files in this process only, because other workers need the cores."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bubbleviz.cli.options.count_cores", lambda: 1)
         yield

@@ -1,7 +1,7 @@
 """Generate synthetic pipeline runs with known spans, in the format of Nsight Systems exports.
 
-``plant(Planting(...), directory)`` simulates a schedule, records it as a profiler would, writes
-one ``.sqlite`` file per server or rank, and returns the truth. The same planting gives the same
+``plant(Planting(...), directory)`` simulates a schedule, records it as a profiler would, writes one
+``.sqlite`` file per server or rank, and returns the truth. The same planting always gives the same
 bytes. All data is synthetic::
 
     options      parameters of a run           recorder  what a profiler records of one rank
@@ -46,8 +46,8 @@ __all__ = ["Planting", "Truth", "plant", "read_truth"]
 def plant(planting: Planting, directory: Path) -> Truth:
     """Write the exports into a directory, and return the truth.
 
-    Files in ``absent`` are not written, but their operations are part of the truth. Iterations of
-    which the capture contains no operation are left out of the truth.
+    Files in ``absent`` are not written, but their operations are part of the truth. The truth
+    leaves out iterations of which the capture contains no operation.
 
     Args:
         planting: Parameters of the run.
@@ -138,10 +138,10 @@ def _list_operations(recording: Recording, units: list[Unit], clock: Clock) -> l
 def _measure_spans(
     device: dict[str, Ints], is_counted: Ints, n_operations: int
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the first start, last end, number and union length of each operation's kernels.
+    """For each operation, return its kernels' first start, last end, number and union length.
 
-    Only the device rows in ``is_counted`` are kernels. Time in which kernels of several operations
-    run counts for the operation whose kernel starts first.
+    Only the device rows in ``is_counted`` count as kernels. When kernels of several operations run
+    at once, the time counts for the operation whose kernel started first.
     """
     row = np.flatnonzero(is_counted)
     row = row[np.argsort(device["start"][row], kind="stable")]
@@ -159,7 +159,7 @@ def _measure_spans(
 
 
 def _find_busy(unit: Unit, span: Span | None) -> tuple[Span, ...]:
-    """Return the busy parts of a span: all of it except the wait in the middle of the unit."""
+    """Return the busy parts of a span: everything except the wait in the middle of the unit."""
     if span is None or unit.resume_ns == unit.pause_ns:
         return () if span is None else (span,)
     return tuple(clip([(unit.start_ns, unit.pause_ns), (unit.resume_ns, unit.end_ns)], span))

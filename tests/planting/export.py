@@ -24,7 +24,7 @@ from tests.planting.recorder import (
     Recorder,
 )
 
-#: Monotonic clock of the first host at global time 0, and its difference between two hosts.
+#: Monotonic clock of the first host at global time 0, and the difference from host to host.
 _BOOT_NS, _BOOT_GAP_NS = 5_000_000_000_000, 777_000_000_000
 _CALL_NAMES = (
     "cudaLaunchKernel_v7000",
@@ -69,10 +69,10 @@ class Recording:
 def make_recording(
     planting: Planting, recorder: Recorder, location: Location, cut_ns: int | None
 ) -> Recording:
-    """Return the recording of a rank, cut off at the global time ``cut_ns`` if given.
+    """Return the recording of a rank, cut off at global time ``cut_ns`` if that is given.
 
-    Device rows, calls and overheads that end after the cut are lost. Ranges that begin before it
-    stay, with an open end if they end after it.
+    Device rows, calls and overheads that end after the cut are lost. Ranges that begin before the
+    cut are kept, but stay open if they end after it.
     """
     times = recorder.host.times()
     device, calls, ranges = (
@@ -111,7 +111,7 @@ def _assign_ids(planting: Planting, location: Location, calls: Arrays) -> Arrays
 
 
 def _mask_dropped(planting: Planting, device: Arrays, rows: Ints) -> Bools:
-    """Return a mask of the omitted calls: those of every n-th kernel inside an operation.
+    """Return a mask of the omitted calls: the call of every n-th kernel inside an operation.
 
     The first and last kernels of operations keep their calls.
     """
@@ -145,7 +145,7 @@ def _collect_calls(planting: Planting, device: Arrays, calls: Arrays, limit: int
         "end": [calls["end"]],
         "thread": [calls["thread"]],
         "correlation": [calls["correlation"]],
-        "name": [kind],  # the kinds are the first indices of _CALL_NAMES
+        "name": [kind],  # kinds are also indices of the first rows of _CALL_NAMES
         "class": [(kind == COMMUNICATION).astype(np.int64)],
     }
     if planting.double_calls:
@@ -171,7 +171,7 @@ def _collect_calls(planting: Planting, device: Arrays, calls: Arrays, limit: int
 def _append_calls(
     columns: dict[str, list[Ints]], calls: Arrays, *, name: int, event_class: int
 ) -> None:
-    """Append calls with the same name and event class."""
+    """Append calls that all have the same name and event class."""
     rows = len(calls["start"])
     calls = calls | {
         "name": np.full(rows, name, dtype=np.int64),
@@ -227,7 +227,7 @@ def _join(recordings: Sequence[Recording], parts: Sequence[Arrays], clock: Clock
 
 
 def _sort(columns: Arrays, *keys: str) -> Arrays:
-    """Return the columns sorted by the keys, the first key being the most significant."""
+    """Return the columns sorted by the keys, of which the first is the most significant."""
     order = np.lexsort([columns[key] for key in reversed(keys)])
     return {name: column[order] for name, column in columns.items()}
 
@@ -235,7 +235,7 @@ def _sort(columns: Arrays, *keys: str) -> Arrays:
 def _collect_device_rows(
     recordings: Sequence[Recording], clock: Clock, kinds: Sequence[int]
 ) -> Arrays:
-    """Return the captured device rows of some kinds, on the file's clock.
+    """Return the captured device rows of the given kinds, on the file's clock.
 
     They are sorted by start, recording and stream.
     """
@@ -268,7 +268,7 @@ def _select_activity_columns(rows: Arrays) -> dict[str, Ints | int]:
 def _make_kernels(recordings: Sequence[Recording], clock: Clock, strings: _Strings) -> TableColumns:
     """Return the table of kernels, compute and communication, sorted by start."""
     rows = _collect_device_rows(recordings, clock, (KERNEL, COMMUNICATION))
-    # Only some plantings use the last kernels.
+    # Only some plantings use the last kernel names.
     n_used = max(USUAL_KERNELS, int(rows["name"].max(initial=NONE)) + 1)
     ids = np.array([[strings.id(text) for text in names] for names in KERNEL_NAMES[:n_used]])
     name_ids = ids[rows["name"]]
@@ -321,7 +321,7 @@ def _make_ranges(
     """Return the table of NVTX ranges, sorted by start.
 
     Only ranges of the framework can have registered strings or be start/end ranges. If the planting
-    mixes two kinds, they alternate.
+    mixes two kinds of ranges, the kinds alternate.
     """
     parts = []
     first = 0

@@ -1,4 +1,4 @@
-"""The host of a planted process: launching calls and ranges, and their times.
+"""The host side of a planted process: its launching calls and ranges, and their times.
 
 The host is a list of instants in program order, with a minimum gap between neighbours. The end
 of a launching call has a deadline: the start of its kernel minus the launch latency. Instants are
@@ -35,13 +35,13 @@ COLLECTIVE_STREAM = 35
 
 @dataclass
 class Columns:
-    """Integer columns that grow by blocks of rows."""
+    """Integer columns to which blocks of rows are appended."""
 
     names: tuple[str, ...]
     values: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, count: int, **values: Ints | int) -> None:
-        """Append ``count`` rows; a scalar is repeated for all of them."""
+        """Append ``count`` rows; a scalar is repeated in every row."""
         for name in self.names:
             own = values[name]
             self.values[name] += own.tolist() if isinstance(own, np.ndarray) else [own] * count
@@ -68,7 +68,7 @@ class Host:
     def instant(
         self, deadline: int = _NEVER, *, closing: bool = False, gap_ns: int = STEP_NS
     ) -> int:
-        """Append an instant and return its index; a closing instant is as early as possible."""
+        """Append an instant, and return its index. A closing instant is as early as possible."""
         self.gaps.append(gap_ns)
         self.deadlines.append(deadline)
         self.closings.append(closing)
@@ -81,12 +81,12 @@ class Host:
         self.ranges.add(1, start=push, end=pop, thread=thread, name=name, library=library)
 
     def launch(self, rows: Ints, deadlines: Ints, thread: int = MAIN, nested: bool = True) -> None:
-        """Append one launching call per device row, inside library ranges if there are any.
+        """Append one launching call per device row, inside library ranges if the planting has them.
 
         Args:
             rows: Rows of the device table.
             deadlines: Latest end of each call.
-            thread: Thread that calls.
+            thread: Thread that makes the calls.
             nested: Whether library ranges enclose the calls.
         """
         levels = range(self.depth if nested else 0)
@@ -104,7 +104,7 @@ class Host:
                 self._record_library_range(push, pop, thread, level)
 
     def _record_library_range(self, push: int, pop: int, thread: int, level: int) -> None:
-        """Record a library range with a name that rarely repeats, as in emit_nvtx."""
+        """Record a library range whose name rarely repeats, like the ranges of emit_nvtx."""
         stem = ("aten::linear", "aten::addmm", "aten::mm", "forward_step_func")[level % 4]
         if thread == AUTOGRAD and level == 0:
             stem = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -115,8 +115,8 @@ class Host:
     def times(self) -> Ints:
         """Return the time of every instant.
 
-        An instant is as late as its own deadline and those of later instants allow. A closing
-        instant follows the last instant before it that is not closing, after the minimum gaps.
+        An instant is as late as its own deadline and the deadlines of later instants allow. A
+        closing instant follows the last non-closing instant before it, after the minimum gaps.
         """
         gaps, deadlines = np.array(self.gaps), np.array(self.deadlines)
         elapsed = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(gaps)[:-1]])
@@ -130,7 +130,7 @@ class Host:
 def place_kernels(
     start: int, end: int, count: int, gap_ns: int, overlap: bool
 ) -> tuple[Ints, Ints]:
-    """Return starts and ends of kernels that fill a span exactly.
+    """Return the starts and ends of kernels that exactly fill a span.
 
     Args:
         start: Start of the span.

@@ -1,4 +1,4 @@
-"""Tables of an export that describe its host, processes and GPUs, and constant columns."""
+"""Tables of an export that describe its host, processes and GPUs, and columns of constants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Write an SQLite file in the layout of ``nsys export --type sqlite``, the same bytes each time.
+"""Write an SQLite file in the layout of ``nsys export --type sqlite``, byte for byte reproducible.
 
-The tables are those of real exports (``layout.sql``). A table is given as columns. A constant
+The tables are the same as in real exports (``layout.sql``). A table is given as columns. A constant
 column is given as a single value, and omitted columns are NULL.
 """
 
@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-#: Rows of META_DATA_EXPORT with the version of planted exports.
+#: Rows of META_DATA_EXPORT that state the version of planted exports.
 EXPORT_VERSION = {
     "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
     "EXPORT_PRODUCT_VERSION": "2026.2.1.210",
@@ -33,7 +33,7 @@ Columns: TypeAlias = Mapping[str, Column]
 
 _DDL = Path(__file__).with_suffix(".sql")
 
-#: Rows of ENUM_NSYS_EVENT_TYPE and ENUM_NSYS_EVENT_CLASS about NVTX and CUDA.
+#: Rows of ENUM_NSYS_EVENT_TYPE and ENUM_NSYS_EVENT_CLASS for NVTX and CUDA.
 _EVENT_TYPES = (
     (33, "NvtxCategory"), (34, "NvtxMark"), (35, "NvtxPushRange"), (36, "NvtxPopRange"),
     (37, "NvtxStartRange"), (38, "NvtxEndRange"), (39, "NvtxThread"), (45, "Cuda"),
@@ -57,7 +57,7 @@ _OVERHEADS = (
 
 
 def parse_tables(ddl: str) -> dict[str, dict[str, bool]]:
-    """Return the columns of each table, with True for each column that is NOT NULL."""
+    """Return the columns of each table, mapped to whether they are NOT NULL."""
     tables = {}
     for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\);", ddl, re.DOTALL):
         columns = re.findall(r"^ +(\w+) +(?:INTEGER|TEXT|REAL)( +NOT NULL)?", body, re.MULTILINE)
@@ -81,7 +81,7 @@ def _make_enum(rows: Sequence[tuple[int, str, str]]) -> Columns:
 
 
 def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
-    """Write tables to a new file; like nsys, only the tables that have rows.
+    """Write tables to a new file; like nsys, leave out tables without rows.
 
     Args:
         path: Output file; an existing file is replaced.
@@ -97,7 +97,7 @@ def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection without journal: an unfinished file is useless, so no safety is needed."""
+    """Yield a connection without a journal, because an unfinished file needs no protection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA page_size = 4096")
         database.execute("PRAGMA journal_mode = OFF")
@@ -143,7 +143,7 @@ def _count_rows(columns: Columns) -> int:
 
 
 def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> None:
-    """Insert rows; constant columns are part of the statement instead of every row.
+    """Insert rows; constant columns are written into the statement instead of into every row.
 
     Raises:
         ValueError: A column does not exist, or a column that is NOT NULL is missing.

@@ -14,14 +14,14 @@ class Planting:
         stages: Number of devices per pipeline, p.
         microbatches: Number of microbatches, m.
         replicas: Number of data-parallel pipelines, each with its own durations.
-        tensor: Number of tensor-parallel copies of each device, which run in lockstep.
+        tensor: Number of tensor-parallel copies of each device; the copies run in lockstep.
         chunks: Number of model chunks per device, or 0 for the schedule's usual number.
         iterations: Number of consecutive training iterations.
-        forward_ns: T_F of a whole stage; a chunk takes its share.
+        forward_ns: T_F of a whole stage; each chunk takes its share.
         backward_ns: T_B, the backward for the input only.
         weight_ns: T_W; a fused backward takes T_B + T_W.
         transfer_ns: Latency of every transfer between devices, T_comm.
-        transfer_back_ns: The same for gradients, or -1 if it equals ``transfer_ns``.
+        transfer_back_ns: Latency of gradient transfers, or -1 if it equals ``transfer_ns``.
         transfer_jitter: Maximum random increase of a transfer, as a fraction of its length.
         optimizer_ns: Length of the optimizer; 0 gives a range without device work, -1 no range.
         jitter: Each duration is multiplied by a random number in [1 - jitter, 1 + jitter].
@@ -33,8 +33,8 @@ class Planting:
         slow_microbatch: Microbatch that takes 1.5 times as long on every stage and in every
             iteration, or -1 for none.
         slow_iteration: Iteration in which all operations take 1.5 times as long, or -1 for none.
-        pause_device: Device, counted over all pipelines, that pauses for ``pause_ns`` in one F of
-            every ``pause_every``-th iteration, or -1 for none.
+        pause_device: Device, counted over all pipelines, that pauses for ``pause_ns`` during one F
+            in every ``pause_every``-th iteration, or -1 for none.
         pause_dry: Whether the GPU runs dry in the pause because the host launches late.
         stall_range: Name of the range that the host is in during a dry pause or before a late
             reduce-scatter, or empty for no range.
@@ -48,24 +48,23 @@ class Planting:
             ``late_optimizer_ns`` late, or -1 for none.
         barrier: Whether a gradient-norm all-reduce delays every optimizer until all devices are
             done.
-        norm_ns: Transfer time of that all-reduce.
+        norm_ns: Transfer time of the gradient-norm all-reduce.
         reduce_ns: Transfer time of the reduce-scatter among the replicas of each device after the
             last backward of an iteration, or 0 for no reduce-scatter.
-        reduce_pieces: Number of consecutive kernels of the reduce-scatter on odd ranks; even ranks
-            run one.
+        reduce_pieces: Number of consecutive kernels that the reduce-scatter takes on odd ranks; on
+            even ranks it takes one.
         late_reducer: Rank whose host launches the reduce-scatter ``late_reduce_ns`` late, or -1.
         slow_pipeline: Pipeline whose operations all take ``slow_factor`` times as long, or -1.
-        postponed_ns: Length of the optimizer work that runs as POST_VALIDATION inside the next
+        postponed_ns: Length of the optimizer work that runs as POST_VALIDATION in the next
             iteration, or 0 for none.
         idle_stage: Stage that runs no forward or backward in ``idle_iterations``, as a vision
             encoder does in text-only steps, or -1 for none. It still runs its optimizer.
         idle_iterations: Iterations in which ``idle_stage`` is idle, counted from 0.
         evaluation_at: Iteration that runs forward passes only, or -1 for none.
         inference: Whether all iterations run forward passes only.
-        lengths: Relative lengths of the microbatches, repeated as needed; empty for equal ones.
-        layers: Length of each layer of the model, in percent of ``forward_ns`` and the other
-            times, or empty for stages without layers. A range with the layer's name surrounds its
-            launches.
+        lengths: Relative lengths of the microbatches, repeated as needed; empty if all are equal.
+        layers: Length of each layer of the model, in percent of ``forward_ns`` and the other times,
+            or empty for stages without layers. A range with the layer's name encloses its launches.
         layer_counts: Number of layers of each virtual stage.
         layer_backward: Whether backwards have ranges of layers as well, from last to first.
         layer_names: Format of the layer names, with {} for the number.
@@ -73,9 +72,9 @@ class Planting:
         kernel_gap_ns: Idle time between the kernels of an operation.
         two_streams: Whether kernels alternate between two streams and overlap.
         communication: Whether to plant send and receive ranges with their kernels.
-        nested_receive_ns: Length of a first kernel of F that needs no input; F then receives
+        nested_receive_ns: Length of the first kernel of F, which needs no input; F then receives
             inside its own range. 0 plants the receive before F.
-        run_ahead_ns: How much earlier than necessary the host launches.
+        run_ahead_ns: How much earlier than necessary the host launches work.
         autograd: Thread that launches backwards: ``none`` (the main thread), ``named``
             (pt_autograd_0) or ``unnamed``.
         library_depth: Number of nested library ranges around launches.
@@ -85,23 +84,26 @@ class Planting:
         iteration_ranges: Whether to plant iter_{rank}_{n} around the work of each iteration.
         first_iteration: The n of the first iteration.
         w_clear: Whether the W at the end of an iteration run in one range W_clear.{chunk}.0.
-        servers: Number of hosts. Ranks are assigned to them in blocks in Megatron's order:
+        servers: Number of hosts. Ranks are assigned to hosts in blocks, in Megatron's order:
             tensor-parallel ranks are adjacent, and stages are farthest apart.
-        absent: Files that are not written.
+        absent: Indices of the files that are not written.
         files: One export per ``server`` or per ``rank``.
         devices: ``local`` (0, 1, ... on each host) or ``zero`` (CUDA_VISIBLE_DEVICES per process).
-        correlation: Whether ids of two processes are ``colliding`` or ``disjoint``.
+        correlation: Whether the correlation ids of two processes are ``colliding`` or ``disjoint``.
         session_gap_ns: Time between the session starts of consecutive files.
-        clock_error_ns: Error of each host's UTC clock; 0 for hosts not listed.
-        drift_ppb: Drift of each host's clock in 1e-9, UTC included; 0 for hosts not listed.
-        step_ns: How far each host's clock is set forward at ``step_at_ns``; 0 if not listed.
-        step_at_ns: Time of that step, after the start of training.
+        clock_error_ns: Error of each host's UTC clock; 0 for hosts that are not listed.
+        drift_ppb: Drift of each host's clocks, UTC included, in parts per billion; 0 for hosts that
+            are not listed.
+        step_ns: How far each host's clock is set forward at ``step_at_ns``; 0 for hosts that are
+            not listed.
+        step_at_ns: Time of the clock step, after the start of training.
         copies: Whether to plant a copy that ends after F's kernels, and a fill inside B.
         stray: Compute kernels outside operations: ``none``, ``busy`` (while an operation runs),
             ``idle``, or ``recv`` (idle, launched inside a receive's range).
         drop_calls_every: Omit the launching call of every n-th kernel, except the first and last
             kernels of operations; 0 omits none.
-        double_calls: Whether a kernel launch has a runtime row and a driver row with one id.
+        double_calls: Whether a kernel launch has both a runtime row and a driver row, with the same
+            id.
         watchdog: Whether a thread without ranges makes calls that launch no work.
         overhead: Whether to plant PROFILER_OVERHEAD in the longest gap of each rank and iteration.
         cut_ns: Time after the start of training at which the capture stops, or 0 for no cut.
@@ -197,7 +199,7 @@ class Planting:
     def __post_init__(self) -> None:
         """Check the option values and their combinations.
 
-        A typo would otherwise plant the default, and the truth would describe another run.
+        A typo would otherwise plant the default, and the truth would describe a different run.
         """
         for name, words in CHOICES.items():
             if getattr(self, name) not in words:
@@ -229,7 +231,7 @@ class Planting:
         return self.stages * self.replicas * self.tensor
 
 
-#: Valid values of each option that takes a word.
+#: Valid values of each option that takes a keyword.
 CHOICES = {
     "autograd": ("none", "named", "unnamed"),
     "names": ("numbered", "constant"),

@@ -1,6 +1,6 @@
-"""Orders of pipeline schedules, written from their papers for the planter only.
+"""Orders of pipeline schedules, written from the papers for planting only.
 
-They are independent of ``bubbleviz.schedules``, and tests compare both. An order may also come
+They are independent of ``bubbleviz.schedules``, and tests compare the two. An order may also come
 from a CSV file in PyTorch's format.
 """
 
@@ -22,7 +22,7 @@ class Operation:
     """One operation of an iteration.
 
     Attributes:
-        virtual_stage: Position of its model chunk in the model.
+        virtual_stage: Position of the operation's model chunk in the model.
         phase: F, B (input gradient), W (weight gradient), BW (both) or OPTIMIZER.
         microbatch: Microbatch, counted from 0.
     """
@@ -48,7 +48,7 @@ class Plan:
         chunks: Model chunks per device, v.
         placement: Device of each virtual stage.
         orders: One order per device.
-        replicas: Number of pipelines; their virtual stages are numbered consecutively.
+        replicas: Number of pipelines; virtual stages are numbered consecutively over all of them.
         together: Forwards that overlap the backward after them.
     """
 
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def virtual_stages(self) -> int:
-        """Number of virtual stages of all pipelines."""
+        """Number of virtual stages, over all pipelines."""
         return len(self.placement)
 
     def device_of(self, virtual_stage: int) -> int:
@@ -80,12 +80,12 @@ class Plan:
         return self.placement[virtual_stage]
 
     def chunk_of(self, virtual_stage: int) -> int:
-        """Return the number of a virtual stage among those of its device."""
+        """Return the number of a virtual stage among the virtual stages of its device."""
         return self._chunks[virtual_stage]
 
 
 def replicate(plan: Plan, replicas: int) -> Plan:
-    """Return a plan of several equal pipelines, each with its own devices and virtual stages.
+    """Return a plan of several identical pipelines, each with its own devices and virtual stages.
 
     The devices and virtual stages of the n-th copy follow those of the copies before it.
     """
@@ -106,7 +106,7 @@ def replicate(plan: Plan, replicas: int) -> Plan:
 
 
 def select_forwards(plan: Plan) -> Plan:
-    """Return the plan of an evaluation: only the forwards, in the same order."""
+    """Return the plan of an evaluation: the same order, but forwards only."""
     orders = tuple(tuple(op for op in order if op.phase is F) for order in plan.orders)
     return replace(plan, orders=orders, together=frozenset())
 
@@ -134,7 +134,7 @@ def parse_plan(text: str) -> Plan:
     return Plan(len(orders), microbatches, len(placement) // len(orders), placement, orders)
 
 
-# Schedules with one direction: forwards run ahead of the backwards, and W follows them.
+# Schedules with one direction: forwards run ahead of the backwards, and each W follows its B.
 
 
 def _order_in_steps(
@@ -145,9 +145,9 @@ def _order_in_steps(
     warmup: int,
     lag: int = 0,
 ) -> Order:
-    """Return the order of a device: step n runs B n, W n - lag and F n + warmup, in this order.
+    """Return the order of a device: step n runs B n, W (n - lag) and F (n + warmup), in this order.
 
-    Steps before the first B run one forward each. The remaining W follow the last step.
+    Each step before the first B runs one forward. The remaining W follow the last step.
     """
     n_steps = len(backwards)
     keyed = [((n, 0, n), op) for n, op in enumerate(backwards)]
@@ -162,10 +162,10 @@ def _make_line(
     """Return the plan of one chunk per device.
 
     Args:
-        warmup_of: Number of forwards before the first backward, as a function of the number of
-            devices from this one to the last, and m.
-        lag_of: Number of steps between B and its W, as a function of the device, or None if
-            backwards are fused.
+        warmup_of: Function that returns the number of forwards before the first backward, given the
+            number of devices from this one to the last, and m.
+        lag_of: Function that returns the number of steps between B and its W for a device, or None
+            if backwards are fused.
         p: Devices.
         m: Microbatches.
     """
@@ -190,7 +190,7 @@ def _make_gpipe(p: int, m: int, _: int) -> Plan:
 
 
 def one_forward_one_backward(p: int, m: int, _: int = 1) -> Plan:
-    """Return 1F1B: a device keeps one microbatch per later device in flight (arXiv 2006.09503)."""
+    """Return 1F1B: a device keeps one microbatch in flight per later device (arXiv 2006.09503)."""
     return _make_line(lambda left, _: left, None, p, m)
 
 
@@ -213,7 +213,8 @@ def _make_interleaved(
         p: Devices.
         m: Microbatches, a multiple of p.
         v: Chunks per device.
-        split: Whether backwards are B, with W delayed by one step per earlier device.
+        split: Whether backwards are split into B and W, with W delayed by one step per earlier
+            device.
         overlaps: Whether forwards overlap the backward after them, with one more warm-up forward.
     """
     if m % p:
@@ -263,14 +264,14 @@ class _TwoStages:
         self._delayed: list[Operation] = []
 
     def run(self, way: int, phase: Phase) -> None:
-        """Run the next microbatch of a phase on stage 0 or 1; both kinds of backward count."""
+        """Run the next microbatch of a phase on stage 0 or 1; B and BW share one count."""
         kind = phase.label if phase in (F, W) else "B"
         microbatch = self._taken[way, kind]
         self._taken[way, kind] += 1
         self.order.append(Operation(self.stages[way], phase, microbatch))
 
     def split_backward(self, way: int) -> None:
-        """Run B, and queue its W."""
+        """Run B, and queue the W that belongs to it."""
         self.run(way, B)
         self._delayed.append(replace(self.order[-1], phase=W))
 
@@ -292,7 +293,7 @@ def _place_in_v(p: int) -> tuple[int, ...]:
 def _make_zb_v(p: int, m: int, _: int) -> Plan:
     """ZB-V, as drawn in arXiv 2401.10241, section 6.
 
-    With fewer than 2p - 1 microbatches, it is the order for 2p - 1 with the missing ones left out.
+    With fewer than 2p - 1 microbatches, take the order for 2p - 1 and leave the missing ones out.
     """
     n_drawn = max(m, 2 * p - 1)
     orders = []
@@ -313,7 +314,7 @@ def _write_dualpipe(two: _TwoStages, m: int, rank: int, depth: int) -> None:
     """Write DualPipe's eight steps for one device (the table in DeepSeek's DualPipe repository).
 
     Args:
-        two: The device's virtual stages; microbatches reach stage 0 first.
+        two: The device's two virtual stages; microbatches reach stage 0 first.
         m: Microbatches of each virtual stage.
         rank: Number of devices that a microbatch passes before it reaches stage 0.
         depth: Number of devices that a microbatch passes before it returns to stage 1.
@@ -371,7 +372,7 @@ def _make_dualpipe(p: int, m: int, _: int) -> Plan:
 
 
 def _make_dualpipe_v(p: int, m: int, _: int) -> Plan:
-    """DualPipe cut in half: one pipeline in a V."""
+    """DualPipe cut in half: a single V-shaped pipeline."""
     if m < 2 * p:
         raise UsageError(f"dualpipev does not run {m} microbatches on {p} devices")
     devices = [_TwoStages((device, 2 * p - 1 - device)) for device in range(p)]
@@ -390,7 +391,7 @@ def _make_chimera(p: int, m: int, _: int) -> Plan:
     """Two pipelines in opposite directions, in slots of 1F1B (arXiv 2107.06925, figure 2).
 
     Microbatch i of a group enters its pipeline in slot 2i and moves on by one stage per slot, down
-    and back. The next group of p microbatches starts 2p slots later.
+    the pipeline and back. The next group of p microbatches starts 2p slots later.
     """
     if p % 2 or m % p:
         raise UsageError(f"chimera does not run {m} microbatches on {p} devices")
@@ -415,7 +416,7 @@ class Schedule:
 
     Attributes:
         chunks: Usual number of chunks per device.
-        plan: Function that returns the plan for p, m and v.
+        plan: Function of p, m and v that returns the plan.
     """
 
     chunks: int
@@ -450,7 +451,7 @@ def make_plan(name: str, p: int, m: int, v: int = 0) -> Plan:
 
     Raises:
         UsageError: There is no such schedule, or it does not allow these sizes.
-        ValueError: The plan in the CSV has other sizes.
+        ValueError: The plan in the CSV has different sizes.
     """
     if "," in name:
         plan = parse_plan(name)

@@ -31,7 +31,7 @@ class Clock:
 
     @property
     def started_ns(self) -> int:
-        """Time of the host's clock, which is correct at global time 0, at the session start."""
+        """Time of the host's clock at the session start; the clock is correct at global time 0."""
         return self.session_start_ns + self.session_start_ns * self.drift_ppb // 10**9
 
     @property
@@ -57,7 +57,7 @@ def make_gpu_uuid(hostname: str, gpu: int) -> str:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a rank runs, and the device of the simulation (``simulated``) that it represents."""
+    """Where a rank runs, and which device of the simulation it represents (``simulated``)."""
 
     rank: int
     stage: int
@@ -80,14 +80,15 @@ class Location:
         return make_gpu_uuid(self.hostname, self.gpu)
 
     def thread(self, number: int) -> int:
-        """Return the globalTid of a thread of its process."""
+        """Return the globalTid of a thread in the rank's process."""
         return HOST_ID + (self.pid << 24) + self.pid + 17 * number
 
 
 def locate_ranks(planting: Planting) -> list[Location]:
-    """Return the location of each rank: hosts take ranks in blocks and use the same process ids.
+    """Return the location of each rank.
 
-    Ranks are numbered in Megatron's order: ``tp + TP (dp + DP pp)``.
+    Hosts take ranks in blocks, and all hosts use the same process ids. Ranks are numbered in
+    Megatron's order: ``tp + TP (dp + DP pp)``.
     """
     locations: list[Location] = []
     copies = planting.tensor * planting.replicas

@@ -1,8 +1,8 @@
 """Simulation of consecutive iterations, in which each device runs its operations in order.
 
-Inputs, for one microbatch of one iteration: F of virtual stage v needs F of v-1; B and BW need
-F of v and B or BW of v+1; W needs B of v. An input from another device arrives ``transfer_ns``
-after its producer ended. Transfers occupy no device.
+Inputs, within one microbatch of one iteration: F of virtual stage v needs F of v-1; B and BW need F
+of v and B or BW of v+1; W needs B of v. An input from another device arrives ``transfer_ns`` after
+its producer ended. Transfers occupy no device.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Task:
 
 #: Returns the time that a task occupies its device, in nanoseconds.
 Duration = Callable[[Task], int]
-#: Microbatch numbers of the optimizer task that ends an iteration, and of its second part, which
-#: runs inside the next iteration.
+#: Microbatch number of the optimizer task that ends an iteration, and microbatch number of its
+#: second part, which runs in the next iteration.
 STEP, POSTPONED = 0, 1
 
 
@@ -68,9 +68,9 @@ class Simulation(Table):
 
     Attributes:
         device, virtual_stage, phase, microbatch, iteration: Identity of the task. An Optimizer has
-            the device's first virtual stage, and the microbatch ``STEP`` or ``POSTPONED``.
-        start_ns, end_ns: When it ran; the end is exclusive.
-        pause_ns, resume_ns: When it waited for its input after a part that needs no input. Both
+        the device's first virtual stage, and microbatch ``STEP`` or ``POSTPONED``. start_ns,
+        end_ns: When it ran; the end is exclusive. pause_ns, resume_ns: When it waited for its input
+        after a part that needs no input. Both
             equal ``start_ns`` if it did not wait.
         arrival_ns: When its last remote input arrived, or -1 if it has none.
         placement: Device of each virtual stage.
@@ -96,7 +96,7 @@ def _take_no_time(_: Task) -> int:
 
 
 class _Run:
-    """State of one simulation: the results so far, and the progress of each device."""
+    """State of a simulation: the results so far, and the progress of each device."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class _Run:
         self.duration, self.transfer_ns = duration, transfer_ns
         self.prelude, self.delay, self.gate = prelude, delay, gate
         self.free, self.next = [0 for _ in tasks], [0 for _ in tasks]
-        #: Number of work tasks that have not run, keyed by (iteration, device), and the end of the
-        #: last one once all have run.
+        #: Number of work tasks that have not run yet, keyed by (iteration, device), and the end of
+        #: the last one once all of them have run.
         self.left = Counter(
             (task.iteration, device)
             for device, own in enumerate(tasks)
@@ -123,7 +123,7 @@ class _Run:
             if task.operation.phase in WORK
         )
         self.done: dict[tuple[int, int], int] = {}
-        #: Virtual stages that run any operation, per iteration.
+        #: For each iteration, the virtual stages that run any operation.
         self.active_stages = [
             {op.virtual_stage for order in plan.orders for op in order} for plan in plans
         ]
@@ -145,7 +145,7 @@ class _Run:
         return group
 
     def find_ready_ns(self, device: int, task: Task) -> tuple[int, int] | None:
-        """Return when the local and the remote inputs are ready, or None if they are not yet.
+        """Return when the local and the remote inputs are ready, or None if that is still unknown.
 
         A time is -1 if the task has no input of that kind.
         """
@@ -187,9 +187,9 @@ class _Run:
                 self.done[iteration, device] = times[3]
 
     def run_next(self, device: int) -> bool:
-        """Run the next task or pair of tasks of a device, and return whether inputs were ready.
+        """Run a device's next task or pair of tasks if it is ready, and return whether it ran.
 
-        A pair is recorded one task after the other, and both results are ready at the end::
+        A pair is recorded as one task after the other, and both results are ready at the end::
 
             inputs of both   │
             recorded         ├─F──┤├─B──────┤
@@ -221,7 +221,7 @@ class _Run:
 
 
 def make_barrier(devices: int) -> Gate:
-    """Return a gate that opens when all devices have ended the iteration, like a gradient norm."""
+    """Return a gate that, like a gradient norm, opens when all devices have ended the iteration."""
 
     def gate(iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
         end_ns = [
@@ -247,17 +247,17 @@ def simulate(
 
     Args:
         plans: One plan per iteration, all with the same placement.
-        duration: Duration of each task, in nanoseconds.
+        duration: Function that returns the duration of a task, in nanoseconds.
         optimizer: Whether each training iteration ends with an Optimizer task.
         postponed: Whether a second part of each Optimizer runs after the first operation of the
             next iteration, as in post-validation (arXiv 2401.10241, section 4).
         transfer_ns: Latency of every transfer between two devices (T_comm): one number, or a
             function of the task that waits.
-        prelude: Length of the part of a task that needs no remote input. A task with such a part
+        prelude: Length of the part of a task that needs no remote input. A task that has this part
             starts without the input and waits in the middle.
-        delay: Delay between the time a task could start and its start (late launches).
-        gate: Function that returns the earliest start of an Optimizer for an iteration, a device
-            and the ends of work so far, or None if that is still unknown. It must return a time
+        delay: Delay between when a task could start and when it starts (late launches).
+        gate: Function of an iteration, a device and the ends of work so far. It returns the
+            earliest start of the Optimizer, or None if that is still unknown. It must return a time
             once all devices have ended the iteration.
 
     Raises:

@@ -51,10 +51,10 @@ KERNEL_NAMES = (
     ),
 )
 _GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE, _REDUCE_SCATTER = range(6)
-#: Number of these kernels whose names are in every export.
+#: Number of these names that are in every export.
 USUAL_KERNELS = _REDUCE_SCATTER
 
-#: Number of operations per stray kernel, and its length in ns.
+#: Number of operations per stray kernel, and the length of a stray kernel in ns.
 _STRAY_EVERY, _STRAY_NS = 4, 20_000
 
 
@@ -195,7 +195,8 @@ class Recorder:
     def _record_kernels(self, number: int, unit: Unit) -> int:
         """Record the compute kernels of an operation, and return their number.
 
-        They surround the stall of a paused operation, or the receive inside a nested operation.
+        They run before and after the stall of a paused operation, or the receive inside a nested
+        operation.
         """
         if unit.end_ns == unit.start_ns:
             return 0
@@ -208,7 +209,7 @@ class Recorder:
         return self._record_kernels_around_receive(number, unit)
 
     def _record_kernels_around_stall(self, number: int, unit: Unit) -> int:
-        """Record one kernel, the stall of the host, and the kernels launched after it."""
+        """Record one kernel, the stall of the host, and the kernels launched after the stall."""
         worked_ns = unit.end_ns - unit.start_ns - unit.paused_ns
         dry_ns = unit.start_ns + worked_ns // 2
         first = self._record_launches(number, unit, unit.start_ns, dry_ns, 1)
@@ -219,7 +220,7 @@ class Recorder:
         )
 
     def _record_stall(self, since_ns: int) -> None:
-        """Record the range that the host is in from a time until its next launch."""
+        """Record the range that the host is in from the given time until its next launch."""
         if self.planting.stall_range:
             push = self.host.instant(since_ns)
             self.host.range(self.planting.stall_range, push, self.host.instant())
@@ -230,7 +231,7 @@ class Recorder:
         return nested and unit.receives is not None
 
     def _record_kernels_around_receive(self, number: int, unit: Unit) -> int:
-        """Record one kernel that needs no input, the receive, and the kernels that need it.
+        """Record one kernel that needs no input, the receive, and the kernels that need its data.
 
         If the data arrived in time, the receive overlaps the first kernel and leaves no hole in
         the operation.
@@ -320,7 +321,7 @@ class Recorder:
         self._record_activity(start, end, self.planting.run_ahead_ns, **values)
 
     def _record_overheads(self, units: Sequence[Unit]) -> None:
-        """Put one stretch of profiler overhead in the longest gap of each iteration."""
+        """Put an interval of profiler overhead into the longest gap of each iteration."""
         longest: dict[int, Unit] = {}
         for unit in units:
             best = longest.setdefault(unit.iteration, unit)

@@ -59,8 +59,8 @@ def is_idle(planting: Planting, iteration: int, device: int) -> bool:
 def compute_opening_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
     """Return when the optimizer of a device can start, or None if that is still unknown.
 
-    This is the end of its reduce-scatter. With a barrier, it is the end of the gradient norm, which
-    starts after the reduce-scatters of all devices that are not idle.
+    Without a barrier, this is the end of its reduce-scatter. With a barrier, it is the end of the
+    gradient norm, which starts after the reduce-scatters of all devices that are not idle.
     """
     if not planting.barrier:
         return compute_reduced_ns(planting, iteration, device, done)

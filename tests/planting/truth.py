@@ -1,6 +1,6 @@
 """The truth about a planted run: operations, clocks, and ratios computed by slow exact code.
 
-The file ``truth.json`` next to fixtures contains a :class:`Truth`. Times without a prefix are
+The file ``truth.json`` next to a fixture contains a :class:`Truth`. Times without a prefix are
 nanoseconds on the true global clock; ``file_`` times are on the clock of the file.
 """
 
@@ -63,7 +63,7 @@ class TrueOperation:
 
     @property
     def span(self) -> Span | None:
-        """Start and end of the operation, or None without device work."""
+        """Start and end of the operation, or None if it has no device work."""
         return (
             None if self.start_ns is None or self.end_ns is None else (self.start_ns, self.end_ns)
         )
@@ -84,7 +84,7 @@ class TrueIteration:
 
 @dataclass(frozen=True)
 class Truth:
-    """The whole truth; ``unattributed`` are the compute kernels outside operations, by rank."""
+    """The whole truth; ``unattributed`` lists the compute kernels outside operations, by rank."""
 
     planting: Planting
     files: tuple[TrueFile, ...]

@@ -31,7 +31,8 @@ SLOW = 1.5
 def make_plan_of_run(planting: Planting) -> Plan:
     """Return the plan of one training iteration for all replicas.
 
-    It is the plan of the schedule, except that ``swapped_device`` swaps two adjacent operations.
+    It is the plan of the schedule, except that ``swapped_device`` runs two adjacent operations in
+    swapped order.
     """
     plan = make_plan(planting.schedule, planting.stages, planting.microbatches, planting.chunks)
     plan = replicate(plan, planting.replicas)
@@ -46,7 +47,7 @@ def make_plan_of_run(planting: Planting) -> Plan:
 def simulate_run(planting: Planting) -> Simulation:
     """Simulate the run, starting at time 0.
 
-    Iterations run forwards only if the planting asks for inference or an evaluation. In
+    Iterations run only forwards if the planting asks for inference or an evaluation. In
     ``idle_iterations``, the devices of ``idle_stage`` run no forward or backward.
     """
     plan = make_plan_of_run(planting)
@@ -121,7 +122,7 @@ def _make_durations(planting: Planting, plan: Plan) -> Duration:
 def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     """Return the factor by which a task is slow because of its rank, microbatch and iteration.
 
-    All planted factors are multiplied. Those of microbatches do not apply to optimizers.
+    All planted factors are multiplied. Factors of microbatches do not apply to optimizers.
     """
     op = task.operation
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
@@ -138,14 +139,14 @@ def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
 
 
 def _get_pause_ns(planting: Planting, plan: Plan, op: Operation, iteration: int) -> int:
-    """Return the planted pause in an operation; it affects the rank's second forward."""
+    """Return the planted pause in an operation; only the rank's second forward has one."""
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
     return planting.pause_ns if pauses and iteration % planting.pause_every == 0 else 0
 
 
 def _find_stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
-    """Return the position in its pipeline of the device of a virtual stage."""
+    """Return the position that a virtual stage's device has in its pipeline."""
     return plan.device_of(virtual_stage) % planting.stages
 
 
@@ -156,12 +157,12 @@ def _make_transfers(planting: Planting, plan: Plan) -> Duration:
     noise = np.random.default_rng([planting.seed, 1]).uniform(0, planting.transfer_jitter, shape)
 
     def transfer(task: Task) -> int:
-        """Return the transfer time of a task's input: activations for F, else gradients."""
+        """Return the transfer time of a task's input: activations for F, gradients otherwise."""
         op = task.operation
         length = planting.transfer_ns if op.phase is Phase.F else back
         source = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
         if planting.slow_link >= 0 and 0 <= source < plan.virtual_stages:
-            # In a V, the way back uses the same links.
+            # In a V-shaped pipeline, the way back uses the same links.
             stages = {_find_stage(planting, plan, at) for at in (source, op.virtual_stage)}
             slow = stages == {planting.slow_link, planting.slow_link + 1}
             length = round(length * (planting.slow_link_factor if slow else 1))
@@ -231,10 +232,10 @@ def _add_reductions(
 
 
 def _make_unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:
-    """Return the task in a row of a simulation as a unit, on the global clock.
+    """Return the task in one row of the simulation as a unit, on the global clock.
 
-    It receives if the task had a remote input, and sends if the next virtual stage is on another
-    device that is not idle; neither applies without communication.
+    The unit receives if the task had a remote input, and sends if the next virtual stage is on a
+    different device that is not idle. Without communication, it does neither.
     """
     phase = Phase(int(sim.phase[row]))
     stage, microbatch = int(sim.virtual_stage[row]), int(sim.microbatch[row])

@@ -1,4 +1,4 @@
-"""Builds averages for planted reports."""
+"""Builds averages for synthetic reports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Browsers of Debian: Chromium's options, and Firefox by its own protocol.
+"""Debian's browsers: options of Chromium, and control of Firefox through its own protocol.
 
-Debian has no geckodriver, and Playwright drives no Firefox of a distribution. Firefox speaks
-Marionette, https://firefox-source-docs.mozilla.org/testing/marionette: over TCP, each message is
+Debian has no geckodriver, and Playwright cannot drive a distribution's Firefox. Firefox speaks
+Marionette (https://firefox-source-docs.mozilla.org/testing/marionette) over TCP: each message is
 its length, a colon, and a list as JSON.
 """
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: Options of a Chromium that sends no requests of its own; containers have no sandbox.
+#: Options for a Chromium that sends no requests of its own and needs no sandbox, which containers
+#: lack.
 CHROMIUM_OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -46,8 +47,8 @@ class Firefox:
 
     Args:
         width, height: Size of the page, in CSS pixels.
-        dark: Whether it prefers dark colours.
-        frame_rate: Frames per second, or 0 for as many as it can draw.
+        dark: Whether the browser prefers dark colours.
+        frame_rate: Frames per second, or 0 for as many as the browser can draw.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Firefox:
 
         Raises:
             FileNotFoundError: No Firefox is installed.
-            TimeoutError: The browser does not listen.
+            TimeoutError: The browser does not start listening in time.
         """
         program = shutil.which("firefox-esr") or shutil.which("firefox")
         if program is None:
@@ -101,7 +102,7 @@ class Firefox:
         self._folder.cleanup()
 
     def _read_port(self) -> int:
-        """Return the port that the browser listens on, which it writes into its profile."""
+        """Return the port that the browser listens on; the browser writes it into its profile."""
         file = Path(self._folder.name, "MarionetteActivePort")
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
@@ -136,7 +137,7 @@ class Firefox:
         return result["value"] if isinstance(result, dict) and "value" in result else result
 
     def _read_message(self) -> Any:
-        """Return the next message of the browser, decoded from JSON.
+        """Return the next message from the browser, decoded from JSON.
 
         Raises:
             EOFError: The browser closed the connection.
@@ -174,7 +175,7 @@ class Firefox:
         return value
 
     def act(self, kind: str, *actions: dict[str, Any]) -> None:
-        """Perform actions of WebDriver with a ``pointer``, a ``wheel`` or a ``key``."""
+        """Perform WebDriver actions with a ``pointer``, a ``wheel`` or a ``key``."""
         source = {"type": kind, "id": kind, "actions": list(actions)}
         self.ask("WebDriver:PerformActions", actions=[source])
 

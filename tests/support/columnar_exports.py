@@ -1,6 +1,6 @@
 """Writes columnar exports like ``nsys export --type parquetdir`` and ``arrowdir``.
 
-They are converted from an SQLite export: one file per table, with the same columns and rows.
+Each is converted from an SQLite export: one file per table, with the same columns and rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NARROW = {
     "demangledName": pa.int32(), "shortName": pa.int32(), "copyKind": pa.uint8(),
     "globalTid": pa.uint64(), "globalPid": pa.uint64(),
 }  # fmt: skip
-#: Columns that contain ids of StringIds, by table.
+#: Columns that contain ids from StringIds, by table.
 _NAMED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName",),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
@@ -44,8 +44,8 @@ class Form:
         suffix: Suffix of the files.
         stream: Whether Arrow is written as a stream instead of a file.
         dictionaries: Whether strings are dictionary-encoded.
-        resolved: Whether columns contain names instead of ids of StringIds.
-        without_strings: Whether StringIds is left out in that case.
+        resolved: Whether columns contain names instead of ids from StringIds.
+        without_strings: Whether StringIds is left out when names are resolved.
         narrow: Whether columns have the narrowest type that fits their values.
         group_rows: Rows per row group or batch.
     """
@@ -114,7 +114,7 @@ def _write(
         table: Name of the table.
         path: File to write.
         form: Options of the columnar export.
-        names: Strings by id that replace ids, or {} to keep ids.
+        names: Strings that replace ids, keyed by id, or {} to keep ids.
     """
     described = list(database.execute("SELECT name, type FROM PRAGMA_TABLE_INFO(?)", (table,)))
     fields = [(str(name), _find_type(str(kind))) for name, kind in described]
@@ -153,7 +153,7 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the type that a column has in real exports if its values fit, otherwise ``kind``."""
+    """Return the type of a column in real exports if its values fit, and ``kind`` otherwise."""
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
@@ -169,7 +169,7 @@ def _encode_type(kind: Any, form: Form) -> Any:
 
 
 def _make_array(column: Sequence[Any], kind: Any) -> Any:
-    """Return a column of a type; values of other types are converted via texts."""
+    """Return a column of the given type; values of other types are converted to text first."""
     try:
         return pa.array(column, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

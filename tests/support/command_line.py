@@ -17,7 +17,7 @@ from tests.support.valid_reports import check_outputs
 
 
 def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the checkout, given as arguments of Python or as a whole command."""
+    """Run a program in the checkout, given as arguments for Python or as a complete command."""
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
@@ -54,7 +54,7 @@ class CommandLine:
         self._capsys = capsys
 
     def __call__(self, *words: object) -> tuple[int, str, str]:
-        """Return the exit code of a command, its standard output and its standard error."""
+        """Run a command, and return its exit code, its standard output and its standard error."""
         self._capsys.readouterr()
         code = main([*map(str, words)])
         return (code, *self._capsys.readouterr())

@@ -23,7 +23,7 @@ from tests.support.xla_runs import Run
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
 
-#: 1F1B on two ranks with two microbatches, as lowered by PyTorch.
+#: 1F1B on two ranks with two microbatches, lowered as PyTorch does.
 LOWERED_1F1B = (
     "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
     "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
@@ -42,7 +42,7 @@ def write_documented_files(folder: Path) -> None:
     assert main(["analyze", str(folder / "run"), "--csv", str(folder / "operations.csv")]) == 0
     for name in ("report.json", "before.json", "after.json"):
         assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0
-    # A plan of run/ and one of traces/.
+    # A plan for run/ and one for traces/.
     for name, stages, microbatches in (("order.csv", "4", "8"), ("schedule.csv", "2", "4")):
         sizes = ["--schedule", "1f1b", "-p", stages, "-m", microbatches]
         times = ["--tf", "1", "--tb", "1", "--tw", "1"]
@@ -63,7 +63,7 @@ def write_documented_files(folder: Path) -> None:
 
 
 def _write_convention(folder: Path) -> None:
-    """Write the convention of the guide, adapted to the ranges of ``run/``."""
+    """Write the naming convention from the guide, adapted to the ranges of ``run/``."""
     example = re.search(r"```toml\n(.*?)```", (GUIDES / "conventions.md").read_text(), re.DOTALL)
     assert example is not None
     (folder / "guide.toml").write_text(example[1], encoding="utf-8")
@@ -72,7 +72,7 @@ def _write_convention(folder: Path) -> None:
 
 
 def _write_traces(folder: Path) -> None:
-    """Write a planted run as traces of PyTorch with memory events, and as files of rocprofv3."""
+    """Write a planted run as PyTorch traces with memory events, and as rocprofv3 files."""
     planted = folder / "planted"
     planted.mkdir()
     plant(Planting(stages=2, microbatches=4, iterations=2), planted)

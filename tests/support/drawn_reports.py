@@ -1,4 +1,4 @@
-"""Builds reports from a few operations, and reads the texts of pictures."""
+"""Builds reports from a few operations, and reads the texts in pictures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Op:
-    """One operation of a test; ``busy`` defaults to its span, None means no device time."""
+    """One operation of a test; ``busy`` defaults to its span, and None means no device time."""
 
     rank: int
     phase: Phase
@@ -68,7 +68,7 @@ class Op:
 
 
 def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
-    """Return operations, sorted by rank and start, and the intervals in which they were busy.
+    """Return the operations, sorted by rank and start, and the intervals in which they were busy.
 
     Each operation runs one kernel that is active for its whole span. Columns that :class:`Op` lacks
     are -1.
@@ -196,7 +196,7 @@ def make_rank(
 
 
 def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
-    """Return the ranks of an iteration; all values must have windows of the same ratios."""
+    """Return the ranks of an iteration; every rank must have windows for the same ratios."""
     rank = np.array([value.rank for value in values], np.int64)
 
     def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
@@ -231,7 +231,7 @@ def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
 
 
 def make_iteration(number: int, ops: Sequence[Op]) -> Iteration:
-    """Return a training iteration with its ``schedule`` ratio, the mean over its ranks.
+    """Return a training iteration whose ``schedule`` ratio is the mean over its ranks.
 
     Ranks without device work are left out. The ``step`` ratio is set to the same value.
     """
@@ -290,7 +290,7 @@ def run_plan(
     latency: int = 0,
     optimizer: bool = False,
 ) -> list[Op]:
-    """Simulate one iteration of a plan; optimizers start once all devices have ended their work.
+    """Simulate one iteration of a plan; optimizers start once all devices have finished their work.
 
     Args:
         plan: The plan.
@@ -355,7 +355,7 @@ HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f
 
 
 def rename_all(report: Report, text: str) -> Report:
-    """Return a copy of a report in which this text replaces every text from the input."""
+    """Return a copy of a report in which ``text`` replaces every text from the input."""
     return replace(
         report,
         operations=replace(report.operations, names=(text,) * len(report.operations.names)),

@@ -12,7 +12,7 @@ def edit_database(path: Path, *statements: str, source: Path | None = None) -> P
     if source is not None:
         path.write_bytes(source.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        # Views may outlive their tables, as in files that other tools edited.
+        # Views may outlive their tables, as in files that other tools have edited.
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute("PRAGMA synchronous = OFF")
         for statement in statements:
@@ -32,7 +32,7 @@ def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def rebuild_table(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
-    """Return statements that rewrite a table without constraints, with these columns and order."""
+    """Return statements that rewrite a table in this order with these columns, unconstrained."""
     return (
         f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',
         f'DROP TABLE "{table}"',

@@ -1,4 +1,4 @@
-"""Windows, time accounts and ratios, computed by slow exact code for truth and reference.
+"""Windows, time accounts and ratios, computed by slow exact code for the truth and the reference.
 
 Every rule is one function, and its docstring states the rule. ``bubbleviz guide ratios`` explains
 the same rules to users.
@@ -80,8 +80,9 @@ def find_extent(spans: Iterable[Span]) -> Span | None:
 class Account(NamedTuple):
     """Division of a rank's window into disjoint parts, in ns.
 
-    Time that several parts contain counts for the first of them: compute, the Optimizer of the
-    iteration, work of other iterations (``overlap``), unattributed kernels. The rest is bubble.
+    The parts, in order of priority, are compute, the iteration's Optimizer, work of other
+    iterations (``overlap``), and unattributed kernels. Time that belongs to several parts counts
+    for the first of them. The rest is bubble.
     """
 
     window: Span
@@ -97,7 +98,7 @@ class Account(NamedTuple):
         return self.window[1] - self.window[0]
 
     def work(self, ratio: str) -> int:
-        """Return the work that a ratio counts.
+        """Return the amount of work that a ratio counts.
 
         Step and period include Optimizers, and period also includes other iterations.
         """
@@ -122,7 +123,7 @@ def compute_idle_share(work: int, window: int) -> float | None:
 
 
 def make_account(window: Span, *sets: Iterable[Span]) -> Account:
-    """Assign every part of the window to the first set that contains it; the rest is bubble."""
+    """Assign every part of the window to the first set that contains it. The rest is bubble."""
     counted_ns: list[Span] = []
     lengths = [0]
     for spans in sets:
@@ -154,9 +155,9 @@ def select_spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
 
 
 def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
-    """Return the ranks that have no work in this iteration but are known to be recorded.
+    """Return the ranks that have no work in this iteration although they were being recorded.
 
-    They work before and after it, or run its Optimizer.
+    Such a rank works before and after the iteration, or runs its Optimizer.
     """
     working = {(o.iteration, o.rank) for o in operations if o.phase in COUNTED}
     works_earlier = {rank for k, rank in working if k < number}
@@ -171,9 +172,10 @@ def find_windows(
 ) -> dict[str, dict[Any, Span]]:
     """Return the window of each ratio and rank.
 
-    Schedule lasts from the first start to the last end of all ranks, and step to the last end
-    including Optimizers. Stage starts with the rank and is as long as the longest rank's work.
-    Period lasts from a rank's start to its next start; it is left out unless all ranks have one.
+    The schedule window lasts from the first start to the last end over all ranks; the step window
+    also includes the Optimizers. The stage window starts when the rank starts and is as long as the
+    longest rank's work. The period window lasts from a rank's start to its next start; it is left
+    out unless all ranks have one.
     """
     extent_of_rank = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin_ns = min(times[0] for times in extent_of_rank.values() if times)
@@ -214,7 +216,8 @@ def compute_numbers(
 ) -> dict[Any, RankIteration]:
     """Return the windows, accounts and ratios of one iteration, keyed by rank.
 
-    An iteration with any backward is training; then a rank without F or without B is missing it.
+    An iteration with any backward is a training iteration. A rank that lacks F or B in it is then
+    marked as missing that work.
     """
     parts = _select_parts_with_idle(operations, number)
     if not parts:

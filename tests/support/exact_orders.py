@@ -1,8 +1,8 @@
-"""The exact solution of small order problems by CP-SAT, as an oracle for the heuristic search.
+"""Exact solutions of small ordering problems by CP-SAT, as an oracle for the heuristic search.
 
 Every operation is an interval. The intervals of a device do not overlap, and activations are a
 cumulative resource that an F takes and the end of its B or W returns. One worker, a fixed seed and
-a limit of deterministic time make the same call return the same result.
+a limit on deterministic time make results reproducible.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bubbleviz.schedules.search.problem import Codes, Problem
 
 
 class ExactSolution(NamedTuple):
-    """What the solver found within its time.
+    """What the solver found within its time limit.
 
     Attributes:
-        lower_bound: A makespan that no order is shorter than, in ticks.
-        makespan: The makespan of ``codes``, in ticks; ``lower_bound`` if it is the optimum.
-        codes: The order of each device; empty if the solver found none.
+        lower_bound: Proven lower bound of the makespan of any order, in ticks.
+        makespan: The makespan of ``codes``, in ticks; it equals ``lower_bound`` if it is optimal.
+        codes: The order of each device, or empty if the solver found no orders.
     """
 
     lower_bound: int
@@ -29,7 +29,7 @@ class ExactSolution(NamedTuple):
 
     @property
     def is_optimal(self) -> bool:
-        """Whether no order is shorter."""
+        """Whether the orders are proven to be the shortest."""
         return bool(self.codes) and self.makespan == self.lower_bound
 
 
@@ -39,7 +39,7 @@ def solve_exactly(problem: Problem, *, weights: bool, deterministic_time: float)
     Args:
         problem: Times and memory; the makespan is minimized.
         weights: Whether orders contain W; otherwise B is the whole backward.
-        deterministic_time: CP-SAT's limit, roughly in seconds.
+        deterministic_time: CP-SAT's limit on deterministic time, roughly in seconds.
     """
     model = _Model(problem, phases=3 if weights else 2)
     solver = cp_model.CpSolver()
@@ -54,7 +54,7 @@ def solve_exactly(problem: Problem, *, weights: bool, deterministic_time: float)
 
 
 class _Model:
-    """The starts of all operations, and the constraints between them."""
+    """The start times of all operations, and the constraints between them."""
 
     def __init__(self, problem: Problem, phases: int) -> None:
         self.problem = problem
@@ -84,7 +84,7 @@ class _Model:
             stage, phase = divmod(code, 3)
             self.model.add(makespan >= self._end(code, microbatch))
             if microbatch:
-                # Microbatches are equally long, so running them in order loses nothing.
+                # Microbatches are equally long, so nothing is lost by running them in order.
                 self.model.add(start >= self._end(code, microbatch - 1))
             if phase:
                 self.model.add(start >= self._end(code - 1, microbatch))
@@ -97,10 +97,10 @@ class _Model:
         self.model.minimize(makespan)
 
     def _add_device(self, device: int) -> None:
-        """Let a device run one operation at a time, within its memory.
+        """Make a device run one operation at a time, within its memory.
 
-        An F takes the activation of its stage. Its B frees it, except for the part that its W frees
-        if orders contain W.
+        An F allocates the activation of its stage, and its B frees it. If orders contain W, the B
+        leaves a part that the W frees.
         """
         problem = self.problem
         intervals: list[cp_model.IntervalVar] = []
@@ -134,7 +134,8 @@ class _Model:
         """Return the order of each device in the solution."""
 
         def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
-            # If two operations start together, one takes no time; it frees what the other needs.
+            # If two operations start together, one of them takes no time and frees what the other
+            # needs.
             return solver.value(self.starts[key]), -(key[0] % 3), key
 
         rows: Codes = []

@@ -1,4 +1,4 @@
-"""An nsys export as the same run in every format that has kernels and launching calls."""
+"""Rewrites an nsys export in every other format that has kernels and launching calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import write_traces
 
-#: Functions that write an export of one process as another format into a folder, by format.
+#: Functions that rewrite an export of one process in another format, by format.
 WRITERS: dict[str, Callable[[Path, Path], Path]] = {
     "nsys": lambda export, _: export,
     "parquet": lambda export, folder: write_columnar(export, folder / "columns"),

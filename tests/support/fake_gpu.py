@@ -1,6 +1,6 @@
-"""A fake GPU with streams and timing events, which complete when their time has come.
+"""A fake GPU with streams and timing events; an event completes when its time has come.
 
-It replaces ``torch.cuda`` for recorders. Forbidden operations fail: there is no way to wait, and an
+It replaces ``torch.cuda`` for recorders. Forbidden operations fail: nothing can wait, and an
 incomplete event cannot be read.
 """
 
@@ -14,19 +14,19 @@ import numpy as np
 
 from tests.support.recorded_runs import Clock
 
-#: Time in ns from the launch to the start on an idle stream.
+#: Time from a launch to the start of its work on an idle stream, in ns.
 LATENCY_NS = 2_000
 
 
 class Stream:
-    """A stream; ``free_ns`` is the time at which all of its work is done, on the true clock."""
+    """A stream; ``free_ns`` is when all of its work is done, on the true clock."""
 
     def __init__(self) -> None:
         self.free_ns = 0
 
 
 class Event:
-    """A timing event; ``at_ns`` is the time at which its stream reaches it, on the true clock."""
+    """A timing event; ``at_ns`` is when its stream reaches it, on the true clock."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu = gpu
@@ -35,7 +35,7 @@ class Event:
         self.pending = False
 
     def record(self, stream: Stream) -> None:
-        """Record the event on a stream: it completes once the work launched before is done."""
+        """Record the event on a stream; it completes once all work launched before it is done."""
         is_complete = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
         assert is_complete or not self.pending, "an event is recorded again before it is complete"
         assert not self._gpu.capturing, "an event would become part of a CUDA graph"
@@ -69,10 +69,10 @@ class FakeGpu(ModuleType):
 
     Attributes:
         clock: Clock of the host, which is the true clock.
-        drift: Drift of the device's clock relative to it.
-        made: Number of events that exist.
-        recorded: Recordings of events, in order.
-        queries: Number of queries of events.
+        drift: Drift of the device's clock relative to the true clock.
+        made: All events, in the order in which they were created.
+        recorded: Event of each recording, in order.
+        queries: Number of times that events were queried.
         capturing: Whether launches are captured in a CUDA graph.
         own_latency_ns: Launch latency on streams other than the first.
     """

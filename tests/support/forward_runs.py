@@ -1,8 +1,8 @@
 """Simulates runs with forward passes only, as tables of operations with a known truth.
 
 Chunks are simulated one by one. A stage starts a chunk once it is free and the chunk has arrived.
-The first stage also waits for the launch. The host launches a chunk once its request is there and
-the token of the chunk ``depth`` positions earlier has returned.
+The first stage also waits for the launch. The host launches a chunk once its request has arrived
+and the token of the chunk ``depth`` positions earlier has returned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.operation_tables import write_csv
 
-#: Time of a chunk of length 1 on a stage with factor 1, in ns.
+#: Time that a chunk of length 1 takes on a stage with factor 1, in ns.
 UNIT_NS = 1_000_000
 
 
@@ -27,9 +27,9 @@ class Serving:
         stages: Time factor of each stage.
         transfer_ns: Transfer time between two stages.
         depth: Maximum number of chunks in the pipeline, or 0 for no limit.
-        host_ns: Launch delay after a chunk could start.
+        host_ns: Delay between when a chunk could be launched and when the host launches it.
         arrivals_ns: Arrival of each chunk's request, or empty if all arrive at once.
-        tokens: Tokens of the chunks, or empty if they are not recorded.
+        tokens: Number of tokens of each chunk, or empty if it is not recorded.
     """
 
     lengths: Sequence[float]
@@ -88,7 +88,7 @@ def write_table(folder: Path, run: Serving, **columns_: Sequence[int]) -> Path:
 
 
 def compute_idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
-    """Compute the idle share of each stage from the first start to the last end, by slow code.
+    """Compute, by slow code, the idle share of each stage between the first start and the last end.
 
     Time is cut at every start and end, and each piece is checked separately.
     """

@@ -1,10 +1,10 @@
-"""Generates jobs of several hosts with wrong clocks, and checks the reports on them.
+"""Generates jobs on several hosts with wrong clocks, and checks the reports on them.
 
 ``python -m scripts.score_inference clocks`` plants random jobs and counts their outcomes::
 
     right     iterations are paired correctly, and errors are within the reported uncertainty
-    unknown   the report states that the pairing is unknown
-    wrong     anything else, which must never happen
+    unknown   the report states that the pairing is unknown wrong     anything else, which must
+    never happen
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tests.planting.truth import TrueFile, Truth
 
 MS = 1_000_000
 SECOND = 1000 * MS
-#: Half-open range of the iterations that the capture of a host contains.
+#: Half-open range of the iterations that a host's capture contains.
 Held = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planted job, and the iterations that each host's capture contains; () means all."""
+    """A planted job, and the iterations that each host's capture contains, or () for all."""
 
     planting: Planting
     held: tuple[Held, ...] = ()
@@ -94,7 +94,7 @@ def find_outcome(job: Job) -> Outcome:
             report = bubbleviz.analyze(paths, align="causal")
         except BubblevizError as error:
             return Outcome("unknown", f"refused: {error}")
-    # The truth has no ratio for iterations that a capture cuts.
+    # The truth has no ratio for an iteration that a capture cuts off.
     lows, highs = zip(*(job.held or [(-1, job.planting.iterations + 1)]), strict=True)
     return compare_with_truth(report, truth, range(max(lows) + 1, min(highs) - 1))
 
@@ -103,7 +103,8 @@ def compare_with_truth(report: Report, truth: Truth, complete_iterations: range)
     """Compare a report with the truth.
 
     The outcome is "wrong" if a clock or a ratio is outside its bounds, or if iterations are paired
-    wrongly without a limitation. It is "right" if all clocks are aligned, and else "unknown".
+    wrongly without a limitation. Otherwise, it is "right" if all clocks are aligned, and "unknown"
+    if not.
 
     Args:
         report: Report of the analysis.
@@ -142,7 +143,7 @@ def _has_known_offsets(report: Report) -> bool:
 
 
 def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -> tuple[int, int]:
-    """Return the first and last time of a capture on the clock of its file."""
+    """Return the first and the last time in a capture, on its file's clock."""
     lead_ns = estimate_iteration_ns(job.planting) // 50
     inside_ns = round(job.inside * estimate_iteration_ns(job.planting))
     bounds = [find_first_start(truth, file, k) for k in captured_range]
@@ -170,7 +171,7 @@ def cut_export(path: Path, low_ns: int, high_ns: int) -> None:
 
 
 def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
-    """Convert times of the report to the clock of a profile."""
+    """Convert times from the report's clock to a profile's clock."""
     clock = report.profiles[profile]
     ppm = clock.clock_drift_ppm * 1e-6
     session_ns = times - clock.clock_offset_ns
@@ -182,8 +183,8 @@ def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
 def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
     """Return the true iteration of each operation, or -1 for operations other than F, B and W.
 
-    An operation is identified by its rank and its end: the true operation of the rank that ends
-    at the same time on the clock of the file, or else next, is the same one.
+    An operation is matched by its rank and end time: it is the rank's true operation that ends at
+    the same time on the file's clock, or the next to end after that time.
     """
     files = [file.path for file in truth.files]
     table = report.operations
@@ -203,7 +204,7 @@ def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
         end_ns, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
         rows = np.flatnonzero((table.rank == rank.index) & spanned)
         file_end_ns = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
-        # The last kernels are missing from an operation that the capture cuts.
+        # An operation that the capture cuts off lacks its last kernels.
         nearest = np.clip(np.searchsorted(end_ns, file_end_ns - 3), 0, len(end_ns) - 1)
         true_iterations[rows] = iterations[nearest]
     return true_iterations.tolist()
@@ -243,7 +244,7 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
 def _find_ratio_problem(
     report: Report, truth: Truth, true_iterations: Sequence[int], complete_iterations: range
 ) -> str:
-    """Describe a ratio whose interval misses the truth, or that lacks the mark of a clock step.
+    """Describe a ratio whose interval misses the truth, or that is not marked for a clock step.
 
     The result is "" if there is none.
     """
@@ -288,7 +289,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
         errors = [0] + [
             draw.choice((-1, 1)) * round(20 * MS * 250 ** draw.random()) for _ in range(servers - 1)
         ]
-        if draw.random() < 0.3:  # about one iteration off
+        if draw.random() < 0.3:  # wrong by about one iteration
             errors[-1] = draw.choice((-1, 1)) * round(period * draw.uniform(0.9, 1.1))
         replicas = draw.choice((1, 1, 1, 1, 2)) if servers <= 4 else 1
         planting = replace(
@@ -312,7 +313,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
 
 
 def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
-    """Set the clock of a random host by 0.2 to 20 ms during the run, in one of five jobs."""
+    """In one of five jobs, step the clock of a random host by 0.2 to 20 ms during the run."""
     if draw.random() > 0.2:
         return planting
     step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
@@ -324,11 +325,12 @@ def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
 
 
 def _cut_captures(planting: Planting, draw: random.Random) -> Job:
-    """Return a job in which the captures of some hosts begin later or end earlier by iterations.
+    """Return a job in which the captures of some hosts begin or end a few iterations off.
 
-    Two of five jobs keep whole captures. Otherwise the last host, and each host between the first
-    and the last with a probability of one half, begin later ("starts", "shifted") or end earlier
-    ("ends"). In a "shifted" job, all other hosts end earlier.
+    Two of five jobs keep complete captures. In the others, the captures of some hosts begin later
+    ("starts", "shifted") or end earlier ("ends"): those of the last host and, with a probability of
+    one half each, of the hosts between the first and the last. In a "shifted" job, the captures of
+    all other hosts end earlier.
     """
     n = planting.iterations
     sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))

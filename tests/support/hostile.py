@@ -1,4 +1,4 @@
-"""Names that break out of any format that does not escape them."""
+"""Names that break any format that does not escape them."""
 
 from __future__ import annotations
 

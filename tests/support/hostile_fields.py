@@ -1,4 +1,4 @@
-"""Plants a hostile text in each field of a valid input in turn, for every format."""
+"""Plants a hostile text in one field of a valid input after another, for every format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bubbleviz.recording_layout import CRC_KEY
 from tests.support.edited_databases import edit_database, read_columns, rebuild_table
 from tests.support.xla_files import build_space_type
 
-#: First word of the line that the hostile text would add to an output.
+#: First word of the line that the hostile text would add to an output if unescaped.
 INJECTED = "INJECTED"
 #: Terminal control characters: CSI, OSC, C1, text direction, and all kinds of line ends.
 HOSTILE_TEXT = (
@@ -30,7 +30,8 @@ HOSTILE_TEXT = (
     f"{INJECTED} line\x0b\x0c\x85{INJECTED} next\u2028{INJECTED} separator\u2029end\t"
 )
 
-#: Function that writes variants of a valid file in its place, yielding the hostile field of each.
+#: Function that overwrites a valid file with one variant after another, and yields the hostile
+#: field of each.
 Variants = Callable[[Path], Iterator[str]]
 
 
@@ -54,7 +55,7 @@ def sqlite_variants(path: Path) -> Iterator[str]:
 
 
 def json_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile, then a key itself."""
+    """For each key in turn, make all of its strings hostile; then make a key itself hostile."""
     good = path.read_bytes()
     is_packed = good.startswith(b"\x1f\x8b")
     text = gzip.decompress(good) if is_packed else good
@@ -73,7 +74,7 @@ def json_variants(path: Path) -> Iterator[str]:
 
 
 def json_line_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile in the lines of a recording."""
+    """For each key in turn, make all of its strings hostile in the lines of a recording."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for key in sorted({key for line in lines for key in _list_text_keys(line)}):
         hostile_lines = [_make_key_hostile(json.loads(json.dumps(line)), key) for line in lines]
@@ -82,7 +83,7 @@ def json_line_variants(path: Path) -> Iterator[str]:
 
 
 def pickle_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile in a pickled document."""
+    """For each key in turn, make all of its strings hostile in a pickled document."""
     good = path.read_bytes()
     for key in sorted(set(_list_text_keys(pickle.loads(good)))):
         path.write_bytes(pickle.dumps(_make_key_hostile(pickle.loads(good), key), 2))
@@ -90,7 +91,7 @@ def pickle_variants(path: Path) -> Iterator[str]:
 
 
 def csv_variants(path: Path) -> Iterator[str]:
-    """Make each column hostile, in the last row or in its header."""
+    """Make each column hostile in turn, in its last row and in its header."""
     good = path.read_bytes()
     text = gzip.decompress(good) if good.startswith(b"\x1f\x8b") else good
     rows = list(csv.reader(io.StringIO(text.decode())))
@@ -137,7 +138,7 @@ def arrow_variants(path: Path) -> Iterator[str]:
 
 
 def space_variants(path: Path) -> Iterator[str]:
-    """Make each string field of XLA's messages hostile in all messages."""
+    """Make each string field of XLA's messages hostile in turn, in all messages."""
     good = path.read_bytes()
     space = build_space_type()()
     space.ParseFromString(good)
@@ -149,7 +150,7 @@ def space_variants(path: Path) -> Iterator[str]:
 
 
 def line_variants(path: Path) -> Iterator[str]:
-    """Make a line of text hostile, at its end or in its first quoted string."""
+    """Make the first quoted string of each line hostile in turn."""
     lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines):
         changed = [*lines]
@@ -200,7 +201,7 @@ def _format_checked_line(document: dict[str, Any]) -> str:
 
 
 def _list_text_fields(message: Any) -> Iterator[str]:
-    """Yield the name ``MESSAGE.field`` of each bytes field that is set, in nested messages too."""
+    """Yield ``MESSAGE.field`` for each bytes field that is set, including in nested messages."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_BYTES:
             yield f"{message.DESCRIPTOR.name}.{field.name}"
@@ -210,7 +211,7 @@ def _list_text_fields(message: Any) -> Iterator[str]:
 
 
 def _make_fields_hostile(message: Any, name: str) -> None:
-    """Append the hostile text to a bytes field (``MESSAGE.field``), in nested messages too."""
+    """Append the hostile text to a bytes field (``MESSAGE.field``), also in nested messages."""
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_BYTES:
             if f"{message.DESCRIPTOR.name}.{field.name}" != name:

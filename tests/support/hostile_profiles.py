@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.nsys_exports import C, K, R, T, write_profile
 
-#: Ranges of the smallest run with a ratio: one rank with two microbatches.
+#: Ranges of the smallest run that has a ratio: one rank with two microbatches.
 NAMES = ("F0.0.0", "B0.0.0", "F1.0.0", "B1.0.0", "Optimizer")
 
 CALLS = [C(100 * i + 10, 100 * i + 20, i) for i in range(len(NAMES))]

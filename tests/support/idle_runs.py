@@ -1,4 +1,4 @@
-"""Small profiles for idle time: planted profiles, and random profiles (worlds)."""
+"""Small profiles for tests of idle time: planted profiles, and random profiles (worlds)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def plant_idle(folder: Path, name: str = "DataLoader") -> Path:
     return write_profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
 
 
-#: Names of activities of every strength; an unknown name is an activity of its own.
+#: Names of activities of every strength; an unknown name counts as a separate activity.
 NAMES = ("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step")
 CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 
@@ -100,9 +100,10 @@ class World:
 def worlds(draw: st.DrawFn) -> World:
     """Draw a world: up to eight kernels on two devices, most with a launching call, and noise.
 
-    The noise consists of calls that launch nothing, ranges on up to three threads, and overheads.
+    The noise consists of calls that launch nothing, ranges on up to three threads, and profiler
+    overheads.
     """
-    # A start of 0 would mean that the start is missing.
+    # A start of 0 would mean that the start is unknown.
     time, length, thread = st.integers(1, 150), st.integers(0, 40), st.integers(1, 3)
     kernels, calls = [], []
     for number in range(draw(st.integers(1, 8))):

@@ -21,7 +21,7 @@ class LiveRun:
         folder: Directory of the recording.
         monkeypatch: Fixture that sets the names of hosts.
         first: Number of the first iteration.
-        later_ns: Offset of the hosts' clocks from true time 0.
+        later_ns: Time by which everything happens later than in the planted run.
         limit_bytes: Maximum size of the files of a rank.
         host_ending: Suffix of each host's name.
     """
@@ -54,7 +54,7 @@ class LiveRun:
         self._first, self._later_ns = first, later_ns
 
     def run(self, iteration: int, ranks: Collection[int] | None = None) -> None:
-        """Run an iteration on these ranks, which writes the previous one."""
+        """Run an iteration on these ranks, which makes them write the previous one."""
         for rank, clock in self.clocks.items():
             if ranks is not None and rank not in ranks:
                 continue
@@ -72,7 +72,7 @@ class LiveRun:
             recorder.stop()
 
     def _get_recorder(self, rank: int) -> Recorder:
-        """Return the recorder of a rank, which is created on first use."""
+        """Return the recorder of a rank; it is created on first use."""
         if rank not in self._recorders:
             clock = self.clocks[rank]
             self._recorders[rank] = Recorder(

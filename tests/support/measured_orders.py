@@ -1,4 +1,4 @@
-"""The part of a report that the recognition of schedules reads: operations of ranks."""
+"""The part of a report that schedule recognition reads: the operations of each rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Measured:
-    """The part of a report that recognition reads."""
+    """The part of a report that schedule recognition reads."""
 
     ranks: tuple[Rank, ...]
     operations: Operations
@@ -59,7 +59,7 @@ def make_measured(
     Args:
         cells: (rank, iteration, operations in order), in any order.
         places: Stage and pipeline of each rank.
-        iterations: Iterations; by default, training iterations for all cells.
+        iterations: Iterations of the run; by default, all are training iterations.
     """
     rows = [
         drawn.Op(
@@ -88,6 +88,6 @@ def make_measured(
 
 
 def run_orders(orders: Sequence[Sequence[Op]], times: int = 1) -> Measured:
-    """Return a run of one pipeline that repeats these orders, one order per device."""
+    """Return a run of one pipeline in which each device repeats its order."""
     cells = [(rank, n, order) for n in range(times) for rank, order in enumerate(orders)]
     return make_measured(cells, [(rank, 0) for rank in range(len(orders))])

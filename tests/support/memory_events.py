@@ -1,4 +1,4 @@
-"""Plants memory events with known allocations into traces of PyTorch."""
+"""Plants memory events with known allocations in PyTorch traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Allocations:
 
     Attributes:
         held: Bytes of an F that are freed at the end of its B.
-        kept: Further bytes of an F that are freed at the end of its W or BW.
+        kept: Additional bytes of an F that are freed at the end of its W or BW.
         output: Bytes of an F that are freed at the end of the next operation.
         temporary: Bytes of every operation that are freed at its own end.
         resident: Bytes allocated before the first event.
@@ -29,12 +29,13 @@ class Allocations:
 
 
 def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()) -> None:
-    """Add memory events to a trace of one rank, written by ``traces_of``.
+    """Add memory events to the trace of one rank.
 
     Args:
         trace: Gzipped trace.
-        by_rank: Bytes of its operations.
-        layers: Bytes of each layer range inside an F, in turn, freed at the end of its B.
+        by_rank: Bytes that the operations of the rank allocate.
+        layers: Bytes of each layer range inside an F, in order of the layers; freed at the end of
+            its B.
     """
     document = json.loads(gzip.decompress(trace.read_bytes()))
     ranges = [e for e in document["traceEvents"] if e.get("cat") == "user_annotation"]
@@ -104,7 +105,7 @@ class _Writer:
                     "Device Type": 1, "Device Id": self._device}  # fmt: skip
             events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",
                            "ts": time, **self._place, "args": args})  # fmt: skip
-            # Memory of the host does not count as memory of the device.
+            # Host memory does not count as device memory.
             host = {**args, "Device Type": 0, "Device Id": -1, "Bytes": 1 << 40}
             events.append({**events[-1], "args": host})
         return events

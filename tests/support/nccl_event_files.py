@@ -1,4 +1,4 @@
-"""Formats operations as event files of NCCL's profilers.
+"""Formats operations as event files written by NCCL's profilers.
 
 Times are nanoseconds of a true clock. Each process and each GPU has its own offset.
 """
@@ -18,7 +18,7 @@ def format_line(
     ns: int | None,
     arguments: str | None = None,
 ) -> str:
-    """Return one event as ``print_event.cc`` prints it; time None is 0."""
+    """Return one event as ``print_event.cc`` prints it; a time of None is printed as 0."""
     arguments_text = "" if arguments is None else f', "args": {{{arguments}}}'
     time = 0.0 if ns is None else ns / 1000
     return (
@@ -29,7 +29,7 @@ def format_line(
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a network transfer: consecutive states and the times between them."""
+    """A step of a network transfer: its consecutive states, and the times between them."""
 
     states: tuple[str, ...]
     bounds: tuple[int, ...]
@@ -60,8 +60,8 @@ class Plugin:
     Attributes:
         begin: Start of the profiler on the true clock.
         gpu: Offset of the GPU's clock from the true clock.
-        lag: Delay after which the host sees a kernel begin, by channel.
-        valid: Whether pointers and data types are quoted, as since NCCL 2.28.
+        lag: For each channel, the delay after which the host sees a kernel begin.
+        valid: Whether pointers and data types are quoted, as in NCCL 2.28 and later.
         gpu_clock: Whether kernels contain the GPU's clock (since version 4 of the interface).
     """
 
@@ -76,7 +76,7 @@ class Plugin:
     step: int = 0
 
     def add(self, op: Op) -> None:
-        """Write one operation in a separate group."""
+        """Write one operation, in a group of its own."""
         pid, number = self.pid, self.number
         self.number += 1
         enqueued_ns = op.start - self.begin - 5_000

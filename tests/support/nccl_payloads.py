@@ -1,4 +1,4 @@
-"""Adds payloads of NCCL's ranges to small exports, in the format of nsys."""
+"""Adds payloads to NCCL's ranges in small exports, in the format that nsys uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of some tests besides the test environment: real files, browsers, valgrind.
+"""What some tests need besides the test environment: real files, browsers, valgrind.
 
 A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. If the
 need is not met, the test is skipped with :attr:`Need.sentence`, or fails under
@@ -19,11 +19,11 @@ from scripts.counting.counts import obstacle
 
 @dataclass(frozen=True)
 class Need:
-    """A program or a folder that not every machine has.
+    """A program or a folder that some machines lack.
 
     Attributes:
         sentence: What is needed, and how to provide it.
-        is_met: Whether it is present on this machine.
+        is_met: Whether this machine has it.
     """
 
     sentence: str
@@ -39,7 +39,7 @@ def get_data_folder() -> Path | None:
 
 
 def get_real_file(name: str) -> Path:
-    """Return the path of a real file or folder, in a test marked ``real_files``.
+    """Return the path of a real file or folder, for a test marked ``real_files``.
 
     Args:
         name: Path relative to the data folder, such as ``nsys/rodinia_report3.sqlite``.
@@ -50,7 +50,7 @@ def get_real_file(name: str) -> Path:
 
 
 def get_reference_file(name: str) -> Path:
-    """Return the path of a file in ``reference/``, which lies next to the data folder."""
+    """Return the path of a file in ``reference/``, which is next to the data folder."""
     return get_real_file("").parent / "reference" / name
 
 

@@ -28,7 +28,7 @@ _EVENT_TYPES = {
     75: "NvtxDomainCreate",
 }
 
-#: Columns by table, integers unless marked as text; ! marks NOT NULL.
+#: Columns of each table. They are integers unless marked as text; ! marks NOT NULL.
 _ACTIVITY = "start! end! deviceId! contextId! streamId! correlationId globalPid"
 _TABLES = {
     "StringIds": "id! value:TEXT!",
@@ -77,7 +77,7 @@ class C:
 
 @dataclass(frozen=True)
 class R:
-    """A range; ``end`` is None if it is open, and ``end_tid`` is the thread where it ends.
+    """A range; ``end`` is None if it is open, and ``end_tid`` is the thread that ends it.
 
     ``registered`` stores the name in ``StringIds``, like a registered string of NVTX.
     """
@@ -118,7 +118,7 @@ class T:
 
 
 def pack_global_id(pid: int, tid: int = 0) -> int:
-    """Pack a global id like nsys: host << 48 | process << 24 | thread."""
+    """Pack a global id as nsys does: host << 48 | process << 24 | thread."""
     return HOST_ID << 48 | pid << 24 | tid
 
 
@@ -146,7 +146,7 @@ def write_profile(
     without: tuple[str, ...] = (),
     name: str = "profile.sqlite",
 ) -> Path:
-    """Write a profile with these rows, in this order, and return its path.
+    """Write a profile with the given rows, in the given order, and return its path.
 
     Args:
         folder: Directory of the profile.
@@ -158,7 +158,7 @@ def write_profile(
         threads: Rows of the table of thread names.
         hostname: Name of the recorded host, or None to omit it.
         utc_epoch_ns: Start of the session, or None to omit it.
-        without: Tables to drop at the end.
+        without: Tables to drop after everything has been written.
         name: Name of the file.
     """
     path = folder / name
@@ -219,7 +219,7 @@ class ExportRows:
     """Rows of an export, added launch by launch.
 
     Attributes:
-        pid: Process of the next rows, and id of its thread.
+        pid: Process id for the next rows; its thread has the same id.
     """
 
     pid: int = 1
@@ -238,7 +238,7 @@ class ExportRows:
             end: End of the kernel.
             name: Name of the kernel.
             took: Length of the call.
-            fields: Further fields of the kernel.
+            fields: Other fields of the kernel.
         """
         number = len(self.calls) + 1
         self.calls.append(C(called, called + took, number, tid=self.pid, pid=self.pid))
@@ -254,7 +254,7 @@ class ExportRows:
 
 
 def _list_activity_columns(row: K | M) -> tuple[object, ...]:
-    """Return the values of the columns that kernels, copies and fills share."""
+    """Return the values of the columns that kernels, copies and fills have in common."""
     device_columns = (row.device, 1, row.stream)
     return (row.start, row.end, *device_columns, row.correlation, pack_global_id(row.pid))
 

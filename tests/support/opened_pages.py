@@ -1,6 +1,7 @@
 """Opens the interactive report in a headless browser for a test.
 
-Playwright is imported when the first page is opened, so that tests can be collected without it.
+Playwright is only imported when the first page is opened, so that tests can be collected without
+it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Opened:
     asked: list[str] = field(default_factory=list)
 
     def run(self, script: str) -> Any:
-        """Run a script that can use the parts of the page, and return its result."""
+        """Run a script that can access the internals of the page, and return its result."""
         return self.page.evaluate(f"async () => {{ {PARTS_OF_PAGE} {script} }}")
 
     def frame(self) -> None:
@@ -91,7 +92,7 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens the page of a report, which may have no errors or requests."""
+    """Return a function that opens the page of a report; finally, check for errors and requests."""
     pages: list[Opened] = []
 
     def opening(report: Report | str, width: int = 1280, scheme: Any = "light") -> Opened:
@@ -115,7 +116,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 
 
 def watch(page: Opened) -> None:
-    """Record the errors of a page, and its requests other than for itself."""
+    """Record the errors of a page, and all requests except the one for the page itself."""
 
     def told(message: Any) -> None:
         if message.type == "error":

@@ -1,4 +1,4 @@
-"""Writes the same operations as CSV, Parquet, Arrow IPC, and events of a tracer."""
+"""Writes the same operations as CSV, Parquet, Arrow IPC and tracer events."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> d
     return paths
 
 
-#: Names of operations in MegaScan, by phase.
+#: MegaScan's names of operations, by phase.
 _SCOPES = {"F": "forward", "BW": "backward", "Optimizer": "optimizer"}
 
 
 def write_trace(
     path: Path, rows: Sequence[tuple[int, int, str, int, int]], *, as_one_event: bool = False
 ) -> Path:
-    """Write rows (rank, microbatch, phase, start, end) as events of MegaScan.
+    """Write rows (rank, microbatch, phase, start, end) as MegaScan events.
 
     Args:
         path: Output file.

@@ -1,7 +1,7 @@
 """Simulates jobs with known faults, operation by operation, and writes them as tables.
 
 Only the order of operations comes from bubbleviz. Data arrives a fixed time after its producer has
-ended, whatever the consumer does. A rank posts a receive once it is idle.
+ended, whatever the consumer is doing. A rank posts a receive as soon as it is idle.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bubbleviz.schedules.plan import Plan
 from tests.support.operation_tables import write_csv
 
 MS = 1_000_000
-#: Time from the end of all ranks to the start of the next iteration, in ns.
+#: Time from when all ranks have ended an iteration to the start of the next one, in ns.
 _APART_NS = 50_000
 Row = dict[str, int | str]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Parameters of a job: times in ms, and factors of times.
+    """Parameters of a job; times are in ms, and factors multiply times.
 
     Ranks are numbered by stage, then replica.
 
@@ -34,11 +34,11 @@ class Job:
         microbatches: Number of microbatches per iteration and replica.
         replicas: Number of replicas of the pipeline.
         iterations: Number of iterations.
-        noise: Standard deviation of the logarithm of each time.
+        noise: Standard deviation of the logarithm of every time.
         phase: Times of F, B (for the input) and W of a microbatch on a stage.
         transfer: Transfer time between stages.
         reduce: Time of the gradient reduction over replicas, once all have entered.
-        messages: Whether sends and receives have rows.
+        messages: Whether the table has rows for sends and receives.
         of_host: Number of ranks per host, or 0 for a single host.
         rank: Slowdown factor of each rank, keyed by rank.
         stage: Slowdown factor of each stage, keyed by stage.
@@ -47,14 +47,16 @@ class Job:
         iteration: Slowdown factor of each iteration.
         link: Slowdown factor of transfers in both directions between a stage and the next, keyed by
             (replica, lower stage); replica -1 means every replica.
-        late: Launch delay of ranks in an iteration.
-        late_every: Number of iterations per late iteration.
-        pause: Additional time of the third F of ranks.
-        slows: Factors of ranks from an iteration on.
-        drift: Relative slowdown of ranks in the last iteration, growing linearly.
+        late: Launch delay of each rank in an iteration, keyed by rank.
+        late_every: Every how many iterations ranks launch late.
+        pause: Additional time of each rank's third F, keyed by rank.
+        slows: Slowdown factor of each rank and the first iteration that it applies to, keyed by
+            rank.
+        drift: Relative slowdown of each rank in the last iteration, keyed by rank; it grows
+            linearly.
         gaps: Share of each operation of a rank in which no kernel runs.
         between: Additional time between iterations.
-        even_stages: Whether all stages have the mean work.
+        even_stages: Whether the work is spread evenly over the stages.
         even_microbatches: Whether all microbatches of an iteration have the mean length.
     """
 
@@ -87,12 +89,12 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        """Order of the operations of each replica."""
+        """Order of the operations in each replica."""
         chunks = 2 if self.schedule in {"interleaved-1f1b", "interleaved-zb", "zb-v"} else 1
         return find_schedule(self.schedule).plan(self.stages, self.microbatches, chunks)
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
-        """Return the relative lengths of the microbatches of an iteration, by replica."""
+        """Return the relative lengths of an iteration's microbatches, by replica."""
         lengths = [
             [math.exp(self.lengths * draw(0, 1)) * self.microbatch.get(m, 1.0) for m in counted]
             for counted in [range(self.microbatches)] * self.replicas
@@ -103,8 +105,8 @@ class Job:
     def factor(self, rank: int, iteration: int) -> float:
         """Return the factor of the compute times of a rank in an iteration.
 
-        It is the product of the factors of its stage, rank and iteration, its drift, and its
-        slowdown if that has begun.
+        It is the product of the factors of the rank's stage, of the rank, of the iteration, of the
+        rank's drift, and of its slowdown if that has begun.
         """
         stage, last = rank % self.stages, max(self.iterations - 1, 1)
         of_stage = self.stage.get(stage, 1.0)
@@ -140,8 +142,8 @@ class SimulatedJob:
 def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
     """Simulate a job, iteration by iteration.
 
-    Replicas are independent until they reduce the gradients of each stage together; a single
-    replica reduces nothing. The next iteration starts once all ranks have ended their optimizer.
+    Replicas are independent until they jointly reduce the gradients of each stage; a single replica
+    reduces nothing. The next iteration starts once all ranks have ended their optimizer.
     """
     random_of, rows, lengths_ns, begins_ns, base_ns = random.Random(seed), [], [], [], 1e9
     for iteration in range(job.iterations):

@@ -1,4 +1,4 @@
-"""Paths of the checkout, its examples and the files of tests."""
+"""Paths of the checkout, its examples and the tests' files."""
 
 from __future__ import annotations
 

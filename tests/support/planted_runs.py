@@ -1,4 +1,4 @@
-"""Plants runs with known truth, and matches reports with it."""
+"""Plants runs with known truth, and compares reports with it."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
 
 
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
-    """Map each true rank to the index of the report's rank."""
+    """Map each true rank to the index of that rank in the report."""
     files = [file.path for file in truth.files]
     numbers = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
     return {r.rank: numbers[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
@@ -148,7 +148,7 @@ Row = tuple[int, ...]
 def list_true_rows(
     report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
 ) -> list[Row]:
-    """Return the planted operations with compute kernels, with the rank numbers of the report."""
+    """Return the planted operations that have compute kernels, with the report's rank numbers."""
     ranks = rank_numbers(report, truth)
     files = {file.path: index for index, file in enumerate(truth.files)}
     offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
@@ -173,7 +173,7 @@ def list_true_rows(
 def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
     """Return the operations of the report that have compute kernels.
 
-    An Optimizer range whose kernels all communicate has a span but no true operation.
+    An Optimizer range with only communication kernels has a span but no true operation.
     """
     ran = report.operations
     compute = ran.take((ran.has_span == 1) & (ran.kernels > 0) & np.isin(ran.phase, COMPUTE))
@@ -192,7 +192,7 @@ def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
 
 
 def check_ratios(report: Report, truth: Truth) -> None:
-    """Check that iterations agree with the truth, and the ratios of complete ones to 1e-9."""
+    """Check iterations against the truth; ratios of complete iterations must agree to 1e-9."""
     assert len(report.iterations) == len(truth.iterations)
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         assert (iteration.kind, iteration.complete) == (true.kind, true.complete)

@@ -1,4 +1,4 @@
-"""Writes inputs in which every private name contains a token, and finds it in outputs."""
+"""Writes inputs in which every private name contains a token, and finds the token in outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.xla_profiles import make_gpu
 #: Token in every private name: hosts, files, folders, threads and source functions.
 TOKEN = "zqprivate"
 HOST = f"{TOKEN}-host.example"
-#: Names of ranges and kernels are kept, except the private names that they contain.
+#: Outputs keep the names of ranges and kernels, except for the private names in them.
 PUBLIC = "yxpublic"
 _FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
 
@@ -70,10 +70,10 @@ def write_kineto_trace(folder: Path) -> Path:
 
 
 def write_kineto_trace_without_host(folder: Path) -> Path:
-    """Write the same trace without a host, so that the file name is used instead."""
+    """Write the same trace without a host name, so that the file name is used instead."""
     trace = write_kineto_trace(folder)
     text = gzip.decompress(trace.read_bytes()).decode()
-    # The file does not show that a part of the kernel's name is the name of a host.
+    # Nothing in the file shows that a part of the kernel's name is a host name.
     document = json.loads(text.replace(HOST, ""))
     del document["host_name"]
     file = trace.with_name(f"{TOKEN}.json")
@@ -90,7 +90,7 @@ def write_rocpd_file(folder: Path) -> Path:
 
 
 def write_xla_profile(folder: Path) -> Path:
-    """Write a run of JAX on GPUs, with names of threads and host."""
+    """Write a run of JAX on GPUs, with names of the threads and the host."""
     *devices, cpu = make_gpu()
     threads = [replace(line, name=f"{TOKEN} {line.name}") for line in cpu.lines]
     planes = [*devices, replace(cpu, lines=threads)]
@@ -110,7 +110,7 @@ def write_parquet_table(folder: Path) -> Path:
 
 
 def _write_table(folder: Path, kind: str) -> Path:
-    """Write a table of two ranks, each on a separate host and clock, in one format only."""
+    """Write a table of two ranks, each with its own host and clock, in one format only."""
     rows = [
         (rank, f"{HOST}-{rank}", f"{HOST}-clock{rank}", phase, microbatch, rank, start, start + 400)
         for rank in range(2)
@@ -129,7 +129,7 @@ def _write_table(folder: Path, kind: str) -> Path:
 
 
 def write_recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Record a run on this host under another host name."""
+    """Record a run on this host under a different host name."""
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     run = folder / f"{TOKEN}-run"
     record_names(run, ("F mb=0 stage=0", "BW mb=0 stage=0"), 4)
@@ -137,7 +137,7 @@ def write_recording(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_nccl_events(folder: Path) -> Path:
-    """Write event files of NCCL that are named after the host."""
+    """Write NCCL event files that are named after the host."""
     for file in map(Path, nccl_runs.write_ring(folder, count=3)):
         file.rename(file.with_name(f"trace-{HOST}-{file.name}"))
     return folder
@@ -168,12 +168,12 @@ _PACKED = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 
 
 def has_token(content: bytes, token: str) -> bool:
-    """Return whether a file contains a token, also inside ZIP, gzip, base64, PDF or Parquet."""
+    """Return whether a file contains a token, even inside ZIP, gzip, base64, PDF or Parquet."""
     return any(token.encode() in part.lower() for part in _unpack(content))
 
 
 def _unpack(content: bytes) -> Iterator[bytes]:
-    """Yield the content of a file, and the contents that it packs, by the format of its start."""
+    """Yield the content of a file and everything packed in it; its first bytes tell the format."""
     yield content
     if content.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(content)) as archive:

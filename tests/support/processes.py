@@ -1,4 +1,4 @@
-"""Reads the processes of an nsys export, for writers of the same run in other formats."""
+"""Reads the processes of an nsys export, for rewriting the run in other formats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Process:
         ranges: Tuples of start, end, tid, text, whether it nests.
         kernels: Tuples of start, end, device, correlation id, stream, name.
         copies: Tuples of start, end, device, correlation id, stream.
-        fills: Tuples with the same fields.
+        fills: Tuples with the same fields as ``copies``.
         threads: Tuples of tid and name.
     """
 

@@ -30,7 +30,7 @@ OURS = {
     "torch:ScheduleInterleavedZeroBubble": "interleaved-zb",
 }
 
-#: Schedules with a fixed order; tests/schedules/test_search.py covers the others.
+#: Schedules with a fixed order. tests/schedules/test_search.py covers the other schedules.
 WITH_ORDER = [one for one in schedules() if one.searched is None or one.searched.limit is None]
 
 Row = dict[str, str]
@@ -38,7 +38,7 @@ Row = dict[str, str]
 
 @cache
 def read_reference(name: str) -> list[Row]:
-    """Return the rows of a published table, in a test marked ``real_files``."""
+    """Return the rows of a published table, for a test marked ``real_files``."""
     with get_reference_file(name).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
@@ -59,5 +59,5 @@ def parse_listed_plan(row: Row) -> Plan:
     return Plan(row["schedule"], p, m, chunks, placement_, tuple(orders))
 
 
-#: Schedules in which microbatches enter the pipeline at one end only.
+#: Schedules in which microbatches enter the pipeline only at one end.
 ONE_WAY = [rule for rule in schedules() if rule.plan(4, 8, rule.chunks).replicas == 1]

@@ -1,7 +1,7 @@
-"""Bubble rates published in the zero-bubble paper, and the times they were computed from.
+"""Bubble rates from the zero-bubble paper, and the times that they were computed from.
 
-Source: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241: rates of Table 5, times of
-Table 9, for the models of 1.5 and 6.2 billion parameters on 8 stages.
+Source: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241: rates from Table 5 and
+times from Table 9, for the models with 1.5 and 6.2 billion parameters on 8 stages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ STAGES = 8
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A model and a number of microbatches, measured by the paper.
+    """A model and a number of microbatches that the paper measured.
 
     Attributes:
         model: Number of parameters, in the paper's notation.

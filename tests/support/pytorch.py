@@ -1,4 +1,4 @@
-"""A Python with PyTorch and Megatron-Core, for tests marked ``frameworks``."""
+"""A Python environment with PyTorch and Megatron-Core, for tests marked ``frameworks``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.places import CHECKOUT
 
 
 def get_python_with_torch() -> str:
-    """Return a Python with the newest Megatron-Core and its PyTorch, installed on first use.
+    """Return a Python with the newest Megatron-Core and its PyTorch; it is installed on first use.
 
     Raises:
         NotInstalledError: pip cannot install the environment.

@@ -39,7 +39,7 @@ class Clock:
 
 
 def get_range_name(operation: TrueOperation) -> str:
-    """Return the name of the range that ``annotate`` gives an operation."""
+    """Return the range name that ``annotate`` gives to an operation."""
     if operation.phase == "Optimizer":
         return format_name("Optimizer")
     return format_name(operation.phase, operation.microbatch, None, operation.virtual_stage)
@@ -56,9 +56,9 @@ def record_iteration(
 
     Args:
         recorder: Recorder of the rank.
-        clock: Clock of its host, which the recorder reads.
+        clock: Clock of the host, which the recorder reads.
         operations: Operations with their true times, in any order.
-        number: Number of the iteration, or None if no range names it.
+        number: Number of the iteration, or None to open no range for it.
         later_ns: Offset added to the times.
     """
     spans = sorted((*op.span, get_range_name(op)) for op in operations if op.span is not None)
@@ -110,8 +110,8 @@ def record_run(
         number_of: See :func:`record_rank`.
         errors_ns: Errors of the hosts' clocks, in the order of their ranks.
         every: See :class:`~bubbleviz.annotate.recorder.Recorder`.
-        iterations: See there.
-        limit_bytes: See there.
+        iterations: See :class:`~bubbleviz.annotate.recorder.Recorder`.
+        limit_bytes: See :class:`~bubbleviz.annotate.recorder.Recorder`.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     for rank in truth.ranks:
@@ -141,7 +141,7 @@ def record_names(
     limit_bytes: int = 1 << 20,
     now_ns: int = 0,
 ) -> None:
-    """Record iterations of consecutive operations, which take a microsecond by default."""
+    """Record iterations of consecutive operations, each a microsecond long by default."""
     clock = Clock()
     clock.now_ns = now_ns
     with Recorder(
@@ -163,7 +163,7 @@ def record_names(
 def write_recording(
     folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
 ) -> Path:
-    """Write a recording whose iterations have one forward and one backward, and return its file."""
+    """Write a recording with one forward and one backward per iteration, and return its file."""
     existing = set(folder.glob("*")) if folder.exists() else set()
     names, rank_and_size = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
     record_names(

@@ -1,4 +1,4 @@
-"""Prints reports as text, for tests that search it."""
+"""Formats reports as text, for tests that search the text."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from bubbleviz.report.view import View
 
 
 def text_of(report: Report, width: int = 1000) -> str:
-    """Return the complete text of a report, wrapped to this width."""
+    """Return the complete text of a report, wrapped to the given width."""
     return render_plain_text(list_sections(report, View()), width=width)

@@ -1,4 +1,4 @@
-"""Converts planted nsys exports to profiles of ROCm's tools."""
+"""Converts planted nsys exports to profiles as ROCm's tools write them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.processes import Process
 _FOLDER = Path(__file__).parent
 _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
-#: Text in columns that no output may show.
+#: Text for columns that no output may show.
 SECRET = "hunter2-AWS-TOKEN"
-#: Categories of ranges, and names of the functions for nested and other ranges, by release.
+#: Categories of ranges, and names of the functions for nested and for other ranges, by release.
 MARKERS = {
     "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
     "6.4": ("MARKER_CORE_API", "roctxRangePushA", "roctxRangeStartA"),
@@ -27,7 +27,7 @@ _CPUS = 2
 
 
 class _Strings:
-    """Strings of one process, with numbers that differ between processes."""
+    """Strings of one process, with ids that differ between processes."""
 
     def __init__(self, first: int) -> None:
         self.ids: dict[str, int] = {}
@@ -64,9 +64,10 @@ def write_rocpd(
         path: Output file.
         processes: Processes in the file.
         release: Release of ROCm, a key of ``MARKERS``.
-        link: Column of events with which a call and its work are linked.
-        suffixed: Whether table names end in the GUID of the process; otherwise only rows have it.
-        machine: Id of the machine, or "" to derive it from the host.
+        link: Column of the events table that links a call with its work.
+        suffixed: Whether table names end in the GUID of the process; otherwise, only rows contain
+            it.
+        machine: Id of the machine, or "" to derive it from the host name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
@@ -102,10 +103,10 @@ class _RocpdWriter:
     Attributes:
         db: The open file.
         guid: GUID of the process, written into each row.
-        suffix: End of the table names.
+        suffix: Suffix of the table names.
         release: Release of ROCm, a key of ``MARKERS``.
-        link: Column of events with which a call and its work are linked.
-        machine: Id of the machine, or "" to derive it from the host.
+        link: Column of the events table that links a call with its work.
+        machine: Id of the machine, or "" to derive it from the host name.
     """
 
     db: sqlite3.Connection
@@ -116,7 +117,7 @@ class _RocpdWriter:
     machine: str
 
     def insert(self, table: str, rows: Sequence[tuple[object, ...]], columns: str) -> None:
-        """Insert rows into a table, with the GUID except in the table of metadata.
+        """Insert rows into a table; rows contain the GUID except in the metadata table.
 
         Args:
             table: Name of the table, without the prefix ``rocpd_`` and the suffix.
@@ -168,7 +169,7 @@ class _RocpdWriter:
         agents = [(n, node, pid, "CPU", n, "cpu", "EPYC") for n in range(_CPUS)]
         agents += [(_CPUS + n, node, pid, "GPU", n, "gfx942", "MI300X") for n in devices]
         self.insert("info_agent", agents, "id, nid, pid, type, type_index, name, product_name")
-        # Calls and ranges share one numbering, in order of their starts.
+        # Calls and ranges are numbered together, in order of their starts.
         host: list[tuple[int, int, int, str, str, str, int | None]] = [
             (s, e, t, name, "HIP_RUNTIME_API", "{}", c) for s, e, t, c, name in process.calls
         ]

@@ -14,7 +14,7 @@ def make_durations(
     weight_ns: int | Sequence[int],
     optimizer_ns: int = 0,
 ) -> Duration:
-    """Return the duration function for these times; BW takes backward plus weight.
+    """Return the duration function for these times; a BW takes as long as B plus W.
 
     Args:
         forward_ns: T_F, one number or one per virtual stage.

@@ -1,8 +1,8 @@
 """Strategies for small adversarial profiles, with ties, overlaps and missing data.
 
-``soups()`` has no order at all: ranges overlap freely, calls are anywhere, and kernels may run
-before their launch. ``schedules()`` resembles training (iterations of F, B, W and Optimizer on
-several processes), so that iterations, pairing and windows are tested, and is then damaged.
+``soups()`` have no order at all: ranges overlap freely, calls are anywhere, and kernels may run
+before their launch. ``schedules()`` resemble training (iterations of F, B, W and Optimizer on
+several processes), so that iterations, pairing and windows are tested; they are then damaged.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def draw_operation_names() -> st.SearchStrategy[str]:
 
 
 def draw_other_names() -> st.SearchStrategy[str | None]:
-    """Draw names that name no operation, though some nearly do."""
+    """Draw names that are not operation names, although some come close."""
     words = "aten::mm F B pre_step F0.0 xF0.0.0 f0.0.0 B-1.0.0 SEND_FORWARD_RECV_BACKWARD iter_0"
     odd = ("F0.0.0 ", "F0.0.0\n", "F\N{ARABIC-INDIC DIGIT ZERO}.0.0", "", None)
     return st.sampled_from((*words.split(), *odd))
@@ -94,7 +94,7 @@ def marks() -> st.SearchStrategy[str]:
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
     """Draw rows without any order, as far as an export can contain them.
 
-    Half of the calls start at an edge of a range. Kernels may lack a call or share one.
+    Half of the calls start at an edge of a range. Kernels may have no call, or share one.
     """
     device_and_stream = st.tuples(
         st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3)))
@@ -234,7 +234,7 @@ class _Process:
     key: int = 0
 
     def launch(self, draw: st.DrawFn, name: str, tid: int) -> None:
-        """Launch a kernel or copy from a random thread, after a short time."""
+        """Launch a kernel or copy from a random thread after a short delay."""
         start = self.host = self.host + draw(_draw_small(1))
         self.host += draw(_draw_small(1))
         self.key += draw(st.sampled_from((1, 1, 1, 1, 0)))
@@ -298,7 +298,7 @@ STYLES = ("split", "split", "fused", "constant", "clear", "recompute", "evaluati
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Rows:
-    """Draw training on one to three processes, damaged by cuts or lost, doubled, shuffled rows."""
+    """Draw a damaged training run on one to three processes; see :func:`_damage`."""
     style = draw(st.sampled_from(STYLES))
     iterations = draw(st.integers(1, 3))
     microbatches = draw(st.integers(1, 3))
@@ -341,7 +341,7 @@ def schedules(draw: st.DrawFn) -> Rows:
 
 
 def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
-    """Lose or double a few rows, cut the begin or the end, shuffle, or leave all rows unchanged."""
+    """Lose or double a few rows, cut off the beginning or the end, shuffle, or change nothing."""
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:

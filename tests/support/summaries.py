@@ -1,4 +1,4 @@
-"""Saved reports with chosen numbers, without a run that was measured."""
+"""Saved reports with chosen numbers instead of numbers from a measured run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bubbleviz.report.summary import (
     TimePart,
 )
 
-#: Statistics of a ratio, and of its window.
+#: Statistics of a ratio, and statistics of its window.
 Ratio = tuple[Average, Average]
 
 
@@ -53,13 +53,13 @@ def make_saved_run(
         headline: Name of the primary ratio.
         version: Version of bubbleviz.
         ranks: Number of ranks; the last one is rank 13 on host node3.
-        microbatches: Number of microbatches of its only iteration.
+        microbatches: Number of microbatches of the run's only iteration.
         schedule: Name of the schedule, or None if it is unknown.
         intervals: Clock bounds of ratios.
-        stage_ns: Times of operations by stage and phase.
+        stage_ns: Time of an operation, by stage and phase.
         slowdown: Slowdowns of ranks and links.
-        advice: Advice, the largest saving first.
-        restrictions: Restrictions.
+        advice: Pieces of advice, largest saving first.
+        restrictions: Restrictions of the report.
         bubble_parts: Parts of the bubble, as shares of the window of the primary ratio.
         contradicted: Whether clocks contradict each other.
     """
@@ -164,7 +164,7 @@ def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
 
 
 def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
-    """Return the times of operations of equal length."""
+    """Return the times of a phase whose operations are all equally long."""
     values = {
         "phase": phase,
         "median_ns": ns,

@@ -1,4 +1,4 @@
-"""Adds CUDA events and waits to small nsys exports; times are microseconds."""
+"""Adds CUDA events and waits to small nsys exports. Times are in microseconds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rec:
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of a stream or of a host."""
+    """A wait of a stream or of the host."""
 
     start: int
     stream: int = NONE
@@ -64,7 +64,7 @@ def add_synchronisation(
         file: Export to change.
         records: Rows of the table of event records.
         waits: Rows of the table of synchronizations.
-        without: Tables, or columns as ``TABLE.column``, to drop at the end.
+        without: Tables, or columns as ``TABLE.column``, to drop after everything has been written.
     """
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA synchronous = OFF")

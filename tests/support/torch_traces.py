@@ -1,4 +1,4 @@
-"""Converts planted nsys exports to traces of PyTorch's profiler."""
+"""Converts planted nsys exports to PyTorch profiler traces."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from tests.support.processes import read_processes
 
 Events = list[dict[str, Any]]
-#: Times are microseconds relative to ``baseTimeNanoseconds``.
+#: Nanoseconds per unit of time in traces, which is the microsecond.
 _US = 1000
 #: CUPTI's values for no stream and no event.
 _NONE = (1 << 32) - 1
-#: By whether a wait names a stream, and an event.
+#: Kind of a wait, by whether it names a stream and whether it names an event.
 _SYNC_KINDS = {
     (True, True): "Stream Wait Event",
     (False, True): "Event Sync",
@@ -35,7 +35,7 @@ def _make_event(cat: str, name: str, start: int, end: int, **fields: Any) -> dic
 def _read_synchronisation(
     connection: sqlite3.Connection, *, records: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (process, event) for the waits of an export and for its event records."""
+    """Yield (process, event) for each wait and each event record of an export."""
     rows = connection.execute
     recorded = {}
     for device, stream, correlation, process, event, pairing in rows(
@@ -50,7 +50,7 @@ def _read_synchronisation(
             "args": {**args, "device": device},
         }
         if records:
-            # Versions that record no device times write 0.
+            # Versions that record no device times write 0 instead.
             yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **event_fields), "ts": 0}
     for start, end, device, stream, correlation, process, event, pairing in rows(
         "SELECT start, end, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId "
@@ -58,7 +58,7 @@ def _read_synchronisation(
     ):
         of_stream, of_event = ((n != _NONE) for n in (stream, event))
         kind = _SYNC_KINDS[of_stream, of_event]
-        # Kineto looks up events by the context of the wait.
+        # Kineto looks up an event in the context of the wait.
         record_ids = (-1, -1) if records else recorded.get((process, device, pairing), (-1, -1))
         arguments = {
             "wait_on_stream": record_ids[0],

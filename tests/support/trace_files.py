@@ -1,4 +1,4 @@
-"""Reads traces like a viewer: event by event, sorted by time."""
+"""Reads traces as a viewer does: event by event, sorted by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Slice:
-    """A slice, with the process and the lane in which a viewer shows it."""
+    """A slice, with the process and lane in which a viewer shows it."""
 
     process: int
     track: str

@@ -36,7 +36,7 @@ _WRITERS = (
 
 
 def check_written_reports(patch: pytest.MonkeyPatch) -> None:
-    """Have every function that writes a report as JSON check what it writes."""
+    """Make every function that writes a report as JSON check its output."""
     for module, name in _WRITERS:
         patch.setattr(module, name, _add_check(getattr(module, name)))
 
@@ -56,7 +56,7 @@ def _add_check(write: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[s
 
 
 def check_report(data: bytes) -> None:
-    """Check the bytes of a report; other data is not checked.
+    """Check the bytes if they are a report; other data is not checked.
 
     Raises:
         msgspec.ValidationError: The report does not fit the model.

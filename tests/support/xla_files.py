@@ -1,7 +1,7 @@
-"""Writes planes as small files of XLA's profiler: ``*.xplane.pb`` or trace JSON.
+"""Writes planes as small XLA profiler files: ``*.xplane.pb`` or trace JSON.
 
-The complete messages are defined here, independently of the reader, so that fields which the reader
-ignores are written as well, and files can be read independently.
+The complete messages are defined here, independently of the reader. Fields that the reader ignores
+are therefore written as well, and files can be read back without the reader.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def build_space_type() -> Any:
 
 @dataclass(frozen=True)
 class E:
-    """An event: name of its kind, and times in ns relative to the start of the line."""
+    """An event: the name of its kind, and its times in ns from the start of the line."""
 
     name: str
     start: float
@@ -75,8 +75,8 @@ class L:
     Attributes:
         name: Name of the line.
         events: Events of the line.
-        number: Id of the line, such as the thread.
-        timestamp: Start of the line in ns, which the times of its events are relative to.
+        number: Id of the line, such as a thread id.
+        timestamp: Start of the line in ns; event times are relative to it.
     """
 
     name: str
@@ -112,9 +112,9 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
     """Add statistics to a message.
 
     Args:
-        into: Message that contains statistics.
+        into: Message to add the statistics to.
         stats: Values of the statistics, by name.
-        names: Numbers of the names of statistics, and of the texts that statistics refer to.
+        names: Numbers of the names of statistics, and of texts that statistics refer to.
         refs: Whether texts are stored as references instead of strings.
     """
     for name, value in stats.items():

@@ -1,4 +1,4 @@
-"""Small profiles of XLA, and paths of real ones."""
+"""Small XLA profiles, and paths of real ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
 
 
 def run_gpipe(stage: int, begin_ns: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield name, path, start and end of the instructions of one stage in a step of GPipe.
+    """Yield the name, path, start and end of each instruction of one stage in a step of GPipe.
 
     A stage waits for its input in a collective-permute, which ends when the next operation starts.
     """
@@ -54,7 +54,8 @@ LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
 def make_tpu(stages: int = STAGES) -> list[P]:
     """Return a run of GPipe on TPUs, one plane per stage.
 
-    A plane has lines of steps, modules, instructions, and a derived line with the same events.
+    A plane has lines of steps, modules and instructions, and a derived line with the instructions'
+    events.
     """
     planes = []
     for stage in range(stages):
@@ -119,7 +120,7 @@ def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 
 
 def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile, or None if it is refused in one sentence that names the file."""
+    """Return a profile, or None if it is refused with one sentence that names the file."""
     try:
         return read_profile_of(path)
     except errors.BubblevizError as error:

@@ -1,4 +1,4 @@
-"""Small runs of XLA, for tests of instruction costs."""
+"""Small XLA runs, for tests of instruction costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.nsys_exports import C, K, M, R, write_profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-#: All formats in which XLA has named the ranges of instructions.
+#: All formats of XLA's names for the ranges of instructions.
 FORMS = (
     "Thunk:#hlo_op={}#",
     "TSL:Thunk:#hlo_op={}#",
@@ -29,7 +29,7 @@ FORMS = (
 
 @dataclass
 class Run:
-    """Builder of a JAX run: the host's clock advances per call, and devices run work in order."""
+    """Builder of a JAX run. Each call advances the host's clock, and devices run work in order."""
 
     kernels: list[K] = field(default_factory=list)
     calls: list[C] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Run:
     def written(
         self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
     ) -> Path:
-        """Write the run as an nsys export without some tables, and return its path."""
+        """Write the run as an nsys export, without the given tables, and return its path."""
         return write_profile(
             folder,
             self.kernels,
@@ -122,7 +122,7 @@ def list_costs(costs: Costs) -> dict[str, float]:
 
 
 def make_steps(count: int, cost: int = 1_000) -> Run:
-    """Return a run of ``jit_step`` whose step k costs ``cost`` + k; step 0 is ten times slower."""
+    """Return a run of ``jit_step``. Step k costs ``cost`` + k, and step 0 ten times as much."""
     run = Run()
     for k in range(count):
         with run.module():

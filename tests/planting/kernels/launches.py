@@ -1,6 +1,6 @@
 """Kernels, API calls and NVTX ranges of one process in one iteration.
 
-The host runs 50 us ahead of the device. Every launch has a slot at that distance from its kernel::
+The host runs 50 us ahead of the device. Every launch has a slot that far ahead of its kernel::
 
     host    |push RECV pop|push F3.0.0 [slot: launch, query] [slot: launch] ... pop|push SEND pop|
     device       SendRecv              kernel               kernel                  SendRecv
@@ -37,13 +37,15 @@ RUNTIME, DRIVER = 0, 1
 #: Time by which the host is ahead of the device.
 _AHEAD_NS = 50_000
 #: Start and end within a slot of the launching call, of a call without work, and of the outer and
-#: the inner library range. Slots never overlap, because kernels are farther apart than that.
+#: the inner library range. Slots never overlap, because kernels are farther apart than a slot is
+#: long.
 _CALL_NS, _OTHER_NS = (500, 2_000), (2_800, 3_400)
 _OUTER_NS, _INNER_NS = (100, 2_400), (300, 2_200)
 #: Start of an operation's range relative to its first slot, and its end relative to its last slot.
 _PUSH_NS, _POP_NS = -1_000, 4_000
-#: Transfers: their range, NCCL's own in it and the call, from the host's side of the operation's
-#: start (receive) or end (send); their kernel, from that instant on the device.
+#: Spans of a transfer: its range, NCCL's range inside that, its call and its kernel. They are
+#: relative to the start (receive) or end (send) of the operation, on the device for the kernel and
+#: on the host for the others.
 _RECEIVE_NS = {
     "range": (-8_000, -3_000), "nccl": (-7_500, -3_500), "call": (-7_000, -4_000),
     "kernel": (-16_000, -2_000),
@@ -92,14 +94,14 @@ class Block:
 
     @property
     def library(self) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-        """Starts and ends of the outer and of the inner library ranges."""
+        """Starts and ends of the outer and the inner library ranges."""
         outer, inner = ([self.slots + time for time in times] for times in (_OUTER_NS, _INNER_NS))
         return (outer[0], outer[1]), (inner[0], inner[1])
 
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A send or a receive: its name, its times, and the time they are relative to."""
+    """A send or a receive: its name, its times, and the time that they are relative to."""
 
     name: str
     at_ns: int
@@ -141,7 +143,7 @@ def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
 def _place_kernels(
     start_ns: Ints, end_ns: Ints, count: int, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Return starts and ends of compute kernels that fill each operation, one row per operation."""
+    """Return starts and ends of the compute kernels that fill operations, one row per operation."""
     weights = np.cumsum(random.integers(750, 1_251, (len(start_ns), count)), axis=1)
     length = (end_ns - start_ns)[:, None]
     edges = np.zeros((len(start_ns), count + 1), dtype=np.int64)
@@ -191,7 +193,7 @@ def _make_operation_ranges(phases: list[int], microbatches: list[int], slots: In
 
 
 def _make_transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
-    """Return the range of each transfer, and inside each receive the range of NCCL."""
+    """Return the range of each transfer, and NCCL's range inside each receive."""
     ranges = []
     for transfer in transfers:
         ranges.append(Range(*transfer.on_host("range"), transfer.name))
@@ -201,7 +203,7 @@ def _make_transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
 
 
 def _make_iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints) -> Range:
-    """Return the range around the work of an iteration, which ends before its Optimizer."""
+    """Return the range around the work of an iteration; it ends before the Optimizer."""
     work = np.array(phases) != Phase.OPTIMIZER
     first_ns, last_ns = _ITERATION_NS
     first, last = int(starts[work].min()), int(ends[work].max())

@@ -23,10 +23,10 @@ from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.recorder import KERNEL_NAMES
 
 #: Name of the row that stores the recipe of a profile, and edition of the generator. Increase the
-#: edition whenever the same recipe gives different bytes.
+#: edition whenever the generator changes the bytes that a recipe gives.
 _RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 2
 _PUSH_POP = 59
-#: StringIds are sparse: step between ids, first id, and first id of library ranges.
+#: Step between ids of StringIds, which are sparse; first id; and first id of library ranges.
 _ID_STEP, _FIRST_ID, _FIRST_LIBRARY_ID = 4, 71_000, 1_000_000
 #: Names of the two library ranges around a launch, without their number.
 _OUTER = (
@@ -221,7 +221,7 @@ def _write_ranges(
 def _make_library_rows(
     block: Block, first: int, thread: int
 ) -> Iterator[tuple[int, int, str | None, int | None, int, int]]:
-    """Yield the library ranges of a block; ``first`` is the number of ranges before it."""
+    """Yield the library ranges of a block; ``first`` is the number of library ranges before it."""
     for level, (starts, ends) in enumerate(block.library):
         for order, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             number = first + 2 * order + level

@@ -13,11 +13,12 @@ from tests.planting.programs import Simulation, Task, make_barrier, simulate
 DEVICES, MICROBATCHES = 8, 16
 #: Number of operations per iteration: F and B of every microbatch, and one Optimizer, per device.
 OPERATIONS = DEVICES * (2 * MICROBATCHES + 1)
-#: Compute kernels per operation in profiles that are large enough for two iterations.
+#: Number of compute kernels per operation in profiles that are large enough for two iterations.
 USUAL_KERNELS = 179
 #: Mean time from one kernel to the next, in nanoseconds.
 _PERIOD_NS = {Phase.F: 8_000, Phase.BW: 12_000, Phase.OPTIMIZER: 8_000}
-#: Delay of an operation after its input (the host posts transfers), and length of a transfer.
+#: Delay from an operation's input to its start (the host posts transfers), and length of a
+#: transfer.
 _DELAY_NS, _TRANSFER_NS = 20_000, 100_000
 #: Time before the first iteration (captures rarely start with training), and between iterations.
 _FIRST_NS, _BETWEEN_NS = 60_000_000_000, 300_000
@@ -89,7 +90,7 @@ class Timetable:
 def simulate_timetable(recipe: Recipe) -> Timetable:
     """Simulate the iterations of a recipe, one after another.
 
-    All devices end an iteration before any of them starts its optimizer.
+    Every device finishes its work in an iteration before any device starts its optimizer.
     """
     plan = one_forward_one_backward(DEVICES, MICROBATCHES)
     iterations, starts, start_ns = [], [], _FIRST_NS

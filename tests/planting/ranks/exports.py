@@ -14,13 +14,13 @@ from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.recorder import KERNEL_NAMES
 
-#: Start of the first session, delay from server to server, and monotonic clock of the first host
-#: at global time 0.
+#: Start of the first session, delay from one server's session to the next, and monotonic clock of
+#: the first host at global time 0.
 _SESSION_NS, _LATER_NS, _UPTIME_NS = 1_000_000_000, 1_000_000, 5_000_000_000_000
-#: Time between the push of a range and its first kernel, for operations, receives and sends. They
-#: differ so that no two ranges of a host overlap.
+#: Time between the push of a range and its first kernel, for operations, receives and sends. The
+#: times differ so that no two ranges of a host overlap.
 _AHEAD_NS, _RECEIVE_AHEAD_NS, _SEND_AHEAD_NS = 35_000, 55_000, 75_000
-#: Length of a range, and of a launching call inside it.
+#: Length of a range, and length of a launching call inside it.
 _RANGE_NS, _CALL_NS = 15_000, 3_000
 #: Minimum length of a transfer kernel.
 _TRANSFER_KERNEL_NS = 2_000
@@ -29,7 +29,7 @@ _COMPUTE, _SENDS, _RECEIVES, _REDUCES = 7, 19, 23, 35
 _LAUNCH, _PYTHON = "cudaLaunchKernel_v7000", "python3"
 _PUSH_POP = 59
 _TRANSFERS = ("SEND_FORWARD", "RECV_FORWARD", "SEND_BACKWARD", "RECV_BACKWARD")
-#: Marks a rank without a transfer.
+#: Value that marks a rank without a transfer.
 _NOTHING = -1
 
 
@@ -131,7 +131,7 @@ def _launch_operations(run: PlantedRun) -> list[_Launches]:
 
 
 def _launch_steps(run: PlantedRun, collectives: bool) -> list[_Launches]:
-    """Return the launches of the optimizers, and of the gradient reduction in their ranges."""
+    """Return the launches of the optimizers, and of the gradient reductions inside their ranges."""
     text, done = 2 * run.recipe.microbatches, run.by_rank(run.end_ns).max(axis=(2, 3))
     start, end = run.by_rank(run.step_start_ns), run.by_rank(run.step_end_ns)
     opened = (done if collectives else start) - _AHEAD_NS
@@ -143,7 +143,7 @@ def _launch_steps(run: PlantedRun, collectives: bool) -> list[_Launches]:
 
 
 def _launch_transfers(run: PlantedRun) -> list[_Launches]:
-    """Return sends, after their operation, and receives, which spin from the previous operation."""
+    """Return sends and receives; a receive spins from the end of the previous operation."""
     first_text = 2 * run.recipe.microbatches + 1
     stage = np.repeat(np.arange(run.recipe.stages), run.recipe.pipelines)[:, None, None]
     before = _find_previous_ends(run)

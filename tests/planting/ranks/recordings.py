@@ -90,7 +90,7 @@ def _make_iteration(
     """Return the line of an iteration, without its number.
 
     Args:
-        name_ids: Name ids of its operations, sorted by start.
+        name_ids: Name ids of the operations, sorted by start.
         start_ns: Starts of the operations.
         end_ns: Ends of the operations.
         utc_less_ns: UTC minus the monotonic clock.

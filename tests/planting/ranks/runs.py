@@ -1,7 +1,7 @@
 """Plant a run with many ranks, 1F1B in every pipeline, and compute its true bubble ratios.
 
-Ranks are numbered in Megatron's order: the pipelines of a stage are adjacent, so a server contains
-one stage of eight pipelines. Times are arrays over all pipelines.
+Ranks are numbered in Megatron's order: the pipelines of a stage are adjacent, so a server runs one
+stage of eight pipelines. Times are arrays over all pipelines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.planting.orders import one_forward_one_backward
 
 Ints = NDArray[np.int64]
 
-#: Number of ranks per server, whose operations are in one file.
+#: Number of ranks per server; one file contains the operations of a server.
 SERVER = 8
 #: Mean length of an operation, a transfer and the gap between two iterations, in nanoseconds.
 _F_NS, _B_NS, _OPTIMIZER_NS = 10_000_000, 20_000_000, 15_000_000
@@ -59,7 +59,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PlantedRun:
-    """All operations of a run; the first two axes of arrays are (stage, pipeline).
+    """All operations of a run; the first two axes of the arrays are (stage, pipeline).
 
     Attributes:
         recipe: Parameters of the run.
@@ -85,7 +85,7 @@ class PlantedRun:
     def ratios(self) -> Mapping[str, float]:
         """Return the true mean of every bubble ratio over the iterations.
 
-        Operations of a rank never overlap, so their lengths add up.
+        Operations of a rank never overlap, so their lengths can be added.
         """
         work = (self.end_ns - self.start_ns).sum(axis=(3, 4))
         step = self.step_end_ns - self.step_start_ns

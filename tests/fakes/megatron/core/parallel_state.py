@@ -1,4 +1,4 @@
-"""The rank of this process, which tests set."""
+"""The pipeline rank of this process; tests set it."""
 
 from __future__ import annotations
 

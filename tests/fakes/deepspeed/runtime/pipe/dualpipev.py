@@ -1,4 +1,4 @@
-"""The engine of two stages per rank: its passes run the other engine's."""
+"""The engine for two stages per rank; its passes call those of the other engine."""
 
 from __future__ import annotations
 

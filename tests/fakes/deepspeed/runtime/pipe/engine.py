@@ -1,4 +1,4 @@
-"""The engine, which dispatches instructions through a table like DeepSpeed."""
+"""The engine, which, like DeepSpeed's, looks up the method for each instruction in a table."""
 
 from __future__ import annotations
 

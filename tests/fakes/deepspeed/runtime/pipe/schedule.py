@@ -1,4 +1,4 @@
-"""Instructions, by name."""
+"""The instructions of a pipeline schedule."""
 
 from __future__ import annotations
 

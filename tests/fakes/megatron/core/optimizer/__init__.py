@@ -1,4 +1,4 @@
-"""Optimizers, including one that steps other optimizers."""
+"""The optimizer classes that Megatron-Core exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers between stages, which do nothing here."""
+"""Transfers between stages; in this fake they do nothing."""
 
 from __future__ import annotations
 

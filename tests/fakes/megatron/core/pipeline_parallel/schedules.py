@@ -1,4 +1,4 @@
-"""Megatron-Core's schedules, reduced to the calls of their steps."""
+"""Megatron-Core's schedules, reduced to the calls of their forward and backward steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import combined_1f1b
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
-#: Set by tests: whether forwards receive their microbatch and chunk, as in newer versions.
+#: Whether forwards receive their microbatch and chunk, as in newer versions. Tests set this.
 tells = True
 
 
