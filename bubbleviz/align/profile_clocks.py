@@ -318,38 +318,22 @@ def refuse_unrelated(
     Raises:
         MismatchError: The captures are not from a single run.
     """
-    has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
-    starts_ns, ends_ns = (
-        np.array([captures[i][side] + clocks[i].offset_ns for i in has_utc.tolist()], np.int64)
-        for side in (0, 1)
-    )
-    order = sort_rows(starts_ns, ends_ns)
-    profile, starts_ns, ends_ns = has_utc[order].tolist(), starts_ns[order], ends_ns[order]
+    profile, starts_ns, ends_ns = _sort_captures(sources, captures, clocks)
     # A long capture can contain shorter ones, so the gap is measured from the latest end so far.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
         return ()
-    group = np.searchsorted(gaps, np.arange(len(order)))
-    largest_group = np.bincount(group).argmax()
-    wrong = [i for i, own in zip(profile, group.tolist(), strict=True) if own != largest_group]
+    group = np.searchsorted(gaps, np.arange(len(profile)))
+    is_wrong = group != np.bincount(group).argmax()
+    wrong = [profile[index] for index in np.flatnonzero(is_wrong).tolist()]
     span_ns = int(starts_ns[-1] - starts_ns[0])
-    other_hosts = {sources[i].host for i in profile if i not in wrong}
-    same_run = is_numbered or all(
-        is_typical[i] and sources[i].host not in other_hosts for i in wrong
-    )
-    is_minority = len(wrong) * (
-        _MAX_WRONG_DIVISOR if is_numbered else _MAX_UNNUMBERED_WRONG_DIVISOR
-    ) <= len(profile)
-    if not (same_run and is_minority) or span_ns > _MAX_WRONG_NS:
-        gap = int(gaps[0])
-        last_profile = profile[int(np.flatnonzero(ends_ns[: gap + 1] == latest[gap])[-1])]
-        gap_ns = int(starts_ns[gap + 1] - latest[gap])
-        raise MismatchError(
-            f"{sources[last_profile].path} and {sources[profile[gap + 1]].path}: captured "
-            f"{gap_ns / 1e9:.0f} s "
-            "apart by their clocks, so they are not one run; give the profiles of one run"
-        )
+    divisor = _MAX_WRONG_DIVISOR if is_numbered else _MAX_UNNUMBERED_WRONG_DIVISOR
+    is_minority = len(wrong) * divisor <= len(profile)
+    is_one_run = is_numbered or _are_typical(sources, profile, wrong, is_typical)
+    if not (is_one_run and is_minority) or span_ns > _MAX_WRONG_NS:
+        in_order = [sources[i] for i in profile]
+        raise MismatchError(_describe_gap(in_order, starts_ns, ends_ns, int(gaps[0])))
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
     reason = "the rank numbers form one run" if is_numbered else "the profiles have equal sizes"
     return (
@@ -359,4 +343,63 @@ def refuse_unrelated(
             f"others by UTC, although {reason}; set the clock (NTP)",
             len(hosts),
         ),
+    )
+
+
+def _sort_captures(
+    sources: Sequence[Source],
+    captures: Sequence[tuple[int, int]],
+    clocks: Sequence[ProfileClock],
+) -> tuple[list[int], Ints, Ints]:
+    """Sort the captures whose UTC time is known by their start.
+
+    Args:
+        sources: Sources of the profiles.
+        captures: First and last time of each profile, in its uncorrected times.
+        clocks: Clock of each profile according to its session.
+
+    Returns:
+        profile: Profile of each capture.
+        starts_ns: Start of each capture, on the clocks of sessions.
+        ends_ns: End of each capture.
+    """
+    has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
+    starts_ns, ends_ns = (
+        np.array([captures[i][side] + clocks[i].offset_ns for i in has_utc.tolist()], np.int64)
+        for side in (0, 1)
+    )
+    order = sort_rows(starts_ns, ends_ns)
+    return has_utc[order].tolist(), starts_ns[order], ends_ns[order]
+
+
+def _are_typical(
+    sources: Sequence[Source], profile: Sequence[int], wrong: Sequence[int], is_typical: Bools
+) -> bool:
+    """Return whether each of some captures has a typical size and a host that no other one has.
+
+    Args:
+        sources: Sources of the profiles.
+        profile: Profiles whose UTC time is known.
+        wrong: Profiles to check, a subset of these.
+        is_typical: Mask of the profiles with typical sizes.
+    """
+    other_hosts = {sources[i].host for i in profile if i not in wrong}
+    return all(is_typical[i] and sources[i].host not in other_hosts for i in wrong)
+
+
+def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap: int) -> str:
+    """Return the message that two captures are too far apart to be from one run.
+
+    Args:
+        sources: Sources of the captures, in order of their starts.
+        starts_ns: Start of each capture.
+        ends_ns: End of each capture.
+        gap: Index of the last capture that starts before the gap.
+    """
+    latest_ns = ends_ns[: gap + 1].max()
+    last = int(np.flatnonzero(ends_ns[: gap + 1] == latest_ns)[-1])
+    gap_ns = int(starts_ns[gap + 1] - latest_ns)
+    return (
+        f"{sources[last].path} and {sources[gap + 1].path}: captured {gap_ns / 1e9:.0f} s "
+        "apart by their clocks, so they are not one run; give the profiles of one run"
     )

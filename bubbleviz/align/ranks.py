@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.model import operations as tables
-from bubbleviz.model.columns import Ints, make_mask
+from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import invert_permutation
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -100,11 +100,7 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     operations, count = recordings.operations, len(recordings.ranks)
     working, measured = make_mask(count, recordings.working), np.zeros(count, bool)
     measured[operations.rank[recordings.works & (operations.has_span == 1)]] = True
-    loose, active = recordings.unattributed, recordings.active
-    loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
-    active_ns = group_sum(active.rank, count, active.active_ns)
-    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
-    computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
+    computing = ~working & _mask_computing(recordings, working)
     idle = "ranks without forward or backward", "excluded from every ratio: "
     for is_excluded, (title, explanation), remedy, kind in (
         (~working & ~computing, idle, "", LimitationKind.OTHER),
@@ -135,3 +131,21 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
                 len(excluded_labels),
                 kind,
             )
+
+
+def _mask_computing(recordings: JoinedRecordings, working: Bools) -> Bools:
+    """Return a mask of the ranks that compute outside operations for at least half the usual time.
+
+    The usual time is the median active time of the working ranks. Without working ranks, the mask
+    is False everywhere.
+
+    Args:
+        recordings: The recordings of all ranks.
+        working: Mask of the ranks that run a forward or a backward.
+    """
+    n_ranks = len(recordings.ranks)
+    loose, active = recordings.unattributed, recordings.active
+    loose_ns = group_sum(loose.rank, n_ranks, loose.end_ns - loose.start_ns)
+    active_ns = group_sum(active.rank, n_ranks, active.active_ns)
+    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
+    return np.asarray(loose_ns >= max(usual_ns / 2, 1), bool)

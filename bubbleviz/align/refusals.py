@@ -99,22 +99,37 @@ def _refuse_other_shapes(
         (forwards // np.maximum(chunks, 1), "microbatches per iteration"),
         (chunks, "model chunks per rank"),
     ):
-        groups = group_rows(profile, number)
-        frequency = np.bincount(groups.of_row, minlength=len(groups))
-        owner, value = profile[groups.first], number[groups.first]
-        # The most frequent number of each profile; if several are, the smallest.
-        most_frequent = find_first_rows(owner, -frequency, value)
-        first: dict[int, str] = {}
-        for owner_index, count in zip(
-            owner[most_frequent].tolist(), value[most_frequent].tolist(), strict=True
-        ):
-            first.setdefault(count, recordings[owner_index].source.path)
-        if len(first) > 1:
-            (count, path), (another, second), *_ = first.items()
-            raise MismatchError(
-                f"{path} and {second}: {count} and {another} {noun}, so they are not one run, "
-                "or a range is missing in one; give complete profiles of one run"
-            )
+        _refuse_other_numbers(recordings, profile, number, noun)
+
+
+def _refuse_other_numbers(
+    recordings: Sequence[Recording], profile: Ints, number: Ints, noun: str
+) -> None:
+    """Raise MismatchError if the most frequent numbers of two profiles differ.
+
+    If several numbers of a profile are equally frequent, the smallest counts.
+
+    Args:
+        recordings: One recording per profile.
+        profile: Profile of each iteration.
+        number: Number to compare, for each iteration.
+        noun: Plural noun that says what the numbers count.
+    """
+    groups = group_rows(profile, number)
+    frequency = np.bincount(groups.of_row, minlength=len(groups))
+    owner, value = profile[groups.first], number[groups.first]
+    most_frequent = find_first_rows(owner, -frequency, value)
+    first: dict[int, str] = {}
+    for owner_index, count in zip(
+        owner[most_frequent].tolist(), value[most_frequent].tolist(), strict=True
+    ):
+        first.setdefault(count, recordings[owner_index].source.path)
+    if len(first) > 1:
+        (count, path), (another, second), *_ = first.items()
+        raise MismatchError(
+            f"{path} and {second}: {count} and {another} {noun}, so they are not one run, "
+            "or a range is missing in one; give complete profiles of one run"
+        )
 
 
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
@@ -206,12 +221,7 @@ def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, I
         backward = np.flatnonzero(
             first & mask_phases(operations.phase, (Phase.B, Phase.BW, Phase.FB))
         )
-        rows = np.concatenate((forward, backward))
-        microbatch, chunk = get_pass_keys(operations, forward, backward)
-        passes = group_rows(cell[rows], microbatch, chunk, operations.sequence[rows])
-        ran = np.zeros((2, len(passes)), bool)
-        ran[0, passes.of_row[: len(forward)]] = ran[1, passes.of_row[len(forward) :]] = True
-        is_cut[cell[rows[passes.first[ran[0] != ran[1]]]]] = True
+        is_cut[_find_unmatched(operations, forward, backward, cell)] = True
     has_begin = make_mask(cells, cell[forward[operations.microbatch[forward] == 0]])
     pairs = find_distinct_rows(cell[forward], operations.chunk[forward])
     is_followed = make_mask(cells + 1, cell[first & (operations.phase == Phase.OPTIMIZER)])
@@ -223,3 +233,23 @@ def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, I
         np.bincount(cell[forward], minlength=cells)[is_complete],
         np.bincount(pairs[0], minlength=cells)[is_complete],
     )
+
+
+def _find_unmatched(operations: Operations, forward: Ints, backward: Ints, cell: Ints) -> Ints:
+    """Return the cells in which a forward has no backward, or a backward has no forward.
+
+    A cell may occur several times.
+
+    Args:
+        operations: Operations of several ranks.
+        forward: Rows that run a forward.
+        backward: Rows that run a backward.
+        cell: Number of the rank and iteration (cell) of each operation.
+    """
+    rows = np.concatenate((forward, backward))
+    microbatch, chunk = get_pass_keys(operations, forward, backward)
+    passes = group_rows(cell[rows], microbatch, chunk, operations.sequence[rows])
+    has_forward = make_mask(len(passes), passes.of_row[: len(forward)])
+    has_backward = make_mask(len(passes), passes.of_row[len(forward) :])
+    unmatched = passes.first[has_forward != has_backward]
+    return np.asarray(cell[rows[unmatched]], np.int64)

@@ -167,11 +167,11 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         MismatchError: The profiles are not from a single run.
         UsageError: ``hints.order`` does not name every rank once.
     """
-    recordings = parts.recordings
     alignment = _align_recordings(parts, hints)
     rank_index, time = alignment.rank_index, alignment.time
-    corrections = subtract_sessions(time.clocks, alignment.sessions)
-    joined_recordings = apply_clocks(alignment.recordings, corrections)
+    joined_recordings = apply_clocks(
+        alignment.recordings, subtract_sessions(time.clocks, alignment.sessions)
+    )
     ranks = build_ranks(joined_recordings, rank_index)
     collectives = match_collectives(joined_recordings, time, hints.parallel)
     limitations = (
@@ -180,28 +180,17 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         *_find_waiting_kernels(parts, alignment, hints),
         *find_incomplete_collectives(collectives, joined_recordings.exposed),
     )
-    renumbered = replace(
-        joined_recordings.operations,
-        rank=rank_index[joined_recordings.operations.rank],
-        iteration=joined_recordings.common_iteration,
-        stages=tuple(rank.stage for rank in ranks),
-        global_ranks=tuple(rank.global_rank for rank in ranks),
-    )
-    hosts = joined_recordings.hosts.replace_columns(rank=rank_index[joined_recordings.hosts.rank])
-    operations, busy, hosts, new_row = _sort_operations(renumbered, joined_recordings.busy, hosts)
-    collectives = collectives.replace_columns(operation=new_row[collectives.operation])
+    renumbered = _renumber_operations(joined_recordings, ranks, rank_index)
+    collectives = collectives.replace_columns(operation=renumbered.new_row[collectives.operation])
     times = _build_active_times(joined_recordings, rank_index)
-    n_ranks = [len(recording.ranks) for recording in recordings]
-    bounds = np.cumsum([0, *n_ranks]).tolist()
-    rank_of_local = tuple(rank_index[first:stop] for first, stop in pairwise(bounds))
-    recorded = _convert_recorded_devices(recordings, time.clocks, is_contradicted=time.contradicted)
+    rank_of_local = _split_by_profile(rank_index, parts.recordings)
     rank_order = np.argsort(rank_index)
     return Run(
         ranks=ranks,
         clocks=time.clocks,
         timebase=replace(time, machine=time.machine[rank_order]),
-        operations=operations,
-        busy=busy,
+        operations=renumbered.operations,
+        busy=renumbered.busy,
         active_ns=times["active_ns"],
         kernel_ns=times["kernel_ns"],
         gap_ns=times["gap_ns"],
@@ -212,7 +201,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         collectives=_sort_intervals(collectives, rank_index),
         overheads=_sort_intervals(joined_recordings.overheads, rank_index),
         unrecorded=_sort_intervals(joined_recordings.unrecorded, rank_index),
-        hosts=hosts,
+        hosts=renumbered.hosts,
         iteration_names=joined_recordings.iteration_names,
         paired=joined_recordings.paired,
         stages_missing=joined_recordings.stages_missing,
@@ -224,11 +213,65 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         rank_of_local=rank_of_local,
         pauses=_sort_intervals(joined_recordings.pauses, rank_index),
         recorded_start_ns=joined_recordings.recorded_start_ns[rank_order],
-        layers=build_stage_layers(recordings, operations, rank_of_local),
-        recorded=tuple(recorded),
+        layers=build_stage_layers(parts.recordings, renumbered.operations, rank_of_local),
+        recorded=tuple(
+            _convert_recorded_devices(
+                parts.recordings, time.clocks, is_contradicted=time.contradicted
+            )
+        ),
         profile_hosts=alignment.hosts,
         has_kernels=all(rank.local.declared is None for rank in joined_recordings.ranks),
     )
+
+
+@dataclass(frozen=True)
+class _Renumbered:
+    """Operations in the order of the report, and the tables that refer to their rows.
+
+    Attributes:
+        operations: Operations, sorted by (rank, start).
+        busy: Busy intervals of the operations, in the same order.
+        hosts: Activities of launching threads before the operations, in the same order.
+        new_row: New row of each operation. An additional last entry is -1, so that -1 stays -1.
+    """
+
+    operations: tables.Operations
+    busy: tables.BusyIntervals
+    hosts: tables.HostActivities
+    new_row: Ints
+
+
+def _renumber_operations(
+    recordings: JoinedRecordings, ranks: Sequence[tables.Rank], rank_index: Ints
+) -> _Renumbered:
+    """Renumber the ranks and iterations of operations as in the report, and sort the operations.
+
+    Args:
+        recordings: The recordings with paired iterations.
+        ranks: Ranks of the report.
+        rank_index: Index of each rank in the report.
+    """
+    operations = replace(
+        recordings.operations,
+        rank=rank_index[recordings.operations.rank],
+        iteration=recordings.common_iteration,
+        stages=tuple(rank.stage for rank in ranks),
+        global_ranks=tuple(rank.global_rank for rank in ranks),
+    )
+    hosts = recordings.hosts.replace_columns(rank=rank_index[recordings.hosts.rank])
+    return _sort_operations(operations, recordings.busy, hosts)
+
+
+def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tuple[Ints, ...]:
+    """Return, for each profile, the index in the report of each of its ranks.
+
+    Args:
+        rank_index: Index in the report of each rank of all profiles, profile by profile.
+        recordings: One recording per clock of a profile.
+    """
+    n_ranks = [len(recording.ranks) for recording in recordings]
+    bounds = np.cumsum([0, *n_ranks]).tolist()
+    return tuple(rank_index[first:stop] for first, stop in pairwise(bounds))
 
 
 @dataclass(frozen=True)
@@ -470,7 +513,7 @@ def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
 
 def _sort_operations(
     operations: tables.Operations, busy: tables.BusyIntervals, hosts: tables.HostActivities
-) -> tuple[tables.Operations, tables.BusyIntervals, tables.HostActivities, Ints]:
+) -> _Renumbered:
     """Sort operations by (rank, start), and renumber the tables that refer to their rows.
 
     An operation without a span is sorted by its start on the host. At equal starts, the start on
@@ -480,12 +523,6 @@ def _sort_operations(
         operations: Operations, with the indices of ranks in the report.
         busy: Busy intervals of these operations.
         hosts: Activities of launching threads before these operations.
-
-    Returns:
-        operations: The sorted operations.
-        busy: Their busy intervals, in the same order.
-        hosts: Activities of launching threads, in the same order.
-        new_row: New row of each operation. An additional last entry is -1, so that -1 stays -1.
     """
     has_span = operations.has_span == 1
     start_ns = operations.start_ns
@@ -497,7 +534,7 @@ def _sort_operations(
     busy = busy.take(_sort_nearly_sorted(busy.operation, busy.start_ns))
     hosts = hosts.replace_columns(operation=new_row[hosts.operation])
     hosts = hosts.take(sort_rows(hosts.operation))
-    return operations.take(order).compact(), busy, hosts, new_row
+    return _Renumbered(operations.take(order).compact(), busy, hosts, new_row)
 
 
 def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bubbleviz.conventions.layer_names import LayerName
+from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import find_distinct, find_distinct_rows
@@ -63,19 +64,31 @@ def build_stage_layers(
         if not layers:
             n_stages = int(operations.virtual_stage.max()) + 1
             layers = [({}, {}) for _ in range(n_stages)]
-        stage_of = find_chunk_stages(times.rank, times.chunk, operations, ranks)
-        names = ("rank", "chunk", "phase", "layer", "kernel_ns", "first_ns")
-        columns = [getattr(times, name).tolist() for name in names]
-        # One row per layer, chunk and phase: a few hundred per rank.
-        for rank, chunk, phase, layer, kernel_ns, first_ns in zip(*columns, strict=True):
-            stage = stage_of.get((rank, chunk), NONE)
-            if stage == NONE:
-                continue
-            kernel_ns_of, first_ns_of = layers[stage]
-            name = None if layer == NONE else times.layers[layer]
-            key = Phase(phase), name
-            kernel_ns_of[key] = kernel_ns_of.get(key, 0) + kernel_ns
-            if name is not None and phase == Phase.F:
-                first_ns_of[name] = min(first_ns_of.get(name, first_ns), first_ns)
+        _add_layers(layers, times, find_chunk_stages(times.rank, times.chunk, operations, ranks))
     has_forwards = any(first_ns_of for _, first_ns_of in layers)
     return tuple(layers) if has_forwards else ()
+
+
+def _add_layers(
+    layers: Sequence[StageLayers], times: LayerTimes, stage_of_chunk: Mapping[tuple[int, int], int]
+) -> None:
+    """Add the work of the layers of one profile to the work of each virtual stage.
+
+    Args:
+        layers: Work of the layers on each virtual stage so far; updated.
+        times: Work of the layers in the profile.
+        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Other chunks are left
+            out.
+    """
+    columns = times.rank, times.chunk, times.phase, times.layer, times.kernel_ns, times.first_ns
+    # One row per layer, chunk and phase: a few hundred per rank.
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for rank, chunk, phase, layer, kernel_ns, first_ns in rows:
+        if (rank, chunk) not in stage_of_chunk:
+            continue
+        kernel_ns_of, first_ns_of = layers[stage_of_chunk[rank, chunk]]
+        name = None if layer == NONE else times.layers[layer]
+        key = Phase(phase), name
+        kernel_ns_of[key] = kernel_ns_of.get(key, 0) + kernel_ns
+        if name is not None and phase == Phase.F:
+            first_ns_of[name] = min(first_ns_of.get(name, first_ns), first_ns)

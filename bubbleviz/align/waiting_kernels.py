@@ -20,7 +20,7 @@ import numpy as np
 from bubbleviz.align.profile_clocks import ProfileClock
 from bubbleviz.interpret.communication import format_addition
 from bubbleviz.interpret.recording import Recording, UnknownKernels
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, to_one_line
 
@@ -134,19 +134,35 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
     is_waiting = np.zeros(len(start_ns), bool)
     probability = np.zeros(len(start_ns))
     for other in other_ranks:
-        by_end = np.argsort(other.end_ns, kind="stable")
-        other_end_ns = other.end_ns[by_end]
-        other_start_ns = other.start_ns[by_end]
-        nearest = _find_nearest(other_end_ns, end_ns)
-        ends_with = np.abs(other_end_ns[nearest] - end_ns) <= tolerance_ns
-        start_difference_ns = np.abs(other_start_ns[nearest] - start_ns)
-        longer_ns = np.maximum(end_ns - start_ns, other_end_ns[nearest] - other_start_ns[nearest])
-        is_waiting |= ends_with & (start_difference_ns >= _MIN_START_SHARE * longer_ns)
-        span_ns = max(int(other_end_ns[-1] - other_end_ns[0]), 1)
-        probability += 2 * tolerance_ns * len(other_end_ns) / span_ns
+        is_waiting |= _mask_ending_with(other, start_ns, end_ns, tolerance_ns)
+        span_ns = max(int(other.end_ns.max() - other.end_ns.min()), 1)
+        probability += 2 * tolerance_ns * len(other.end_ns) / span_ns
     waiting_ns = int((end_ns - start_ns)[is_waiting].sum())
     is_chance = float(probability.mean()) > _MAX_CHANCE
     return waiting_ns >= _MIN_WAITING * int(length_ns.sum()) and not is_chance
+
+
+def _mask_ending_with(
+    other: UnknownKernels, start_ns: Ints, end_ns: Ints, tolerance_ns: Floats
+) -> Bools:
+    """Return a mask of the kernels that end with a kernel of another rank, but start far from it.
+
+    Each kernel is compared with the kernel of the other rank whose end is nearest. The starts must
+    differ by at least ``_MIN_START_SHARE`` of the longer kernel.
+
+    Args:
+        other: Kernels of the other rank, at least one.
+        start_ns: Starts of the kernels.
+        end_ns: Ends of the kernels.
+        tolerance_ns: Maximum difference of two ends that count as equal, for each kernel.
+    """
+    by_end = np.argsort(other.end_ns, kind="stable")
+    nearest = by_end[_find_nearest(other.end_ns[by_end], end_ns)]
+    other_start_ns, other_end_ns = other.start_ns[nearest], other.end_ns[nearest]
+    is_end_equal = np.abs(other_end_ns - end_ns) <= tolerance_ns
+    longer_ns = np.maximum(end_ns - start_ns, other_end_ns - other_start_ns)
+    is_start_apart = np.abs(other_start_ns - start_ns) >= _MIN_START_SHARE * longer_ns
+    return np.asarray(is_end_equal & is_start_apart, bool)
 
 
 def _find_nearest(ascending: Ints, values: Ints) -> Ints:

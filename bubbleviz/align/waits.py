@@ -99,6 +99,34 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
     Returns:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
     """
+    forward, backward = _match_passes(operations)
+    # Kernels of a span that run before its input arrives are neither waiting nor work on it.
+    ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
+    forward_ns = _measure_work(operations, ready_ns, forward)
+    backward_ns = _measure_work(operations, ready_ns, backward)
+    return Waits(
+        rank=operations.rank[forward],
+        chunk=operations.chunk[forward],
+        microbatch=operations.microbatch[forward],
+        sequence=operations.sequence[forward],
+        iteration=operations.iteration[forward],
+        left_ns=operations.end_ns[forward],
+        waited_ns=ready_ns[backward] - operations.end_ns[forward],
+        forward_ns=forward_ns,
+        worked_ns=forward_ns + backward_ns,
+    )
+
+
+def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
+    """Match the forward and the backward of each microbatch on each (rank, chunk) and iteration.
+
+    Args:
+        operations: Operations of all ranks.
+
+    Returns:
+        Row of each forward that has a backward, and row of its backward, sorted by rank, chunk,
+        microbatch, sequence and iteration.
+    """
     is_usable = (operations.has_span == 1) & (operations.occurrence == 0)
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_backward = mask_phases(operations.phase, (*_BACKWARD, Phase.FB))
@@ -106,31 +134,15 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
     backward = np.flatnonzero(is_usable & is_backward)
     rows = np.concatenate((forward, backward))
     microbatch, chunk = get_pass_keys(operations, forward, backward)
-    key = (
+    key = group_rows(
         operations.rank[rows],
         chunk,
         microbatch,
         operations.sequence[rows],
         operations.iteration[rows],
-    )
-    forward_index, backward_index = _match_first_rows(group_rows(*key).of_row, len(forward))
-    forward, backward = forward[forward_index], backward[backward_index]
-    # Kernels of a span that run before its input arrives are neither waiting nor work on it.
-    ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
-    forward_ns = _measure_work(operations, ready_ns, forward)
-    backward_ns = _measure_work(operations, ready_ns, backward)
-    rank, chunk, microbatch, sequence, iteration = (column[forward_index] for column in key)
-    return Waits(
-        rank=rank,
-        chunk=chunk,
-        microbatch=microbatch,
-        sequence=sequence,
-        iteration=iteration,
-        left_ns=operations.end_ns[forward],
-        waited_ns=ready_ns[backward] - operations.end_ns[forward],
-        forward_ns=forward_ns,
-        worked_ns=forward_ns + backward_ns,
-    )
+    ).of_row
+    forward_index, backward_index = _match_first_rows(key, len(forward))
+    return forward[forward_index], backward[backward_index]
 
 
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -199,16 +199,41 @@ def compare_steps(
     max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1 + scatter_dof)
     levels = _compute_mean_squares(_select_diagonals(cross.level_ns, shifts), typical_ns)
     scatters = _compute_means(_select_diagonals(cross.scatter, shifts))
-    comparisons = [StepComparison(levels, scatters, null, scatter_dof, max_evidence)]
-    if bounds is not None:
-        levels_ns = _compute_midpoint_steps(bounds)
-        cross_ns = _fill_diagonals(levels_ns, cross.level_ns.shape, shifts)
-        cross_sq = _square_beyond_drift(cross_ns, typical_ns)
-        within_sq = within_a.level_ns**2, within_b.level_ns**2
-        max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1)
-        levels = _compute_mean_squares(levels_ns, typical_ns)
-        comparisons.append(StepComparison(levels, (), null, scatter_dof, max_evidence))
-    return comparisons
+    comparison = StepComparison(levels, scatters, null, scatter_dof, max_evidence)
+    if bounds is None:
+        return [comparison]
+    within_level_ns = within_a.level_ns, within_b.level_ns
+    levels, max_evidence = _compare_midpoints(bounds, within_level_ns, typical_ns, shifts)
+    by_bounds = replace(comparison, levels=levels, scatters=(), max_evidence=max_evidence)
+    return [comparison, by_bounds]
+
+
+def _compare_midpoints(
+    bounds: tuple[Floats, Floats],
+    within_level_ns: tuple[Floats, Floats],
+    typical_ns: Floats,
+    shifts: Ints,
+) -> tuple[tuple[_Means, ...], Floats]:
+    """Compare the iterations of pairs of ranks by the midpoints of the bounds between their clocks.
+
+    Args:
+        bounds: Lower and upper bounds of the correction of b's clock in each iteration, shape
+            (pairs, shifts, iterations).
+        within_level_ns: Levels between the steps of a, and between the steps of b, each of shape
+            (pairs, steps, steps).
+        typical_ns: Typical step of each pair.
+        shifts: Candidate shifts.
+
+    Returns:
+        levels: Mean squares of the changes of the midpoint, as in :class:`StepComparison`.
+        max_evidence: Upper bound of the evidence for each shift, shape (pairs, shifts).
+    """
+    changes_ns = _compute_midpoint_steps(bounds)
+    cross_ns = _fill_diagonals(changes_ns, within_level_ns[0].shape, shifts)
+    cross_sq = _square_beyond_drift(cross_ns, typical_ns)
+    within_sq = within_level_ns[0] ** 2, within_level_ns[1] ** 2
+    max_evidence = _bound_evidence(cross_sq, within_sq, shifts, 1)
+    return _compute_mean_squares(changes_ns, typical_ns), max_evidence
 
 
 def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
