@@ -21,8 +21,14 @@ from bubbleviz.explain.slowdown.replay import build_replay
 from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
 from bubbleviz.explain.slowdown.run_work import find_computing_rows
 from bubbleviz.explain.slowdown.work import find_median_rows
-from bubbleviz.model.columns import NONE, Ints, scatter
-from bubbleviz.model.grouping import find_distinct, group_rows, lookup_values, sort_rows
+from bubbleviz.model.columns import NONE, Ints, make_mask, scatter
+from bubbleviz.model.grouping import (
+    find_distinct,
+    group_rows,
+    invert_permutation,
+    lookup_values,
+    sort_rows,
+)
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
@@ -250,11 +256,7 @@ def replay_planned_order(
         return None
     operations = run.operations
     rows = find_computing_rows(operations, run.averaged)
-    kept_iterations = np.flatnonzero(run.numbers != NONE)
-    iterations = scatter(
-        int(run.numbers.max(initial=NONE)) + 1, run.numbers[kept_iterations], kept_iterations
-    )
-    turns = _assign_turns(operations, rows, deviations, iterations)
+    turns = _assign_turns(operations, rows, deviations, _invert_numbers(run.numbers))
     if (turns == np.arange(len(rows))).all():
         return None
     tokens = list_token_waits(operations, run.explained().tokens)
@@ -267,8 +269,33 @@ def replay_planned_order(
         if order_turns is None:
             early_ns = keep_early_starts(work, measure_delays(work, order))
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
-    measured_ns, planned_ns = lengths
-    return measured_ns, planned_ns
+    return lengths[0], lengths[1]
+
+
+def _invert_numbers(numbers: Ints) -> Ints:
+    """Return the iteration of the run that has each number, or -1 if no iteration has it.
+
+    Args:
+        numbers: Number of each iteration of the run in the report, or -1 if it is left out.
+    """
+    iterations = np.flatnonzero(numbers != NONE)
+    return scatter(int(numbers.max(initial=NONE)) + 1, numbers[iterations], iterations)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _DisplacedOperations:
+    """Operations that ran in another position than planned.
+
+    Attributes:
+        cells: Iteration and rank of each operation, as in its deviation.
+        row: Index of the operation among the operations that compute, or -1 if it is missing.
+        places_late: How late the operation was, as a number of operations that ran in place;
+            negative if it was early.
+    """
+
+    cells: list[tuple[int, int]]
+    row: Ints
+    places_late: Ints
 
 
 def _assign_turns(
@@ -286,49 +313,67 @@ def _assign_turns(
         iterations: Iteration number in ``operations``, indexed by the iteration of a deviation.
     """
     turns = np.arange(len(rows))
-    moved_operations = [d for d in deviations if d.what in _MOVED]
-    names = ("iteration", "rank", "phase", "microbatch", "chunk")
-    iteration, rank, phase, microbatch, chunk = (getattr(operations, name)[rows] for name in names)
-    keys = (iteration, rank, phase, microbatch, chunk)
-    moved_keys = [
-        (iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved_operations
-    ]
-    moved_rows = lookup_values(keys, turns, list(np.array(moved_keys, np.int64).reshape(-1, 5).T))
-    places_late = np.array(
-        [d.places if d.what == "late" else -d.places for d in moved_operations], np.int64
-    )
-    cells = [(d.iteration, d.rank) for d in moved_operations]
+    displaced = _find_displaced_operations(operations, rows, deviations, iterations)
     incomplete = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
-    for cell in sorted(set(cells) - incomplete):
-        in_cell = np.array([c == cell for c in cells], bool)
+    iteration, rank = operations.iteration[rows], operations.rank[rows]
+    is_ordered = operations.phase[rows] != Phase.OPTIMIZER
+    for cell in sorted(set(displaced.cells) - incomplete):
+        in_cell = np.array([c == cell for c in displaced.cells], bool)
         ran_in_cell = (iteration == iterations[cell[0]]) & (rank == cell[1])
-        ran = np.flatnonzero(ran_in_cell & (phase != Phase.OPTIMIZER))
-        if (moved_rows[in_cell] != NONE).all() and mask_phases(phase[ran], _ORDERED).all():
-            launched = ran[sort_rows(operations.host_start_ns[rows[ran]])]
-            by_start = ran[sort_rows(operations.start_ns[rows[ran]])]
-            planned = _insert_moved(launched, moved_rows[in_cell], places_late[in_cell], microbatch)
-            turns[planned] = by_start
+        ran = np.flatnonzero(ran_in_cell & is_ordered)
+        part = operations.take(rows[ran])
+        if (displaced.row[in_cell] != NONE).all() and mask_phases(part.phase, _ORDERED).all():
+            planned = _insert_moved(
+                part, np.searchsorted(ran, displaced.row[in_cell]), displaced.places_late[in_cell]
+            )
+            turns[ran[planned]] = ran[sort_rows(part.start_ns)]
     return turns
 
 
-def _insert_moved(ran: Ints, moved_rows: Ints, places_late: Ints, microbatch: Ints) -> Ints:
-    """Return the operations of a rank in the planned order.
+def _find_displaced_operations(
+    operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
+) -> _DisplacedOperations:
+    """Find the operations that ran later or earlier than planned.
 
     Args:
-        ran: Operations of the rank in measured order.
-        moved_rows: The operations of ``ran`` that ran out of place.
+        operations: Operations of all ranks.
+        rows: Rows of the operations that compute.
+        deviations: All deviations of the run.
+        iterations: Iteration number in ``operations``, indexed by the iteration of a deviation.
+    """
+    displaced = [d for d in deviations if d.what in _MOVED]
+    names = ("iteration", "rank", "phase", "microbatch", "chunk")
+    keys = tuple(getattr(operations, name)[rows] for name in names)
+    moved_keys = [
+        (iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in displaced
+    ]
+    queries = list(np.array(moved_keys, np.int64).reshape(-1, 5).T)
+    places_late = [d.places if d.what == "late" else -d.places for d in displaced]
+    return _DisplacedOperations(
+        [(d.iteration, d.rank) for d in displaced],
+        lookup_values(keys, np.arange(len(rows)), queries),
+        np.array(places_late, np.int64),
+    )
+
+
+def _insert_moved(operations: Operations, moved_rows: Ints, places_late: Ints) -> Ints:
+    """Return the rows of a rank's operations in the planned order.
+
+    Operations in place keep their measured order, which is the order of their host starts.
+    Operations that are moved to the same position are ordered by microbatch.
+
+    Args:
+        operations: Operations of the rank in an iteration.
+        moved_rows: Rows of the operations that ran out of place.
         places_late: How late each moved operation was, as a number of operations that ran in place;
             negative if it was early.
-        microbatch: Microbatch of each operation of the run, which orders operations that are moved
-            to the same position.
     """
-    in_place = ~np.isin(ran, moved_rows)
-    by_row = np.argsort(ran)
-    measured_place = by_row[np.searchsorted(ran, moved_rows, sorter=by_row)]
-    in_place_before = np.cumsum(in_place)[measured_place]
+    launched = sort_rows(operations.host_start_ns)
+    in_place = ~make_mask(len(operations), moved_rows)[launched]
+    in_place_before = np.cumsum(in_place)[invert_permutation(launched)[moved_rows]]
     # The n-th operation in place has turn 2n. Operations moved directly after it have turn 2n + 1.
     even_turns = 2 * np.arange(1, int(in_place.sum()) + 1)
     odd_turns = 2 * (in_place_before - places_late) + 1
     turn = np.concatenate((even_turns, odd_turns))
-    rows = np.concatenate((ran[in_place], moved_rows))
-    return np.asarray(rows[sort_rows(turn, microbatch[rows])], np.int64)
+    rows = np.concatenate((launched[in_place], moved_rows))
+    return np.asarray(rows[sort_rows(turn, operations.microbatch[rows])], np.int64)

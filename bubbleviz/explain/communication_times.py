@@ -23,6 +23,7 @@ from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import Operations
 
 
@@ -94,17 +95,31 @@ def list_receives(
     rows = np.flatnonzero((arrivals.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     if not len(rows):
         return Receives.make_empty()
-    receive, received_ns = arrivals.receive[rows], operations.received_ns[rows]
-    spanned = np.append(operations.has_span, 0)[receive] == 1
-    later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)
-    named_ns = np.append(operations.start_ns, NONE)[receive]
-    of_name = (receive >= 0) & spanned & later
-    start_ns = np.where(of_name, named_ns, operations.receive_start_ns[rows])
+    start_ns = _find_receive_starts(operations, arrivals.receive, rows)
     end_ns, ready_ns = arrivals.exact_ns[rows], inputs.ready_ns[rows]
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
     idle_ns = sum_idle_by_cause(idle, operations.rank[rows], moving_ns, end_ns)
     exposed_ns = idle_ns.sum(axis=1) - idle_ns[:, Cause.COLLECTIVE]
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
+
+
+def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -> Ints:
+    """Return the start of the last receive of operations whose receive is recorded.
+
+    An operation can have a receive inside it and a separate receive that names its microbatch. If
+    it has both, the receive that ends later is used.
+
+    Args:
+        operations: Operations of all ranks.
+        receive_of: Row of the separate receive of each operation, or -1 if there is none.
+        rows: Rows of the operations, each with at least one receive.
+    """
+    receive, received_ns = receive_of[rows], operations.received_ns[rows]
+    has_span = np.append(operations.has_span, 0)[receive] == 1
+    is_later = (received_ns == NONE) | (np.append(operations.end_ns, NONE)[receive] > received_ns)
+    separate_ns = np.append(operations.start_ns, NONE)[receive]
+    is_separate = (receive >= 0) & has_span & is_later
+    return np.where(is_separate, separate_ns, operations.receive_start_ns[rows])
 
 
 def measure_communication(
@@ -122,14 +137,11 @@ def measure_communication(
         collective_idle_ns: Idle time of each rank in its window during which a collective moved or
             may have moved data, shape (iterations, ranks).
     """
-    operations, running, extents = stretch.operations, stretch.running, stretch.extents
-    window, shape = stretch.windows[stretch.listed_ratio], stretch.extents.present.shape
-    has_window = window.is_known[:, None] & extents.present
-    low_ns = np.where(has_window, window.start_ns, extents.first_ns)
-    high_ns = np.maximum(np.where(has_window, window.end_ns, extents.last_ns), low_ns)
-    iteration = operations.iteration[receives.operation]
+    running, shape = stretch.running, stretch.extents.present.shape
+    low_ns, high_ns = _find_bounds(stretch)
+    iteration = stretch.operations.iteration[receives.operation]
     received = receives.take(iteration >= 0)
-    receive_cells = iteration[iteration >= 0], operations.rank[received.operation]
+    receive_cells = iteration[iteration >= 0], stretch.operations.rank[received.operation]
     np.minimum.at(low_ns, receive_cells, received.start_ns)
     met = stretch.collectives.take(
         (stretch.collectives.iteration >= 0) & stretch.collectives.has_members
@@ -144,13 +156,26 @@ def measure_communication(
         cell = cells[0] * shape[1] + cells[1]
         return intervals.group_sum(cell, shape[0] * shape[1], time_ns).reshape(shape)
 
-    exposed_ns = collective_idle_ns + stretch.collective_gap_ns
     return CommunicationTimes(
         wait_ns=sum_by_cell(receive_cells, received.wait_ns)
         + sum_by_cell(collective_cells, moving_ns - start_ns),
         transfer_ns=sum_by_cell(receive_cells, received.transfer_ns)
         + sum_by_cell(collective_cells, end_ns - moving_ns),
-        exposed_ns=sum_by_cell(receive_cells, received.exposed_ns) + exposed_ns,
+        exposed_ns=sum_by_cell(receive_cells, received.exposed_ns)
+        + (collective_idle_ns + stretch.collective_gap_ns),
         communication_ns=measure_within_windows(running, running.communication_ns, low_ns, high_ns),
         overlapped_ns=measure_within_windows(running, running.overlapped_ns, low_ns, high_ns),
     )
+
+
+def _find_bounds(stretch: Stretch) -> Intervals:
+    """Return the start and end of each rank's window of the listed ratio, in ns.
+
+    Both have the shape (iterations, ranks). If there is no window, they are the start of the first
+    and the end of the last work.
+    """
+    window, extents = stretch.windows[stretch.listed_ratio], stretch.extents
+    has_window = window.is_known[:, None] & extents.present
+    low_ns = np.where(has_window, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(has_window, window.end_ns, extents.last_ns), low_ns)
+    return low_ns, high_ns

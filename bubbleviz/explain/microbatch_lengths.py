@@ -39,8 +39,7 @@ def measure_lengths(
         any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
-    step = max(1, len(iterations) // _MAX_ITERATIONS)
-    sampled_iterations = list(iterations[::step][:_MAX_ITERATIONS])
+    sampled_iterations = _sample_iterations(iterations)
     iteration = _number_iterations(operations, sampled_iterations)
     counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
@@ -57,11 +56,30 @@ def measure_lengths(
     count = np.bincount(cell, minlength=n_cells)
     if count.min() < 2:
         return no_lengths
-    relative = _normalize_by_kind(operations, rows)
-    length = np.bincount(cell, relative) / count
-    residual = float(((relative - length[cell]) ** 2).sum()) / (len(rows) - len(count))
-    lengths = _shrink_lengths(length, residual * float((1 / count).mean()))
+    lengths = _estimate_lengths(cell, count, _normalize_by_kind(operations, rows))
     return no_lengths if lengths is None else lengths.reshape(-1, microbatches)
+
+
+def _sample_iterations(iterations: Sequence[int]) -> list[int]:
+    """Return at most ``_MAX_ITERATIONS`` of the iterations, evenly spaced from the first one."""
+    step = max(1, len(iterations) // _MAX_ITERATIONS)
+    return list(iterations[::step][:_MAX_ITERATIONS])
+
+
+def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | None:
+    """Return the mean of each microbatch's operations without the variance due to chance.
+
+    Args:
+        cell: Index of the microbatch of each operation.
+        count: Number of operations of each microbatch, at least 2.
+        relative: Time of each operation as a multiple of the mean of its kind.
+
+    Returns:
+        Multiples of the mean length, or None if the lengths vary only by chance.
+    """
+    length = np.bincount(cell, relative) / count
+    residual = float(((relative - length[cell]) ** 2).sum()) / (len(cell) - len(count))
+    return _shrink_lengths(length, residual * float((1 / count).mean()))
 
 
 def _shrink_lengths(length: Floats, chance: float) -> Floats | None:

@@ -20,7 +20,7 @@ may be on another rank::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,7 +44,7 @@ from bubbleviz.explain.slowdown.work_order import order_work
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, join_tables, scatter
-from bubbleviz.model.grouping import group_rows, list_rows_by_value, sort_rows
+from bubbleviz.model.grouping import group_rows, invert_permutation, list_rows_by_value, sort_rows
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
@@ -171,15 +171,8 @@ def build_work(
     separate = select_outer_collectives(collectives, operations, included)
     work = build_work_table(run, rows, messages, separate)
     # Clock errors can make an operation start before its producer. Such messages are left out.
-    position = np.empty(len(rows), np.int64)
-    by_time = sort_rows(work.start_ns[: len(rows)], work.end_ns[: len(rows)])
-    position[by_time] = np.arange(len(rows))
-    is_ordered = position[row_of_work[messages.producer]] < position[row_of_work[messages.consumer]]
-    messages = messages.take(is_ordered)
-    turn = np.arange(len(work))
-    if turns is not None:
-        turn[: len(rows)] = turns
-    in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
+    messages = messages.take(_mask_ordered(work, len(rows), row_of_work, messages))
+    in_turns = work if turns is None else _take_turns(work, turns)
     order = order_work(in_turns, rows, messages, operations, tokens)
     transfers = _build_transfers(run, work, messages, row_of_work)
     transfer_rows = len(work) + np.arange(len(transfers))
@@ -188,6 +181,35 @@ def build_work(
         np.concatenate((order.successor, transfer_rows, consumer)),
         np.concatenate((order.predecessor, producer, transfer_rows)),
     )
+
+
+def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Messages) -> Bools:
+    """Return a mask of the messages whose consumer comes after the producer, sorted by time.
+
+    Operations are sorted by start, then by end.
+
+    Args:
+        work: Work of the iterations, whose first rows are operations.
+        n_operations: Number of these operations.
+        row_of_work: Row in ``work`` of each operation of the run, or -1 if it is not included.
+        messages: Messages between included operations.
+    """
+    producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
+    by_time = sort_rows(work.start_ns[:n_operations], work.end_ns[:n_operations])
+    position = invert_permutation(by_time)
+    return np.asarray(position[producer] < position[consumer], bool)
+
+
+def _take_turns(work: Work, turns: Ints) -> Work:
+    """Return work in which each operation has the start and end of another operation.
+
+    Args:
+        work: Work, whose first rows are operations.
+        turns: For each operation, the row of the operation whose times it gets.
+    """
+    turn = np.arange(len(work))
+    turn[: len(turns)] = turns
+    return replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
 
 
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
@@ -426,17 +448,28 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
     work_ns = until_ns - since_ns - delay_ns
     delayed = np.flatnonzero(delay_ns)
     delay_times = (work.rank[entered][delayed], since_ns[delayed], delay_ns[delayed])
+    parts = _sum_by_rank(
+        (
+            *_sum_work_by_label(work, left, work_ns),
+            *_sum_delays_by_label(idle, *delay_times),
+        )
+    )
+    return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
+
+
+def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
+    """Sum the times of each rank and label. Labels without time on a rank are left out.
+
+    Args:
+        labelled: Labels, each with the rank and the time in ns of its steps or delays.
+    """
     times: dict[tuple[int, str], tuple[int, int]] = {}
-    for label, ranks, label_ns in (
-        *_sum_work_by_label(work, left, work_ns),
-        *_sum_delays_by_label(idle, *delay_times),
-    ):
+    for label, ranks, label_ns in labelled:
         for rank, rows in list_rows_by_value(ranks):
             total_ns, count = times.get((rank, label), (0, 0))
             if label_ns[rows].any():
                 times[rank, label] = total_ns + int(label_ns[rows].sum()), count + len(rows)
-    parts = [PathPart(rank, label, *time) for (rank, label), time in times.items()]
-    return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
+    return [PathPart(rank, label, *time) for (rank, label), time in times.items()]
 
 
 def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:

@@ -74,12 +74,7 @@ def measure_slowness(
         iterations: All iterations; only averaged ones are measured.
         replay: Function that returns the slowdown S of ranks, keyed by rank index.
     """
-    kernel_ns = np.full((len(iterations), len(ranks)), np.nan)
-    for iteration in iterations:
-        if iteration.averaged:
-            active_ns = get_rank_column(iteration.ranks, "active_ns").astype(np.float64)
-            kernel_ns[iteration.index, list_indices(iteration.ranks)] = active_ns
-    kernel_ns[kernel_ns <= 0] = np.nan
+    kernel_ns = _list_kernel_times(len(ranks), iterations)
     is_known = ~np.isnan(kernel_ns)
     counts, known_ns = is_known.sum(axis=0), np.where(is_known, kernel_ns, 0.0)
     mean_ns = compute_multiples(known_ns.sum(axis=0), counts.astype(np.float64))
@@ -92,6 +87,26 @@ def measure_slowness(
     last_ns = known_ns[last, np.arange(len(ranks))]
     best_ns = np.where(is_known, kernel_ns, np.inf).min(axis=0)
     return Slowness(relative, compute_multiples(best_ns, last_ns), replay)
+
+
+def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
+    """Return the kernel time of each rank in each averaged iteration, in ns.
+
+    Args:
+        n_ranks: Number of ranks.
+        iterations: All iterations.
+
+    Returns:
+        Times of shape (iterations, ranks). They are NaN in iterations that are not averaged, and
+        for ranks that ran no kernels in an iteration.
+    """
+    kernel_ns = np.full((len(iterations), n_ranks), np.nan)
+    for iteration in iterations:
+        if iteration.averaged:
+            active_ns = get_rank_column(iteration.ranks, "active_ns").astype(np.float64)
+            kernel_ns[iteration.index, list_indices(iteration.ranks)] = active_ns
+    kernel_ns[kernel_ns <= 0] = np.nan
+    return kernel_ns
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
