@@ -18,10 +18,7 @@ import numpy as np
 from bubbleviz.model import operations as tables
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import (
-    find_first_rows,
-    group_rows,
-)
+from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, mask_run_starts
 from bubbleviz.model.intervals import find_last_before, group_extents
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
@@ -79,33 +76,20 @@ def measure_collective_waits(
     last_operation = last_rank.copy()
     rows = np.flatnonzero(collectives.meeting >= 0)
     # A member may have several pieces. It enters with the first and leaves with the last.
-    members = group_rows(collectives.meeting[rows], collectives.rank[rows])
-    start_ns, end_ns = group_extents(
-        members.of_row, len(members), collectives.start_ns[rows], collectives.end_ns[rows]
-    )
-    rank, meeting = collectives.rank[rows][members.first], collectives.meeting[rows][members.first]
-    length_ns = end_ns - start_ns
-    shortest = find_first_rows(meeting, length_ns)
-    # Meeting numbers may have gaps.
-    meeting_index = np.searchsorted(meeting[shortest], meeting)
-    shortest_ns = length_ns[shortest][meeting_index]
-    previous_operation = _find_last_started_operations(operations, rank, start_ns)
-    # Members that enter together were all blocked by another collective. They waited for the member
-    # that computed until then.
-    idle_ns = (
-        start_ns - np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
-    )
-    is_earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
-    last_member = find_first_rows(meeting, is_earlier, idle_ns, rank)[meeting_index]
-    waits_for_other, operation = rank[last_member] != rank, previous_operation[last_member]
+    groups = group_rows(collectives.meeting[rows], collectives.rank[rows])
+    members = _list_members(collectives, rows, groups)
+    previous_operation = _find_last_started_operations(operations, members.rank, members.start_ns)
+    last_member = _find_last_members(members, operations, previous_operation)
+    waits_for_other = members.rank[last_member] != members.rank
     # A shorter time cannot be distinguished from the launch latency of the last member.
-    move_ns = np.where(waits_for_other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
-    member_of_row = members.of_row
+    is_indistinct = waits_for_other & (members.shortest_ns <= _GRAIN_NS)
+    moved_from_ns = members.end_ns - np.where(is_indistinct, 0, members.shortest_ns)
     moving_ns[rows] = np.clip(
-        (end_ns - move_ns)[member_of_row], collectives.start_ns[rows], collectives.end_ns[rows]
+        moved_from_ns[groups.of_row], collectives.start_ns[rows], collectives.end_ns[rows]
     )
-    last_rank[rows] = np.where(waits_for_other, rank[last_member], NONE)[member_of_row]
-    last_operation[rows] = np.where(waits_for_other, operation, NONE)[member_of_row]
+    waiting_for = np.where(waits_for_other, last_member, NONE)[groups.of_row]
+    last_rank[rows] = np.append(members.rank, NONE)[waiting_for]
+    last_operation[rows] = np.append(previous_operation, NONE)[waiting_for]
     return CollectiveWaits(
         rank=collectives.rank,
         iteration=collectives.iteration,
@@ -118,6 +102,66 @@ def measure_collective_waits(
         has_members=collectives.meeting >= 0,
         kinds=collectives.kinds,
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Members(Table):
+    """Members of collectives, one row per collective and rank, in this order.
+
+    Attributes:
+        meeting: Number of the collective, from 0 without gaps.
+        rank: Index of the rank.
+        start_ns: Time when the member entered.
+        end_ns: Time when the member left.
+        shortest_ns: Shortest duration of any member of the same collective.
+    """
+
+    meeting: Ints
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+    shortest_ns: Ints
+
+
+def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) -> _Members:
+    """List the members of collectives.
+
+    Args:
+        collectives: Collectives of all ranks, one row per piece.
+        rows: Rows of the pieces of collectives with known members.
+        groups: Groups of ``rows`` of the same member, ordered by meeting and rank.
+    """
+    start_ns, end_ns = group_extents(
+        groups.of_row, len(groups), collectives.start_ns[rows], collectives.end_ns[rows]
+    )
+    first = rows[groups.first]
+    # Meeting numbers may have gaps.
+    meeting = np.cumsum(mask_run_starts(collectives.meeting[first])) - 1
+    length_ns = end_ns - start_ns
+    shortest_ns = length_ns[find_first_rows(meeting, length_ns)][meeting]
+    return _Members(meeting, collectives.rank[first], start_ns, end_ns, shortest_ns)
+
+
+def _find_last_members(
+    members: _Members, operations: tables.Operations, previous_operation: Ints
+) -> Ints:
+    """Return for each member the row of the member of its collective that entered last.
+
+    See :func:`measure_collective_waits`.
+
+    Args:
+        members: Members of collectives.
+        operations: Operations of all ranks.
+        previous_operation: Row of the last operation that each member's rank started before it
+            entered, or -1.
+    """
+    # Members that enter together were all blocked by another collective. They waited for the member
+    # that computed until then.
+    computed_ns = np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
+    idle_ns = members.start_ns - computed_ns
+    length_ns = members.end_ns - members.start_ns
+    is_earlier = (length_ns - members.shortest_ns > _GRAIN_NS).astype(np.int64)
+    return find_first_rows(members.meeting, is_earlier, idle_ns, members.rank)[members.meeting]
 
 
 def _find_last_started_operations(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:

@@ -180,46 +180,33 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         counts: Ratios of the run.
         map_stretches: Function that explains the stretches, in this process or on other machines.
     """
-    operations, (stage, pipeline) = run.operations, list_stages_and_pipelines(run.ranks)
     averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
-    selection = choose_replayed_ranks(operations, run.ranks, averaged)
+    selection = choose_replayed_ranks(run.operations, run.ranks, averaged)
     is_replayed = None if selection is None else selection.is_replayed
-    all_stretches = stretches.split_into_stretches(run, counts, is_replayed)
-    parts = list(map_stretches(explain_stretch, all_stretches))
-    typical_iteration = choose_typical(counts.iterations, counts.headline)
-    unordered = (
-        "" if typical_iteration is None else _find_unordered_reason(run, typical_iteration, parts)
+    parts = list(
+        map_stretches(explain_stretch, stretches.split_into_stretches(run, counts, is_replayed))
     )
-
-    rows = join_rows([part.kept_rows for part in parts], operations)
-    has_all_rows = selection is None or len(parts) == 1
-    # A partial of module-level functions can be pickled, as reports are.
+    rows = join_rows([part.kept_rows for part in parts], run.operations)
+    # A partial of module-level functions can be pickled, as reports are. Only a run of several
+    # stretches can lack the rows of some ranks, so otherwise the cache is filled at once.
     explained = partial(
-        read_once, partial(_explain_all_rows, run, counts), [rows] if has_all_rows else []
+        read_once,
+        partial(_explain_all_rows, run, counts),
+        [rows] if selection is None or len(parts) == 1 else [],
     )
-    no_replay_reason = _find_no_replay_reason(run, typical_iteration) or unordered
-    source = _build_replayed_run(run, counts, explained, averaged, no_replay_reason)
-    replayed = source if selection is None else source.select_ranks(selection.is_replayed, rows)
-    reason = unordered
-    if typical_iteration is not None:
-        reason = _check_iteration_size(replayed, typical_iteration) or unordered
-    path: CriticalPath | None = None
-    changes: tuple[Change, ...] = ()
-    if not reason and typical_iteration is not None and _has_common_clock(typical_iteration):
-        path, changes = _replay_iteration(replayed, typical_iteration, operations, is_replayed)
 
-    times = phase_times.measure_phase_times(
-        operations, stage, averaged, [part.samples for part in parts]
+    typical_iteration = choose_typical(counts.iterations, counts.headline)
+    unordered = _find_unordered_reason(run, typical_iteration, parts)
+    source = _build_replayed_run(
+        run,
+        counts,
+        explained,
+        averaged,
+        _find_no_replay_reason(run, typical_iteration) or unordered,
     )
-    layout: LayoutQuestion | None = None
-    if typical_iteration is not None:
-        kinds = phase_times.add_slowest_pipeline(
-            times.kinds, operations, pipeline, typical_iteration.index
-        )
-        times = replace(times, kinds=kinds)
-        if run.layers:
-            layout = build_layout_question(run.layers, times, typical_iteration.microbatches)
-    overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
+    replayed = source if selection is None else source.select_ranks(selection.is_replayed, rows)
+    replay = _replay_typical(replayed, typical_iteration, run.operations, is_replayed, unordered)
+    times = _measure_times(run, averaged, parts, typical_iteration)
     return Explanation(
         causes=_join_causes(parts),
         explained=explained,
@@ -227,16 +214,51 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         received=np.sum([part.received for part in parts], axis=0),
         communication=CommunicationTimes(*join_ranks([vars(part.communication) for part in parts])),
         phase_times=times,
-        path=path,
-        changes=changes,
-        no_path_reason=reason,
+        path=replay.path,
+        changes=replay.changes,
+        no_path_reason=replay.reason,
         slowdown_source=source,
-        chunk_costs=measure_chunk_costs(operations, stage, averaged),
+        chunk_costs=measure_chunk_costs(
+            run.operations, list_stages_and_pipelines(run.ranks)[0], averaged
+        ),
         replayed_ranks=selection,
         replayed_source=None if selection is None else replayed,
-        layout=layout,
-        period_ns=counts.summary.window_ns["period"].mean if overlapping else None,
+        layout=_build_layout(run, times, typical_iteration),
+        period_ns=_get_period(counts),
     )
+
+
+def _measure_times(
+    run: Run, averaged: Bools, parts: Sequence[StretchExplanation], typical: Iteration | None
+) -> PhaseTimes:
+    """Measure how long the operations of a run take, and those of the slowest pipeline.
+
+    Args:
+        run: The merged profiles.
+        averaged: Mask of the averaged iterations.
+        parts: Explanations of the stretches.
+        typical: The typical iteration, whose slowest pipeline is measured, or None.
+    """
+    stage, pipeline = list_stages_and_pipelines(run.ranks)
+    samples = [part.samples for part in parts]
+    times = phase_times.measure_phase_times(run.operations, stage, averaged, samples)
+    if typical is None:
+        return times
+    kinds = phase_times.add_slowest_pipeline(times.kinds, run.operations, pipeline, typical.index)
+    return replace(times, kinds=kinds)
+
+
+def _build_layout(run: Run, times: PhaseTimes, typical: Iteration | None) -> LayoutQuestion | None:
+    """Return the layers of the stages, or None if they or the typical iteration are unknown."""
+    if typical is None or not run.layers:
+        return None
+    return build_layout_question(run.layers, times, typical.microbatches)
+
+
+def _get_period(counts: Counts) -> float | None:
+    """Return the mean time from one iteration to the next, or None if they do not overlap."""
+    is_overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
+    return counts.summary.window_ns["period"].mean if is_overlapping else None
 
 
 def _join_causes(parts: Sequence[StretchExplanation]) -> CauseTimes:
@@ -275,43 +297,71 @@ def _build_replayed_run(
     )
 
 
-def _replay_iteration(
-    replayed: ReplayedRun, iteration: Iteration, operations: Operations, is_replayed: Bools | None
-) -> tuple[CriticalPath, tuple[Change, ...]]:
-    """Find the critical path of an iteration, and replay it under each change.
+@dataclass(frozen=True)
+class _TypicalReplay:
+    """What the replay of the typical iteration shows.
+
+    Attributes:
+        path: Critical path of the iteration, or None if it is unknown.
+        changes: The iteration under each change, or empty if they are unknown.
+        reason: Reason why both are unknown, or "" if they are known or another part of the report
+            gives the reason.
+    """
+
+    path: CriticalPath | None
+    changes: tuple[Change, ...]
+    reason: str
+
+
+def _replay_typical(
+    replayed: ReplayedRun,
+    iteration: Iteration | None,
+    operations: Operations,
+    is_replayed: Bools | None,
+    unordered: str,
+) -> _TypicalReplay:
+    """Find the critical path of the typical iteration, and replay it under each change.
 
     Args:
         replayed: The ranks that are replayed.
-        iteration: The iteration to replay.
+        iteration: The typical iteration, or None if there is none.
         operations: Operations of all ranks; rows of the path refer to them.
         is_replayed: Mask of the ranks that are replayed, or None if all are.
+        unordered: Reason why dependencies are unknown, or "" if they are known.
     """
+    if iteration is None:
+        return _TypicalReplay(None, (), unordered)
+    reason = _check_iteration_size(replayed, iteration) or unordered
+    if reason or not _has_common_clock(iteration):
+        return _TypicalReplay(None, (), reason)
     graph = build_graph(replayed, iteration.index)
     n_ranks = len(
         [r for r in list_indices(iteration.ranks) if is_replayed is None or is_replayed[r]]
     )
     path = find_critical_path(graph, replayed.explained().idle, iteration.index)
-    changes = replay_changes(graph, replayed.operations, n_ranks)
     if is_replayed is not None:
         row_of_run = np.flatnonzero(is_replayed[operations.rank])
         path = replace(
             path, operations=row_of_run[path.operations], replayed=row_of_run[path.replayed]
         )
-    return path, changes
+    return _TypicalReplay(path, replay_changes(graph, replayed.operations, n_ranks), "")
 
 
 def _find_unordered_reason(
-    run: Run, iteration: Iteration, parts: Sequence[StretchExplanation]
+    run: Run, iteration: Iteration | None, parts: Sequence[StretchExplanation]
 ) -> str:
     """Return the reason why dependencies in an iteration are unknown, or "" if they are known.
 
-    Without known dependencies between ranks, a replay would treat each rank as independent.
+    Without known dependencies between ranks, a replay would treat each rank as independent. The
+    result is "" if there is no iteration to check.
 
     Args:
         run: The merged profiles.
-        iteration: The iteration to check.
+        iteration: The iteration to check, or None.
         parts: Explanations of the stretches.
     """
+    if iteration is None:
+        return ""
     if stretches.has_contradicted_stages(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank].stage for rank in list_indices(iteration.ranks)}

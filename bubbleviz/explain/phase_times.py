@@ -225,25 +225,31 @@ def measure_phase_times(
     """
     waited, started, gaps = zip(*parts, strict=True)
     kind, keys = _number_kinds(operations, stage)
-    receive_keys = [_get_receive_key(key) for key in keys]
-    # An edge is where an input comes from: a virtual stage and a direction.
-    edges = [(virtual_stage, phase) for virtual_stage, _, _, phase in receive_keys]
-    edge = Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
+    edge = _number_edges(kind, keys)
     transfers, longest_ns = _select_transfers(edge, waited, started)
     is_counted = mask_counted_operations(operations, averaged)
     transfers = [(row[is_counted[row]], time_ns[is_counted[row]]) for row, time_ns in transfers]
 
-    counted_gaps = _select_gaps(gaps, kind, edge, longest_ns, is_counted)
-    gap_of = {key: gap_ns for key, (gap_ns,) in _group_by_kind(keys, counted_gaps)}
+    gap_of = {
+        key: gap_ns
+        for key, (gap_ns,) in _group_by_kind(
+            keys, _select_gaps(gaps, kind, edge, longest_ns, is_counted)
+        )
+    }
     times, stragglers = _summarize_operations(operations, kind, keys, is_counted, gap_of)
-    times += _summarize_transfers(operations.microbatch, transfers, kind, receive_keys)
-    transfer_ns = np.concatenate([time_ns for _, time_ns in transfers])
+    times += _summarize_transfers(operations.microbatch, transfers, kind, keys)
     return PhaseTimes(
         tuple(times),
-        compute_median(transfer_ns) if len(transfer_ns) else None,
+        _compute_median_transfer(transfers),
         _measure_imbalance(times),
         stragglers,
     )
+
+
+def _compute_median_transfer(transfers: Iterable[Samples]) -> float | None:
+    """Return the median time of all transfers in ns, or None if there are none."""
+    transfer_ns = np.concatenate([time_ns for _, time_ns in transfers])
+    return compute_median(transfer_ns) if len(transfer_ns) else None
 
 
 def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
@@ -263,6 +269,20 @@ def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[Kin
     kind = np.concatenate(numbers)
     fits_16_bits = len(numbering) <= np.iinfo(np.int16).max
     return kind.astype(np.int16) if fits_16_bits else kind, numbering.values
+
+
+def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
+    """Return the number of the edge through which each operation gets its input.
+
+    An edge is the virtual stage that receives the input, and the direction of the transfer.
+
+    Args:
+        kind: Number of the kind of each operation.
+        keys: Key of each kind.
+    """
+    receive_keys = [_get_receive_key(key) for key in keys]
+    edges = [(virtual_stage, phase) for virtual_stage, _, _, phase in receive_keys]
+    return Numbering(edges).numbers(edges).astype(kind.dtype)[kind]
 
 
 def _get_receive_key(key: KindKey) -> KindKey:
@@ -393,7 +413,7 @@ def _summarize_operations(
 
 
 def _summarize_transfers(
-    microbatch: Ints, transfers: Iterable[Samples], kind: Codes, receive_keys: Sequence[KindKey]
+    microbatch: Ints, transfers: Iterable[Samples], kind: Codes, keys: Sequence[KindKey]
 ) -> list[PhaseTime]:
     """Return the times of each kind of receive.
 
@@ -403,8 +423,9 @@ def _summarize_transfers(
         microbatch: Microbatch of each operation.
         transfers: Rows and times of the transfers.
         kind: Number of the kind of each operation.
-        receive_keys: For each kind, the kind of its receive.
+        keys: Key of each kind.
     """
+    receive_keys = [_get_receive_key(key) for key in keys]
     numbering = Numbering(receive_keys)
     receive_of = numbering.numbers(receive_keys).astype(kind.dtype)
     parts = ((receive_of[kind[row]], (row, time_ns)) for row, time_ns in transfers)

@@ -303,7 +303,11 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
     names, moves = question.layers.names, []
     for (old, new), run in itertools.groupby(range(len(stage_pairs)), stage_pairs.__getitem__):
         if old != new:
-            first, *following = run
-            layers = f"{names[first]} to {names[following[-1]]}" if following else names[first]
+            layers = _describe_range([names[index] for index in run])
             moves.append(f"{layers} from {noun} {old} to {new}")
     return tuple(moves)
+
+
+def _describe_range(names: Sequence[str]) -> str:
+    """Return the first and the last name, or the name if there is only one."""
+    return f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]

@@ -113,70 +113,134 @@ def split_into_stretches(
         is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. If
             the run is a single stretch, all ranks are kept.
     """
+    shared = _collect_shared(run, counts)
+    collectives = measure_collective_waits(run.collectives, run.operations)
+    bounds = rank_slices.split_pipelines(run, MAX_OPERATIONS)
+    if is_kept is None or len(bounds) <= 2:
+        is_kept = np.ones(len(run.ranks), bool)
+    for ranks in pairwise(bounds):
+        yield _cut_stretch(run, counts, collectives, ranks, is_kept[slice(*ranks)], shared)
+
+
+def _cut_stretch(
+    run: Run,
+    counts: Counts,
+    collectives: CollectiveWaits,
+    ranks: tuple[int, int],
+    is_kept: Bools,
+    shared: Mapping[str, Any],
+) -> Stretch:
+    """Cut a stretch out of a run.
+
+    Args:
+        run: The merged profiles.
+        counts: Ratios of the run.
+        collectives: Collectives of the run, split into waiting and moving data.
+        ranks: Half-open range (first, stop) of the ranks of the stretch.
+        is_kept: Mask of these ranks whose bubbles and receives are kept after the explanation.
+        shared: The fields that all stretches share, keyed by name.
+    """
+    first_rank, columns = ranks[0], slice(*ranks)
+    operations, busy, rows = rank_slices.take_operations(run, ranks)
+    first_row = int(rows.start)
+    waits = rank_slices.take_ranks(collectives, ranks)
+    last_operation, elsewhere = _renumber_last_operations(
+        waits.last_operation, first_row, len(operations)
+    )
+    return Stretch(
+        first_rank=first_rank,
+        first_row=first_row,
+        ranks=run.ranks[columns],
+        operations=replace(operations, names=()),
+        busy=busy,
+        running=rank_slices.take_ranks(run.running, ranks),
+        unattributed=rank_slices.take_ranks(run.unattributed, ranks),
+        exposed=rank_slices.take_ranks(run.exposed, ranks),
+        overheads=rank_slices.take_ranks(run.overheads, ranks),
+        unrecorded=rank_slices.take_ranks(run.unrecorded, ranks),
+        hosts=_take_hosts(run.hosts, rows, first_rank),
+        collectives=replace(waits, last_operation=last_operation),
+        elsewhere=elsewhere,
+        collective_gap_ns=run.collective_gap_ns[:, columns],
+        extents=counts.extents.of_ranks(columns),
+        windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
+        is_kept=is_kept,
+        **shared,
+    )
+
+
+def _collect_shared(run: Run, counts: Counts) -> dict[str, Any]:
+    """Return the fields of :class:`Stretch` that all stretches of a run share, keyed by name."""
     phase = run.operations.phase
     compute_rows = np.flatnonzero(mask_phases(phase, (*CHAINED, Phase.FB)))
     has_several_ranks = (
         run.operations.rank[compute_rows[:1]] != run.operations.rank[compute_rows[-1:]]
     )
     ended_ns, begun_ns = _find_ends_and_starts(counts)
-    # List the bubbles of the headline ratio, or else of the first ratio with a window.
-    ratio_names = (counts.headline, *(ratio.name for ratio in list_ratios()))
-    names_with_windows = (
-        n
-        for n in ratio_names
-        if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
-    )
-    shared: dict[str, Any] = {
+    return {
         "averaged": np.array([i.averaged for i in counts.iterations], bool),
         "ended_ns": ended_ns,
         "begun_ns": begun_ns,
-        "listed_ratio": next(names_with_windows, counts.headline),
+        "listed_ratio": _choose_listed_ratio(counts),
         "forward": run_kind(phase) == INFERENCE,
         "stages_known": not has_contradicted_stages(run),
         "passing": bool(has_several_ranks.any()),
         "ends_early": run.ends_early,
     }
-    collectives = measure_collective_waits(run.collectives, run.operations)
-    bounds = rank_slices.split_pipelines(run, MAX_OPERATIONS)
-    if is_kept is None or len(bounds) <= 2:
-        is_kept = np.ones(len(run.ranks), bool)
-    for first, end in pairwise(bounds):
-        ranks, columns = (first, end), slice(first, end)
-        operations, busy, rows = rank_slices.take_operations(run, ranks)
-        row = int(rows.start)
-        host_bounds = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
-        hosts = run.hosts.take(slice(*host_bounds.tolist()))
-        if row or first:
-            hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-        waits = rank_slices.take_ranks(collectives, ranks)
-        # Operations of other stretches get numbers from len(operations) on.
-        last = waits.last_operation
-        is_elsewhere = (last != NONE) & ((last < row) | (last >= row + len(operations)))
-        elsewhere = find_distinct(last[is_elsewhere])
-        last_operation = np.where(last == NONE, NONE, last - row)
-        last_operation[is_elsewhere] = len(operations) + np.searchsorted(
-            elsewhere, last[is_elsewhere]
-        )
-        yield Stretch(
-            first_rank=first,
-            first_row=row,
-            ranks=run.ranks[columns],
-            operations=replace(operations, names=()),
-            busy=busy,
-            running=rank_slices.take_ranks(run.running, ranks),
-            unattributed=rank_slices.take_ranks(run.unattributed, ranks),
-            exposed=rank_slices.take_ranks(run.exposed, ranks),
-            overheads=rank_slices.take_ranks(run.overheads, ranks),
-            unrecorded=rank_slices.take_ranks(run.unrecorded, ranks),
-            hosts=hosts,
-            collectives=replace(waits, last_operation=last_operation),
-            elsewhere=elsewhere,
-            collective_gap_ns=run.collective_gap_ns[:, columns],
-            extents=counts.extents.of_ranks(columns),
-            windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
-            is_kept=is_kept[columns],
-            **shared,
-        )
+
+
+def _choose_listed_ratio(counts: Counts) -> str:
+    """Return the name of the ratio whose bubbles are listed.
+
+    This is the headline ratio, or the first ratio with a window if the headline ratio has none.
+    """
+    ratio_names = (counts.headline, *(ratio.name for ratio in list_ratios()))
+    names_with_windows = (
+        name
+        for name in ratio_names
+        if any(rank_iterations.has_account(i.ranks, name) for i in counts.iterations)
+    )
+    return next(names_with_windows, counts.headline)
+
+
+def _take_hosts(
+    hosts: tables.HostActivities, rows: slice, first_rank: int
+) -> tables.HostActivities:
+    """Return the activities that launched the operations of a stretch late, renumbered.
+
+    Args:
+        hosts: Activities of the run, sorted by operation.
+        rows: Rows of the operations of the stretch.
+        first_rank: Index of the first rank of the stretch.
+    """
+    bounds = np.searchsorted(hosts.operation, (rows.start, rows.stop))
+    hosts = hosts.take(slice(*bounds.tolist()))
+    if not (rows.start or first_rank):
+        return hosts
+    return replace(hosts, rank=hosts.rank - first_rank, operation=hosts.operation - rows.start)
+
+
+def _renumber_last_operations(
+    last_operation: Ints, first_row: int, n_operations: int
+) -> tuple[Ints, Ints]:
+    """Convert rows of the run to rows of a stretch, in which operations are counted from 0.
+
+    Args:
+        last_operation: Row in the run of the last operation before each collective, or -1.
+        first_row: Row in the run of the first operation of the stretch.
+        n_operations: Number of operations of the stretch.
+
+    Returns:
+        last_operation: Rows of the stretch. Operations of other stretches get rows from
+            ``n_operations`` on, in the order of ``elsewhere``.
+        elsewhere: Rows in the run of these operations, ascending.
+    """
+    is_elsewhere = last_operation >= first_row + n_operations
+    is_elsewhere |= (last_operation != NONE) & (last_operation < first_row)
+    elsewhere = find_distinct(last_operation[is_elsewhere])
+    row = np.where(last_operation == NONE, NONE, last_operation - first_row)
+    row[is_elsewhere] = n_operations + np.searchsorted(elsewhere, last_operation[is_elsewhere])
+    return row, elsewhere
 
 
 def has_contradicted_stages(run: Run) -> bool:

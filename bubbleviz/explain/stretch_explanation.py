@@ -18,10 +18,11 @@ from bubbleviz.explain.causes.bubbles import add_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import measure_causes
 from bubbleviz.explain.communication_times import CommunicationTimes
-from bubbleviz.explain.dependencies import find_dependencies, find_inputs
+from bubbleviz.explain.dependencies import Inputs, find_dependencies, find_inputs
 from bubbleviz.explain.phase_times import Samples
 from bubbleviz.explain.slowdown.replayed_run import ExplainedRows, make_row_converter
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.operations import Operations
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,8 +69,6 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     receives = communication_times.list_receives(operations, inputs, receive_arrivals, idle)
     iterations = len(stretch.averaged)
     received = operations.iteration[receives.operation]
-    crossing = np.zeros(iterations + 1, bool)
-    crossing[operations.iteration[inputs.producer != NONE]] = True
     rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.is_kept.all():
         rows = rows.select_ranks(stretch.is_kept, operations.rank)
@@ -82,10 +81,24 @@ def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
             operations, receives, inputs, receive_arrivals, stretch.first_row
         ),
         received=np.bincount(received[received >= 0], minlength=iterations),
-        crossing=crossing[:iterations],
+        crossing=_mask_crossing_iterations(operations, inputs, iterations),
         kept_rows=rows.renumber(
             make_row_converter(stretch.first_row, len(operations), stretch.elsewhere),
             operations.take(slice(0)),
             stretch.first_rank,
         ),
     )
+
+
+def _mask_crossing_iterations(operations: Operations, inputs: Inputs, n_iterations: int) -> Bools:
+    """Return a mask of the iterations in which an operation takes an input from another rank.
+
+    Args:
+        operations: Operations of the stretch.
+        inputs: Inputs that operations took from other ranks.
+        n_iterations: Number of iterations of the run.
+    """
+    # The last entry is for operations without an iteration (-1).
+    is_crossing = np.zeros(n_iterations + 1, bool)
+    is_crossing[operations.iteration[inputs.producer != NONE]] = True
+    return is_crossing[:n_iterations]

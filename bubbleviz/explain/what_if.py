@@ -309,9 +309,15 @@ def _measure_peaks(
     chunks = max(1, len(find_distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
-        # At equal ends, operations that free memory come first.
-        order = rows[sort_rows(end_ns[rows], change[rows])]
-        yield float(np.cumsum(change[order]).max(initial=0)) / chunks
+        yield _find_peak(end_ns[rows], change[rows]) / chunks
+
+
+def _find_peak(time_ns: Ints, change: Ints) -> float:
+    """Return the maximum of the sum of all changes up to any time, or 0 without changes.
+
+    Negative changes come first at equal times, because operations free memory before others get it.
+    """
+    return float(np.cumsum(change[sort_rows(time_ns, change)]).max(initial=0))
 
 
 def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:

@@ -81,41 +81,67 @@ def select_window(
         for is_selected in (is_inside, is_kept)
     )
     cut_run = _cut_run(run, counts, iterations, new_iteration, new_row)
-    rows = partial(_select_rows, explanation.explained, new_iteration, new_row, cut_run.operations)
+    left_out = _describe_left_out(window, counts)
+    return (
+        replace(cut_run, limitations=(left_out, *run.limitations)),
+        _cut_counts(counts, iterations),
+        _cut_explanation(explanation, cut_run.operations, iterations, new_iteration, new_row),
+    )
+
+
+def _cut_counts(counts: Counts, iterations: Ints) -> Counts:
+    """Return counts restricted to the given iterations, which are renumbered from 0."""
+    return replace(
+        counts,
+        iterations=tuple(
+            replace(counts.iterations[k], index=index)
+            for index, k in enumerate(iterations.tolist())
+        ),
+        extents=_select_iterations(counts.extents, iterations),
+        windows={name: _select_iterations(w, iterations) for name, w in counts.windows.items()},
+        one_clock=counts.one_clock[iterations],
+        is_in_window=counts.is_in_window[iterations],
+        is_uniform=counts.is_uniform[iterations],
+    )
+
+
+def _cut_explanation(
+    explanation: Explanation,
+    operations: Operations,
+    iterations: Ints,
+    new_iteration: Ints,
+    new_row: Ints,
+) -> Explanation:
+    """Return an explanation restricted to the given iterations.
+
+    Args:
+        explanation: Explanation of the whole run.
+        operations: Operations inside the window.
+        iterations: Indices of the iterations inside the window.
+        new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
+            last entry of -1 maps the index -1 to itself.
+        new_row: New row of each operation, with the same conventions.
+    """
+    rows = partial(_select_rows, explanation.explained, new_iteration, new_row, operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
     source, replayed = explanation.slowdown_source, explanation.replayed_source
     stragglers = ((int(new_row[operation]), many) for operation, many in times.stragglers)
-    return (
-        replace(cut_run, limitations=(_describe_left_out(window, counts), *run.limitations)),
-        replace(
-            counts,
-            iterations=tuple(
-                replace(counts.iterations[k], index=index)
-                for index, k in enumerate(iterations.tolist())
-            ),
-            extents=_select_iterations(counts.extents, iterations),
-            windows={name: _select_iterations(w, iterations) for name, w in counts.windows.items()},
-            one_clock=counts.one_clock[iterations],
-            is_in_window=is_inside[iterations],
-            is_uniform=counts.is_uniform[iterations],
+    return replace(
+        explanation,
+        causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
+        explained=partial(read_once, rows, []),
+        received=explanation.received[iterations],
+        communication=_select_iterations(explanation.communication, iterations),
+        phase_times=replace(times, stragglers=tuple(stragglers)),
+        path=path
+        and replace(
+            path,
+            iteration=int(new_iteration[path.iteration]),
+            operations=new_row[path.operations],
+            replayed=new_row[path.replayed],
         ),
-        replace(
-            explanation,
-            causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
-            explained=partial(read_once, rows, []),
-            received=explanation.received[iterations],
-            communication=_select_iterations(explanation.communication, iterations),
-            phase_times=replace(times, stragglers=tuple(stragglers)),
-            path=path
-            and replace(
-                path,
-                iteration=int(new_iteration[path.iteration]),
-                operations=new_row[path.operations],
-                replayed=new_row[path.replayed],
-            ),
-            slowdown_source=source and replace(source, numbers=new_iteration[:-1]),
-            replayed_source=replayed and replace(replayed, numbers=new_iteration[:-1]),
-        ),
+        slowdown_source=source and replace(source, numbers=new_iteration[:-1]),
+        replayed_source=replayed and replace(replayed, numbers=new_iteration[:-1]),
     )
 
 
