@@ -223,12 +223,12 @@ def _is_absent(wait: Wait) -> bool:
 
 
 def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
-    """Look up the value of each piece in the column of its part.
+    """Look up the value of each piece in the column of its wait.
 
     Args:
-        columns: One column per part, with one value per gap.
-        gap: Gap of each piece.
-        part: Part of each piece.
+        columns: One column per wait, with one value per gap.
+        gap: Index of the gap that each piece belongs to.
+        part: Index in ``columns`` of the wait that each piece belongs to.
     """
     if all(is_constant(column) for column in columns):
         values = np.array([column[0] for column in columns], np.int64)

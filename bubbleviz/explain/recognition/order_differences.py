@@ -61,10 +61,9 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
         return OrderDifference(*[np.empty(0, np.int64)] * 5)
     first_rows = np.sort(np.unique(measured, return_index=True)[1])
     distinct_codes = measured[first_rows]
-    by_code = np.argsort(planned)
-    in_sorted_plan = grouping.find_positions(planned[by_code], distinct_codes)
-    is_planned = in_sorted_plan != NONE
-    common, planned_row = distinct_codes[is_planned], by_code[in_sorted_plan[is_planned]]
+    planned_row = _find_rows(planned, distinct_codes)
+    is_planned = planned_row != NONE
+    common, planned_row = distinct_codes[is_planned], planned_row[is_planned]
     has_run = np.zeros(len(planned), bool)
     has_run[planned_row] = True
     # Position of each operation in the plan, not counting operations that did not run.
@@ -80,6 +79,12 @@ def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
         extra=distinct_codes[~is_planned],
         repeated=np.delete(measured, first_rows),
     )
+
+
+def _find_rows(codes: Ints, queries: Ints) -> Ints:
+    """Return the row of each query in a column of distinct codes, or -1 if it does not occur."""
+    by_code = np.argsort(codes)
+    return np.append(by_code, NONE)[grouping.find_positions(codes[by_code], queries)]
 
 
 def _mask_in_place(position: Ints) -> Bools:

@@ -172,22 +172,12 @@ def _read_iteration(
         n_sequences: Number of parts into which sequences are split (sequence pipelining), or 1.
     """
     rows = rows[grouping.sort_rows(operations.rank[rows], operations.host_start_ns[rows])]
-    phase = operations.phase[rows]
-    second = np.zeros(len(rows), bool)
-    is_pair = phase == Phase.FB
-    if is_pair.any():
-        repeats = np.where(is_pair, 2, 1)
-        rows, phase = np.repeat(rows, repeats), np.repeat(phase, repeats)
-        second = np.append(False, rows[1:] == rows[:-1])
+    rows, second = _repeat_pairs(rows, operations.phase[rows] == Phase.FB)
     rank = operations.rank[rows]
     first = grouping.find_run_starts(rank)
     cell = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
-    number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, second)
-    if n_sequences > 1:
-        # Each part of the sequence of a microbatch counts as a microbatch.
-        part = np.maximum(operations.sequence[rows], 0)
-        number = np.where(number >= 0, number * n_sequences + part, NONE)
-    kind = KIND_OF_PHASE[phase]
+    number = _read_microbatches(operations, rows, second, n_sequences)
+    kind = KIND_OF_PHASE[operations.phase[rows]]
     kind[second] = FUSED
     unnumbered = np.flatnonzero(number < 0)
     kind[unnumbered[kind[unnumbered] == WEIGHTS]] = CLEARED
@@ -197,6 +187,39 @@ def _read_iteration(
     code = encode(kind, chunk, _number_microbatches(cell, chunk, kind, number))
     row = rows.astype(np.int32) if len(operations) < 1 << 31 else rows
     return IterationOrders(iteration, rank[first], first, is_unknown, row, second, code)
+
+
+def _repeat_pairs(rows: Ints, is_pair: Bools) -> tuple[Ints, Bools]:
+    """Return rows in which each overlapped pair occurs twice, and a mask of the second occurrences.
+
+    Args:
+        rows: Rows of operations, each once.
+        is_pair: Mask of the rows that are an overlapped pair of a forward and a backward.
+    """
+    if not is_pair.any():
+        return rows, np.zeros(len(rows), bool)
+    rows = np.repeat(rows, np.where(is_pair, 2, 1))
+    return rows, np.append(False, rows[1:] == rows[:-1])
+
+
+def _read_microbatches(
+    operations: Operations, rows: Ints, is_second: Bools, n_sequences: int
+) -> Ints:
+    """Return the microbatch number of each row, or -1 if it is unknown.
+
+    Each part of the sequence of a microbatch counts as a microbatch.
+
+    Args:
+        operations: Operations of the report.
+        rows: Rows of the operations; overlapped pairs occur twice.
+        is_second: Mask of the second occurrences, which are backwards.
+        n_sequences: Number of parts into which sequences are split, or 1.
+    """
+    number = _select_of_pair(operations.microbatch, operations.second_microbatch, rows, is_second)
+    if n_sequences == 1:
+        return number
+    part = np.maximum(operations.sequence[rows], 0)
+    return np.where(number >= 0, number * n_sequences + part, NONE)
 
 
 def _select_of_pair(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> Ints:
@@ -301,8 +324,8 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
         number: Microbatch number of each operation, without unknown ones.
     """
     numbers = grouping.find_distinct(number)
-    first, last = int(numbers[0]), int(numbers[-1])
-    n_missing = last - first + 1 - len(numbers)
+    first = int(numbers[0])
+    n_missing = int(numbers[-1]) - first + 1 - len(numbers)
     is_consecutive = n_missing * _GAPS <= len(numbers)
     from_zero = number - first if is_consecutive else np.searchsorted(numbers, number)
     # If most groups have all microbatches of the iteration, they share one numbering.

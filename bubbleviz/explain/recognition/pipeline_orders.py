@@ -106,12 +106,8 @@ def group_pipelines(
     kept_pipelines: dict[tuple[object, ...], Pipeline] = {}
     for part in parts:
         rank_of = part.rank.tolist()
-        cells_of_pipeline: dict[int, list[int]] = {}
-        for cell, (rank, pattern) in enumerate(zip(rank_of, part.pattern, strict=True)):
-            if pattern != NONE:
-                cells_of_pipeline.setdefault(pipeline_of[rank], []).append(cell)
         pipelines = []
-        for number, cells in cells_of_pipeline.items():
+        for number, cells in _group_cells(part, pipeline_of).items():
             places = [stage_of[rank_of[cell]] for cell in cells]
             if min(places) < 0:
                 places = [NONE] * len(cells)
@@ -124,6 +120,23 @@ def group_pipelines(
             pipelines.append(replace(kept_pipelines[key], cells=cells))
         if pipelines:
             yield part, pipelines
+
+
+def _group_cells(part: IterationOrders, pipeline_of: Sequence[int]) -> dict[int, list[int]]:
+    """Return the ranks of each pipeline whose microbatches are known.
+
+    Args:
+        part: Orders of one iteration.
+        pipeline_of: Pipeline of each rank.
+
+    Returns:
+        Indices of the ranks in ``part``, ascending, keyed by pipeline.
+    """
+    cells_of_pipeline: dict[int, list[int]] = {}
+    for cell, (rank, pattern) in enumerate(zip(part.rank.tolist(), part.pattern, strict=True)):
+        if pattern != NONE:
+            cells_of_pipeline.setdefault(pipeline_of[rank], []).append(cell)
+    return cells_of_pipeline
 
 
 def _count_devices(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 
@@ -80,16 +80,35 @@ def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
             matched.append(order)
             continue
         free_keys = [key for key, count in n_free.items() if count > 0] or list(by_key)
-        # Similar orders have their first backward at about the same position.
-        first_backward_position = codes.find_first_backward(order)
-        free_keys.sort(key=lambda key: abs(first_backward[key] - first_backward_position))
-        distances = {
-            key: compare_orders(order, by_key[key]).count for key in free_keys[:_MAX_COMPARED]
-        }
-        nearest = min(distances, key=lambda key: distances[key])
+        nearest = _find_nearest_key(order, free_keys, by_key, first_backward)
         n_free[nearest] -= replicas
         matched.append(by_key[nearest])
     return matched
+
+
+def _find_nearest_key(
+    order: Ints,
+    keys: Sequence[bytes],
+    planned: Mapping[bytes, Ints],
+    first_backward: Mapping[bytes, int],
+) -> bytes:
+    """Return the key of the planned order that has the fewest differences from a measured order.
+
+    Similar orders have their first backward at about the same position, so only the four planned
+    orders are compared whose first backward is nearest. The first key wins ties.
+
+    Args:
+        order: The measured order.
+        keys: Keys of the planned orders to choose from, at least one.
+        planned: Planned orders by key.
+        first_backward: Position of the first backward of each planned order, by key.
+    """
+    position = codes.find_first_backward(order)
+    by_position = sorted(keys, key=lambda key: abs(first_backward[key] - position))
+    distances = {
+        key: compare_orders(order, planned[key]).count for key in by_position[:_MAX_COMPARED]
+    }
+    return min(distances, key=lambda key: distances[key])
 
 
 def cache_plans() -> Plans:

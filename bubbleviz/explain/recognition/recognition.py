@@ -8,7 +8,7 @@ they are listed as deviations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,8 +16,13 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition import reasons
 from bubbleviz.explain.recognition.deviations import Deviation, find_deviations
+from bubbleviz.explain.recognition.order_differences import OrderDifference
 from bubbleviz.explain.recognition.orders import read_orders
-from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders, group_pipelines
+from bubbleviz.explain.recognition.pipeline_orders import (
+    Pipeline,
+    PipelineOrders,
+    group_pipelines,
+)
 from bubbleviz.explain.recognition.plan_distances import cache_plans
 from bubbleviz.explain.recognition.verdicts import Verdict, classify_by_plan, classify_orders
 from bubbleviz.model.grouping import find_distinct_rows
@@ -229,23 +234,39 @@ def _recognise_iterations(
         for pipeline in pipelines:
             if pipeline.key not in verdicts:
                 verdicts[pipeline.key] = classify(pipeline.orders)
-            verdict = verdicts[pipeline.key]
-            if not verdict.deviates:
-                continue
-            for cell, order in zip(pipeline.cells, pipeline.order_of_cell, strict=True):
-                difference = verdict.differences[order]
-                room = MAX_LISTED - len(deviations)
-                if difference.count and room > 0:
-                    listed_deviations = find_deviations(operations, part, cell, difference)
-                    deviations += islice(listed_deviations, room)
+            for cell, difference in _list_differences(pipeline, verdicts[pipeline.key]):
                 count += difference.count
-        pipeline_verdicts = [verdicts[pipeline.key] for pipeline in pipelines]
-        recognised.append(_summarise_iteration(part.iteration, pipeline_verdicts))
+                deviations += islice(
+                    find_deviations(operations, part, cell, difference),
+                    MAX_LISTED - len(deviations),
+                )
+        recognised.append(
+            _summarise_iteration(part.iteration, [verdicts[p.key] for p in pipelines])
+        )
     return replace(
         _summarise_run(iterations, tuple(recognised)),
         deviations=tuple(deviations),
         deviation_count=count,
     )
+
+
+def _list_differences(
+    pipeline: Pipeline, verdict: Verdict
+) -> Iterator[tuple[int, OrderDifference]]:
+    """Yield the ranks of a pipeline that deviate from the schedule.
+
+    Args:
+        pipeline: Orders of the pipeline in one iteration.
+        verdict: Verdict on these orders.
+
+    Yields:
+        cell: Index of the rank in the orders of the iteration.
+        difference: Difference between the order of the rank and the planned order.
+    """
+    if verdict.deviates:
+        for cell, order in zip(pipeline.cells, pipeline.order_of_cell, strict=True):
+            if verdict.differences[order].count:
+                yield cell, verdict.differences[order]
 
 
 def _summarise_run(

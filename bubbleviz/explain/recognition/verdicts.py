@@ -243,9 +243,10 @@ def _find_nearest(
 
 
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
-    """Fuse each W that directly follows its backward, or return () if many other W remain.
+    """Return the orders with each W that directly follows its backward fused into the backward.
 
-    Also returns () if the orders had hardly any W.
+    The result is empty if the orders have hardly any W, or if many W remain. Otherwise, it contains
+    one pipeline.
     """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))
