@@ -1,1 +1,1 @@
-"""Tools of the repository. They are a package so that tests can import shared parts."""
+"""Tools for the repository. They form a package so that tests can import parts of them."""

@@ -1,9 +1,9 @@
 """Compile the C part of bubbleviz, as a build hook of hatchling or as a command.
 
-A wheel carries the compiled library where a compiler is found (``CC``, or ``cc``, ``gcc``,
-``clang``), and is then of one platform; elsewhere it is pure, and bubbleviz reads through SQLite.
-``BUBBLEVIZ_PLATFORM`` names the platform of a wheel that ``CC`` compiles for another machine;
-``any`` makes a pure one all the same.
+If a compiler is found (``CC``, or ``cc``, ``gcc``, ``clang``), the wheel contains the compiled
+library and is specific to one platform. Otherwise the wheel is pure, and bubbleviz reads files
+through SQLite. ``BUBBLEVIZ_PLATFORM`` names the platform of a wheel if ``CC`` compiles for a
+different machine; ``any`` makes a pure wheel even if there is a compiler.
 
     python scripts/build_native.py FILE [FLAG...]
 """
@@ -32,12 +32,12 @@ _FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibili
 
 
 def library_name(platform: str) -> str:
-    """Return the name of the library on a platform, as bubbleviz/native/library.py looks for it."""
+    """Return the file name under which bubbleviz/native/library.py looks for the library."""
     return "libbubbleviz.dylib" if platform.startswith("macosx") else "libbubbleviz.so"
 
 
 def compiler() -> list[str] | None:
-    """Return the command of a C compiler, if there is one."""
+    """Return the command that runs a C compiler, if there is a compiler."""
     configured = shlex.split(os.environ.get("CC", ""))
     commands = [configured] if configured else [["cc"], ["gcc"], ["clang"]]
     return next((command for command in commands if shutil.which(command[0])), None)
@@ -53,7 +53,7 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
 
     Args:
         target: File to write.
-        flags: Further flags of the compiler.
+        flags: Additional flags for the compiler.
 
     Returns:
         The reason why the library could not be compiled, or "" on success.
@@ -62,7 +62,7 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
     if command is None or sys.platform == "win32":
         return "no C compiler was found"
     sources = sorted(_FOLDER.glob("*.c"))
-    # The library appears whole or not at all; a process may have the one before open.
+    # The library appears complete or not at all; a process may have the previous one open.
     with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
         part = Path(folder) / target.name
         run = subprocess.run(
@@ -86,7 +86,7 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
 
 
 class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is there in builds only
-    """Adds the library to a wheel, or puts it into the checkout of an editable one."""
+    """Adds the library to a wheel, or puts it into the checkout for an editable install."""
 
     PLUGIN_NAME = "custom"
 

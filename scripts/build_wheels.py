@@ -30,33 +30,34 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     "musllinux_1_2_x86_64": ("x86_64-linux-musl", "ELF x86_64, musl"),
     "musllinux_1_2_aarch64": ("aarch64-linux-musl", "ELF aarch64, musl"),
     "macosx_11_0_arm64": ("aarch64-macos.11.0", "Mach-O arm64, macOS 11.0, signed"),
-    # Only Apple's own processors refuse a library without a signature.
+    # Only Apple's own processors refuse to load a library without a signature.
     "macosx_11_0_x86_64": ("x86_64-macos.11.0", "Mach-O x86_64, macOS 11.0"),
 }
-#: Maximum size of a file of a release.
+#: Maximum size of a file in a release.
 MAX_BYTES = 3_000_000
 _PURE = "any"
 _ELF, _ELF_MACHINES = b"\x7fELF\x02\x01", {62: "x86_64", 183: "aarch64"}
 _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]+)(?:\.[0-9]+)?(?=\0)")
-#: Name of the C library that a library for musl requires. With glibc, the name has a version.
+#: Name of the C library that a library for musl requires. With glibc, the name includes a version.
 _MUSL = b"\0libc.so\0"
 _MACH_O, _MACH_O_MACHINES = 0xFEEDFACF, {0x01000007: "x86_64", 0x0100000C: "arm64"}
-#: Load commands of a Mach-O file: the required system, and the signature.
+#: Load commands in a Mach-O file: the required system version, and the signature.
 _BUILD_VERSION, _CODE_SIGNATURE, _MACOS = 0x32, 0x1D, 1
 
 
 class ReleaseError(Exception):
-    """A release cannot be built or is wrong, for the reason in the message."""
+    """A release cannot be built or is wrong; the message gives the reason."""
 
 
 def kind_of(library: bytes) -> str:
-    """Describe where a shared library runs, in the words of :data:`TARGETS`; "" if unknown."""
+    """Describe where a shared library runs, as in :data:`TARGETS`, or return "" if unknown."""
     if library.startswith(_ELF):
         machine = _ELF_MACHINES.get(int.from_bytes(library[18:20], "little"), "")
         needed = max(map(int, _GLIBC.findall(library)), default=0)
         if machine and _MUSL in library:
             return f"ELF {machine}, musl"
-        # 2.17 is the first glibc of aarch64, so libraries for it may require an older version.
+        # 2.17 is the first glibc for aarch64. A library built for 2.17 may require an older
+        # version.
         return f"ELF {machine}, glibc 2.{max(needed, 17)}" if machine else ""
     magic, processor = struct.unpack_from("<2I", library.ljust(8, b"\0"))
     if len(library) < 32 or magic != _MACH_O or processor not in _MACH_O_MACHINES:
@@ -72,10 +73,11 @@ def kind_of(library: bytes) -> str:
 
 
 def check_wheel(wheel: Path) -> str:
-    """Describe where the library in a wheel runs; "" for a pure wheel.
+    """Describe where the library in a wheel runs, or return "" for a pure wheel.
 
     Raises:
-        ReleaseError: The wheel has no library, or one for another platform than its name says.
+        ReleaseError: The wheel has no library, or the library is for a different platform than the
+            wheel's name says.
     """
     platform = wheel.stem.rpartition("-")[2]
     with zipfile.ZipFile(wheel) as archive:
@@ -105,7 +107,7 @@ def build(into: Path) -> list[Path]:
 
 
 def _build_once(folder: Path) -> list[Path]:
-    """Build everything into subfolders; return the source archive, then the wheels."""
+    """Build everything into subfolders, and return the source archive followed by the wheels."""
     folder.mkdir()
     (archive,) = _build("sdist", ROOT, folder / "sdist", {})
     shutil.unpack_archive(archive, folder)
@@ -123,7 +125,7 @@ def _build_once(folder: Path) -> list[Path]:
 
 
 def _build_environment(platform: str, folder: Path) -> Mapping[str, str]:
-    """Return the environment variables that build a wheel for a platform."""
+    """Return the environment variables for building a wheel for a platform."""
     if platform == _PURE:
         return {"BUBBLEVIZ_PLATFORM": platform}
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[platform][0], "-s"]

@@ -24,18 +24,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.fuzzing.campaign import Counts, run_campaign  # the path comes first
+from scripts.fuzzing.campaign import Counts, run_campaign  # imported after the path is set
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.worker import Answer, Request
 
-#: Limits of an input in seconds of wall time and of processor time.
+#: Limits on one input, in seconds of wall time and of processor time.
 _MAX_S, _MAX_CPU_S = 60.0, 10.0
 #: Number of inputs between two progress lines.
 _PROGRESS = 1_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the inputs of some seeds and return the exit code."""
+    """Run the inputs of a range of seeds, and return the exit code."""
     options = _build_parser().parse_args(arguments)
     if unknown := set(options.kind) - set(KINDS):
         print(f"unknown kinds {sorted(unknown)}; the kinds are {', '.join(KINDS)}", file=sys.stderr)
@@ -93,7 +93,7 @@ class _Progress:
     """Prints each problem when it occurs, and the number of finished inputs at intervals.
 
     Args:
-        inputs: Number of inputs of the run.
+        inputs: Number of inputs in the run.
 
     Attributes:
         counts: Outcomes of the finished inputs.

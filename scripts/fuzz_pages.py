@@ -1,8 +1,9 @@
 """Damage pages of small SQLite files at random, and compare what the C part and SQLite read.
 
 The C part is compiled with gcc's address and undefined-behaviour sanitizers, which end the run at
-the first access out of bounds. If SQLite reads a damaged table, the C part must return the same
-rows or leave the file to SQLite. If SQLite rejects the file, the C part must leave it to SQLite.
+the first access out of bounds. If SQLite can read a damaged table, the C part must either return
+the same rows or leave the file to SQLite. If SQLite rejects the file, the C part must leave it to
+SQLite.
 
     python scripts/fuzz_pages.py [SECONDS] [SEED]
 """
@@ -37,8 +38,8 @@ _ROWS = 400
 _SANITIZED = "BUBBLEVIZ_SANITIZED"
 _ALL_ROWIDS = (-(1 << 63), (1 << 63) - 1)
 _NULL = -(1 << 62)
-#: Start of a text that is a JSON object with one member, and the pattern of such a text that the C
-#: part unpacks.
+#: Start of texts that are a JSON object with one member, and the pattern of those that the C part
+#: unpacks.
 _JSON_START = '{"message":'
 _PLAIN_JSON = re.compile(_JSON_START + r' ?"([ !#-\[\]-~]+)"\}')
 #: Values of the column ``kind`` that the C part selects.
@@ -47,7 +48,7 @@ _SELECTED: Any = {"kind": 2, "kinds": _KINDS}
 
 
 def _write_database(path: Path, page_bytes: int, chance: random.Random) -> None:
-    """Write a file with one table: numbers of all sizes, overflowing texts, deleted rows."""
+    """Write a file with one table: numbers of all sizes, overflowing texts and deleted rows."""
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA page_size = {page_bytes}")
         database.execute("CREATE TABLE t (a INT, x BLOB, kind INT, name TEXT, b INT)")
@@ -62,7 +63,7 @@ def _write_database(path: Path, page_bytes: int, chance: random.Random) -> None:
 
 
 def _damage_pages(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
-    """Replace bytes in any page but the first, whose schema only SQLite reads."""
+    """Replace bytes in any page except the first, because only SQLite reads the schema there."""
     damaged = bytearray(raw)
     for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
         page = page_bytes * chance.randrange(1, len(raw) // page_bytes)
@@ -85,7 +86,7 @@ def _read_by_c_part(path: Path, page_bytes: int) -> list[list[Any]] | None:
     """Return the rows that the C part reads, or None if it leaves the file to SQLite.
 
     Returns:
-        All rows with plain JSON texts unpacked, and the rows of some kinds with all texts.
+        All rows with plain JSON texts unpacked, and the rows of the selected kinds with all texts.
     """
     columns = np.array([(column, MISSING, _NULL, 0) for column in (0, 2, 4)], np.int64)
     descriptor = os.open(path, os.O_RDONLY)
@@ -127,7 +128,7 @@ def _check_chosen_rows(path: Path, pages: PageTable) -> None:
 
 
 def _check_skipped_leaves(path: Path, pages: PageTable) -> None:
-    """Check that leaves with long rows are not skipped; end the run if one is."""
+    """Check that leaves with long rows are not skipped; end the run if a leaf is skipped."""
     lengths: Any = {"start": 0, "end": 4}
     times: Any = lengths | {"thread": 0, "threads": tuple(range(-200, 200))}
     times |= {"shortest": 1, "times": ([-1000, 30], [20, 1000], (0, 2) * 400)}
@@ -140,7 +141,7 @@ def _check_skipped_leaves(path: Path, pages: PageTable) -> None:
 
 
 def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Return the rows of SQLite in the form of :func:`_read_by_c_part`."""
+    """Return SQLite's rows in the form that :func:`_read_by_c_part` returns."""
     numbers = [[_NULL if value is None else value for value in row[:3]] for row in rows]
     texts = [row[3] for row in rows]
     messages = [_PLAIN_JSON.fullmatch(text) if isinstance(text, str) else None for text in texts]
@@ -155,7 +156,7 @@ def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _run_fuzzing(seconds: float, seed: int) -> Counter[str]:
-    """Compare damaged files for a time; end the run at the first difference."""
+    """Compare damaged files for a given time; end the run at the first difference."""
     counts: Counter[str] = Counter()
     end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:

@@ -23,15 +23,15 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import RunSummary
 
 _PACKAGE = Path(bubbleviz.__file__).parent
-#: The file with the schema of each model.
+#: The schema file of each model.
 SCHEMA_FILES: dict[type[Struct], Path] = {
     RunSummary: _PACKAGE / "report" / "report.schema.json",
     IdleSummary: _PACKAGE / "report" / "idle.schema.json",
     NcclSummary: _PACKAGE / "report" / "nccl.schema.json",
 }
-#: A clause of a docstring that refers to Python's documentation.
+#: Pattern of a clause in a docstring that refers to Python's documentation.
 _REFERENCE = re.compile(r"; see (?::\w+:`[^`]*`)(?: for [^.;]*)?")
-#: The entry of an attribute in the section "Attributes:" of a docstring.
+#: Pattern of an attribute's entry in the section "Attributes:" of a docstring.
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
@@ -55,7 +55,7 @@ def _describe(definition: dict[str, Any]) -> None:
 
 
 def _format_sentence(text: str) -> str:
-    """Return a sentence of a docstring on one line, in terms of JSON and without references."""
+    """Return a docstring's sentence on one line, in terms of JSON and without references."""
     sentence = " ".join(_REFERENCE.sub("", text).split())
     return re.sub(r"\bNone\b", "null", sentence).replace("``", "")
 

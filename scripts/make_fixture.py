@@ -77,7 +77,7 @@ RECIPES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the profiles of the command line."""
+    """Write the profiles that the command line asks for."""
     parser = _build_parser()
     options = parser.parse_args(arguments)
     if options.all:
@@ -114,7 +114,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _make_option(field: Field[Any]) -> dict[str, Any]:
-    """Return the arguments of the option for a field. Options that are not given stay None."""
+    """Return the arguments that define a field's option. Options that are not given stay None."""
     if isinstance(field.default, bool):
         return {"action": argparse.BooleanOptionalAction, "default": None}
     if isinstance(field.default, tuple):
@@ -149,7 +149,7 @@ writes the same bytes again (the same content with another version of SQLite):
 
 
 def _format_section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> str:
-    """Return the section of the README about a fixture."""
+    """Return the README's section about a fixture."""
     default = Planting()
     changed = {
         field.name: getattr(recipe.planting, field.name)
@@ -180,7 +180,7 @@ def _format_section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> st
 
 
 def _format_option(name: str, value: object) -> str:
-    """Return an option and its value as on the command line."""
+    """Return an option and its value as written on a command line."""
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return flag

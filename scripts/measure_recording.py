@@ -21,7 +21,7 @@ from unittest.mock import patch
 from bubbleviz import annotate
 from bubbleviz.annotate import ranges
 
-#: The operations of a 1F1B rank: per microbatch a forward, a backward and four transfers.
+#: The operations of a 1F1B rank: for each microbatch, a forward, a backward and four transfers.
 _MICROBATCHES, _PHASES = 16, ("RECV_F", "F", "SEND_F", "RECV_B", "BW", "SEND_B")
 _OPERATIONS = _MICROBATCHES * len(_PHASES) + 1
 _ITERATIONS, _ROUNDS = 300, 7
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _measure_recording(folder: Path) -> tuple[float, float]:
-    """Return the microseconds and the bytes that a recorded operation takes."""
+    """Return how many microseconds and how many bytes a recorded operation takes."""
     times_us = []
     for number in range(_ROUNDS):
         recording = annotate.record(str(folder / str(number)))
@@ -69,7 +69,7 @@ def _measure_us() -> float:
 
 @contextmanager
 def _stand_in_gpu() -> Iterator[None]:
-    """Replace PyTorch by a module whose GPU events complete at once."""
+    """Replace PyTorch with a module whose GPU events complete immediately."""
 
     def event(**_: Any) -> SimpleNamespace:
         return SimpleNamespace(

@@ -26,7 +26,7 @@ from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support import host_clocks
 
-#: Stages, replicas and microbatches.
+#: Numbers of stages, replicas and microbatches.
 _SIZES = (
     (4, 2, 8), (2, 4, 4), (4, 4, 4), (8, 2, 8), (4, 3, 6), (8, 2, 4), (4, 2, 4), (2, 2, 6),
     (8, 4, 8), (3, 2, 12), (6, 2, 12), (1, 4, 4),

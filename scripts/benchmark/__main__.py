@@ -40,12 +40,13 @@ _EXAMPLE = ROOT / "fixtures" / "1f1b"
 _READERS = ("compiled", "sqlite", "parquet")
 _SIZE = re.compile(r"([1-9][0-9]*)([kM]?)")
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
-#: Titles of the columns after the name of the file.
+#: Titles of the columns after the file name.
 _TITLES = (
     *("MB", "M rows", "reader", "threads", "scan s", "bubbleviz s", "CPU s", "ratio", "limit"),
     *("peak MB", "limit MB"),
 )
-#: Maximum difference of a measured ratio from the true one, which only the last division rounds.
+#: Maximum difference of a measured ratio from the true ratio, in which only the last division
+#: rounds.
 RATIO_TOLERANCE = 1e-9
 #: Maximum wall time as a multiple of the scan's, keyed by size, kind and number of threads.
 _MAX_RATIOS = {
@@ -60,7 +61,7 @@ _MAX_RATIOS = {
 }
 #: Maximum memory in MB, keyed by size.
 _MAX_MB = {"2M": 300, "10M": 700}
-#: Maximum CPU time of the example in seconds.
+#: Maximum CPU time for the example, in seconds.
 _MAX_EXAMPLE_S = 0.4
 
 
@@ -74,7 +75,7 @@ class Profile:
 
     @property
     def parquet(self) -> Path:
-        """Directory of the same profile as Parquet tables, named as nsys names it."""
+        """Directory with the same profile as Parquet tables, named the way nsys names it."""
         return self.path.with_name(f"{self.path.stem}_pqtdir")
 
 
@@ -95,7 +96,7 @@ class Setup:
         return profile.parquet if self.reader == "parquet" else profile.path
 
     def report_of(self, profile: Profile) -> Path:
-        """Return the JSON report that the command writes."""
+        """Return the path of the JSON report that the command writes."""
         return self.path_of(profile).with_suffix(".json")
 
     def command(self, profile: Profile) -> list[str]:
@@ -176,7 +177,7 @@ def _parse_positive(text: str) -> int:
 
 
 def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Profile:
-    """Return a profile; it is generated if the folder does not contain it."""
+    """Return a profile; generate it if the folder does not contain it."""
     number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]  # checked by _size
     recipe = Recipe(int(number) * _UNITS[unit], kind)
     profile = Profile(size, recipe, folder / f"{size}-{kind}.sqlite")
@@ -190,7 +191,7 @@ def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Prof
 
 
 def _run_module(name: str, *arguments: str) -> None:
-    """Run a module in a separate process, whose memory does not count as memory of this one."""
+    """Run a module in a separate process, so that its memory does not count for this process."""
     print(f"generating: {name} {' '.join(arguments)}", file=sys.stderr)
     if subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, check=False).returncode:
         raise BenchmarkError(f"{name} failed")
@@ -201,7 +202,8 @@ def _measure_profile(
 ) -> Iterator[tuple[str, ...]]:
     """Yield one row of the table per setup."""
     for setup in setups:
-        # Each first run is not timed: it fills the page cache, and its result is checked.
+        # The first run of each command is not timed: it fills the page cache, and its result is
+        # checked.
         measure_command(setup.command(profile), setup.variables)
         _check_result(profile, setup)
     scans: list[Cost] = []
@@ -219,7 +221,7 @@ def _check_result(profile: Profile, setup: Setup) -> None:
     """Check the reader, and the ratio in the report that was just written.
 
     Raises:
-        BenchmarkError: Another reader read the profile, or the ratio is not the true one.
+        BenchmarkError: A different reader read the profile, or the ratio is not the true ratio.
     """
     path = setup.path_of(profile)
     inspect = [sys.executable, "-m", "bubbleviz", "inspect", str(path)]
@@ -265,7 +267,7 @@ def _format_row(
 
 
 def _measure_example(rounds: int) -> tuple[str, ...]:
-    """Return the row of the shipped example, whose time is mostly the start of the program."""
+    """Return the row for the shipped example; most of its time is program startup."""
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(_EXAMPLE)]
     measure_command(command)
     runs = [measure_command(command) for _ in range(rounds)]

@@ -1,4 +1,4 @@
-"""Time, CPU time and memory of commands, and the machine they run on."""
+"""The time, CPU time and memory that commands take, and the machine that they run on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FOLDER = Path(sys.prefix)
 
 
 class BenchmarkError(Exception):
-    """The benchmark cannot continue, for the reason in the message."""
+    """The benchmark cannot continue; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of a command cost.
+    """The cost of one run of a command.
 
     Attributes:
         wall_s: Time from the start of the process to its end.
@@ -42,7 +42,7 @@ def measure_command(command: Sequence[str], variables: Mapping[str, str] | None 
 
     Args:
         command: The program and its arguments.
-        variables: Environment variables in addition to those of this process.
+        variables: Environment variables to set in addition to this process's variables.
 
     Raises:
         BenchmarkError: The command fails or cannot be started.

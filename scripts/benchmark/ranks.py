@@ -35,11 +35,12 @@ from tests.planting.ranks.tables import write_tables
 
 #: File formats: tables with or without stages and pipelines, recordings, and nsys exports.
 KINDS = ("told", "inferred", "recorded", "nsys")
-#: Maximum difference of a measured ratio from the true one, which only the last division rounds.
+#: Maximum difference of a measured ratio from the true ratio, in which only the last division
+#: rounds.
 _TOLERANCE = 1e-9
 #: Maximum error of a host's clock with ``--clocks``.
 _CLOCK_ERROR_NS = 2_000_000
-#: Steps that end before all files are read.
+#: Steps that end before all files have been read.
 _READING = ("load the analysis", "find profiles", "profiles")
 
 
@@ -50,8 +51,8 @@ class Measured:
     Attributes:
         wall_s: Wall time from reading to printing.
         cpu_s: CPU time of the process from reading to printing.
-        steps: Name, nesting depth and CPU seconds of each step of ``--timings``.
-        memory_bytes: Peak memory, without what the imported modules take.
+        steps: Name, nesting depth and CPU seconds of each step that ``--timings`` reports.
+        memory_bytes: Peak memory, without the memory that imported modules take.
         counted: Number of forwards and backwards in the report.
         ratios: Means of the ratios, keyed by name.
         limitations: Limitations of the report.
@@ -67,7 +68,7 @@ class Measured:
 
     @property
     def after_reading_s(self) -> float:
-        """CPU time after all files are read."""
+        """CPU time spent after all files have been read."""
         reading = [s for name, depth, s in self.steps if not depth and name in _READING]
         return self.cpu_s - sum(reading)
 
@@ -159,7 +160,7 @@ def _write(run: PlantedRun, kind: str, options: argparse.Namespace, folder: Path
 
 
 def _analyze(path: str, jobs: int) -> Measured:
-    """Analyze a run as the command line does. The clock of ``--timings`` counts CPU time here."""
+    """Analyze a run as the command line does, but with CPU time as the clock of ``--timings``."""
     from bubbleviz import api, timing
     from bubbleviz.__main__ import OBJECTS_BETWEEN_COLLECTIONS
     from bubbleviz.cli.terminal import show_lines
@@ -192,13 +193,13 @@ def _analyze(path: str, jobs: int) -> Measured:
 
 
 def _read_status(name: str) -> int:
-    """Return the resident memory (``VmRSS``) or its peak (``VmHWM``) in bytes; Linux only."""
+    """Return the resident memory (``VmRSS``) or its peak (``VmHWM``) in bytes, on Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def _print(console: Console, title: str, recipe: Recipe, measured: Measured) -> None:
-    """Print a table with the CPU time of each step, then memory and limitations.
+    """Print a table with the CPU time of each step, then the memory and the limitations.
 
     Args:
         console: Console to print to.

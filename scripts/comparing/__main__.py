@@ -41,7 +41,7 @@ from scripts.comparing.running import (
 
 _HERE = Path(__file__).parent
 _ALLOWED = _HERE / "allowed.toml"
-#: Ends the key of the second of two equal trees.
+#: Suffix of the second tree's key if both trees are equal.
 _AGAIN = "-again"
 #: Number of differences that the summary lists.
 _MAX_LISTED = 60
@@ -95,7 +95,7 @@ def _compare(options: argparse.Namespace) -> int:
         return 0
     old, new = open_tree(options.old), open_tree(options.new)
     if old.key == new.key:
-        # The same version twice shows which outputs are not reproducible.
+        # Comparing a version with itself shows which outputs are not reproducible.
         new = replace(new, key=new.key + _AGAIN)
     rules = read_rules(options.allowed)
     run_cases((old, new), cases, store, real=real, jobs=options.jobs, show_progress=_show_progress)
@@ -115,7 +115,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
-    """Forget the results of trees that were edited while their commands ran.
+    """Discard the results of trees that were edited while their commands ran.
 
     Raises:
         ComparisonError: A tree was edited.
@@ -127,11 +127,11 @@ def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
 
 
 def _ensure_inputs(work: Path, real: Path | None) -> Path:
-    """Return the folder of the inputs, which are planted if they are missing."""
+    """Return the folder of the inputs; plant the inputs if they are missing."""
     source = (_HERE / "inputs.py").read_bytes()
     folder = work / f"inputs-{digest(source, str(real).encode())}"
     if not folder.exists():
-        # The planters are not needed for inputs that are kept.
+        # Inputs from an earlier comparison do not need the planters.
         from scripts.comparing.inputs import write_inputs
 
         print("planting the inputs", flush=True)
@@ -152,7 +152,7 @@ def _show_progress(n_done: int, total: int) -> None:
 def _write_differences(
     differences: Sequence[Difference], rules: Sequence[Rule], folder: Path
 ) -> list[tuple[Difference, list[str]]]:
-    """Write a diff for each difference; return those that no rule explains, with their lines."""
+    """Write a diff for each difference, and return the unexplained differences with their lines."""
     shutil.rmtree(folder, ignore_errors=True)
     unexplained = []
     for difference in differences:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Formats that ``analyze`` writes for every input. The others take longer.
+#: Formats that ``analyze`` writes for every input. Other formats take longer.
 _COMMON_FORMATS = (
     *("svg", "panels.svg", "html", "json", "csv", "bubbles.csv", "parquet", "md", "tex", "txt"),
     "trace.json",
 )
-#: All formats of ``analyze``. Each one is also written alone, because a format that one tree does
-#: not know makes the whole command fail.
+#: All formats of ``analyze``. Each format is also written by a separate command, because a format
+#: that one tree does not know makes the whole command fail.
 _FORMATS = (
     *(*_COMMON_FORMATS, "pdf", "png", "chunks.svg", "memory.svg", "slowdowns.svg", "pftrace"),
     *("bubbles.parquet", "iterations.parquet"),
@@ -55,14 +55,14 @@ _OPTIONS = {
     "named-options": "--svg r.svg --json r.json --csv r.csv --html r.html --force",
     "jobs": "--jobs 2 -v -o r.json",
 }
-#: Inputs from whose saved reports other commands start.
+#: Inputs whose saved reports other commands read.
 _REPORTED = (
     *("in/fixtures/1f1b", "in/fixtures/zb-v", "in/nsys/interleaved", "in/nsys/replicas"),
     *("in/nsys/slow-stage", "in/nsys/clock-errors", "in/kineto/memory", "in/nsys/inference"),
     *("in/tables/slow-rank.csv", "in/tables/uneven-microbatches.csv", "in/tables/slow-link.csv"),
     "real/cases/pipemorph-zb-2_3-20ms.csv.gz",
 )
-#: Commands on a saved report, keyed by the name of the case.
+#: Commands that read a saved report, keyed by the name of the case.
 _OF_REPORT = {
     "plan": "plan report.json -o p.csv -o p.json -o p.svg",
     "plan-split": "plan report.json --backward split -m 6 -o p.csv -o p.comms.csv",
@@ -77,7 +77,7 @@ _OF_REPORT = {
 }
 #: One of two traces of the same run.
 _SAMPLED = "real/kineto/hta_sampled_rank-{}.json.gz"
-#: Cases with inputs of their own, or without inputs.
+#: Cases with separate inputs, or without inputs.
 _OTHERS = {
     "overview": ("--help", "--version", "schedules", "conventions", "guide"),
     "interactive/mcp": ("mcp in/fixtures",),
@@ -169,7 +169,7 @@ class Case:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether the command answers while it runs."""
+        """Whether the command answers requests while it runs."""
         return self.name.startswith("interactive/")
 
     @property
@@ -183,7 +183,7 @@ def list_cases(inputs: Path, real: Path | None) -> list[Case]:
 
     Args:
         inputs: Folder of the planted inputs.
-        real: Folder of real files, or None to leave out the cases that read them.
+        real: Folder of real files, or None to leave out the cases that read real files.
     """
     paths = _list_runs(inputs, "in") + (_list_runs(real, "real") if real else [])
     cases = [case for path in paths for case in _list_run_cases(path)]
@@ -214,7 +214,7 @@ def _list_runs(folder: Path, link: str) -> list[str]:
 
 
 def _list_files(inputs: Path, real: Path | None) -> list[str]:
-    """Return the paths of event files of NCCL."""
+    """Return the paths of NCCL event files."""
     files = [f"in/nccl/{path.name}" for path in sorted((inputs / "nccl").iterdir())]
     if real:
         files += [f"real/nccl/{path.name}" for path in sorted((real / "nccl").iterdir())]
@@ -249,7 +249,7 @@ def _list_main_input_cases(name: str) -> Iterator[Case]:
 
 
 def _list_recording_cases(path: str) -> Iterator[Case]:
-    """Yield the cases of a recording: the cases of a run, and watching it."""
+    """Yield the cases of a recording: the cases that every run has, and watching the recording."""
     yield from _list_run_cases(path)
     follow = f"watch {path} --plain --interval 0.1 --stop-after 0.2"
     commands = (

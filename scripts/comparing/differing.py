@@ -1,4 +1,4 @@
-"""Finds the differences between two results, and which of them are allowed."""
+"""Finds the differences between two results, and decides which differences are allowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 #: Files with more different lines than this are compared as sets of lines.
 _MAX_ALIGNED_LINES = 4_000
-#: Name of the file that stands for the exit codes of a case.
+#: Name of the file that represents the exit codes of a case.
 CODES = "exit-codes"
 
 
@@ -51,9 +51,9 @@ class Rule:
     Attributes:
         cases: Glob of names of cases.
         files: Glob of names of outputs.
-        lines: Pattern that is searched in a changed line, which starts with ``-`` or ``+``.
+        lines: Pattern to search for in a changed line, which starts with ``-`` or ``+``.
         reason: Why the difference is wanted.
-        uses: Number of lines that it explained so far.
+        uses: Number of lines that the rule has explained so far.
     """
 
     cases: str
@@ -72,7 +72,7 @@ def read_rules(path: Path) -> list[Rule]:
     """Return the rules of a file of allowed differences.
 
     Raises:
-        TypeError: A rule lacks its reason, or has a key that is unknown.
+        TypeError: A rule lacks its reason or has an unknown key.
     """
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     return [Rule(**entry) for entry in document.get("allowed", ())]
@@ -109,8 +109,8 @@ def differences_of(case: str, old: Result, new: Result, store: Store) -> Iterato
 def diff_of(old: list[str], new: list[str]) -> list[str]:
     """Return the lines of a unified diff, without its header.
 
-    Aligning takes quadratic time, so when very many lines differ, the diff only lists the lines
-    that are on one side alone.
+    Aligning takes quadratic time. When very many lines differ, the diff therefore only lists the
+    lines that are on one side but not on the other.
     """
     first = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
                  min(len(old), len(new)))  # fmt: skip

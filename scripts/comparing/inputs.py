@@ -1,8 +1,9 @@
 """Plants the inputs that both trees read.
 
-Inputs are planted once by the tree of this script and kept, so both trees read the same bytes.
-Recordings are an exception, because the format is bubbleviz's own: only the operations are planted,
-and each tree writes them with its own recorder (:mod:`scripts.comparing.recording`).
+Inputs are planted once, by the tree that this script belongs to, and kept, so both trees read the
+same bytes. Recordings are an exception, because bubbleviz itself defines their format: only the
+operations are planted, and each tree writes them with its own recorder
+(:mod:`scripts.comparing.recording`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.support.xla_runs import make_steps
 _MS = 1_000_000
 _LAYERS = (0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
 
-#: Planted exports of nsys in addition to the ones that tests share.
+#: Planted nsys exports, in addition to the exports that tests share.
 _EXPORTS = {
     "full": FULL,
     "clock errors": replace(
@@ -77,7 +78,7 @@ def write_inputs(folder: Path, real: Path | None) -> None:
 
     Args:
         folder: Folder to write into.
-        real: Folder of real files, of which some have to be made into tables, or None.
+        real: Folder of real files, some of which must be converted to tables, or None.
     """
     for name in RUNS | _EXPORTS:
         plant((RUNS | _EXPORTS)[name], folder / "nsys" / _file_name(name))
@@ -115,7 +116,7 @@ def _write_columnar(folder: Path) -> None:
 
 
 def _write_rocm(folder: Path) -> None:
-    """Write databases of rocprofv3 in two schema versions, and a trace of rpd."""
+    """Write rocprofv3 databases in two schema versions, and an rpd trace."""
     processes = read_processes(_export(folder / "unused", ZERO_BUBBLE))
     rocm = folder / "rocm"
     write_rocpd(rocm / "release-7" / "merged.db", processes)
@@ -127,7 +128,7 @@ def _write_rocm(folder: Path) -> None:
 
 
 def _write_kineto(folder: Path) -> None:
-    """Write traces of the PyTorch profiler, including traces with allocations and with modules."""
+    """Write PyTorch profiler traces, including traces with allocations and traces with modules."""
     kineto = folder / "kineto"
     runs: dict[str, Planting] = {
         "plain": replace(BASE, devices="zero"),
@@ -204,7 +205,7 @@ def _write_communication(folder: Path) -> None:
 
 
 def _write_published(folder: Path, real: Path) -> None:
-    """Make tables of operations from published runs, whose files bubbleviz does not read."""
+    """Make tables of operations from published runs, because bubbleviz cannot read their files."""
     folder.mkdir()
     guide = (GUIDES / "tables.md").read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
@@ -232,9 +233,9 @@ def _write_published(folder: Path, real: Path) -> None:
 def write_operations(truth: Truth, path: Path) -> None:
     """Write the operations of a planted run as JSON, for :mod:`scripts.comparing.recording`.
 
-    The JSON is a list of ranks. Each has its number, the number of ranks, its host, the error of
-    the host's UTC, the difference of its monotonic clock, and its iterations. Each iteration has a
-    number and its operations: start, end and range name, in order of time.
+    The JSON is a list of ranks. Each rank has its number, the number of ranks, its host, the error
+    of the host's UTC clock, the offset of its monotonic clock, and its iterations. Each iteration
+    has a number and its operations: start, end and range name, in order of time.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     ranks = []

@@ -1,6 +1,6 @@
-"""Runs commands of one tree that answer while they run; started with that tree's Python.
+"""Runs one tree's commands that answer while they run. It is started with that tree's Python.
 
-``python interactive.py WORDS``, in the folder of a case, runs ``bubbleviz WORDS`` and plays the
+In the folder of a case, ``python interactive.py WORDS`` runs ``bubbleviz WORDS`` and plays the
 other side: the assistant of ``mcp`` or the browser of ``view``. Answers go to standard output.
 """
 
@@ -24,7 +24,7 @@ _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command in the arguments."""
     sys.path.pop(0)
     words = sys.argv[1:]
     {"mcp": _call_tools, "view": _open_page}[words[0]](words)

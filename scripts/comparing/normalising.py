@@ -1,8 +1,8 @@
-"""Brings outputs into a form in which lines can be compared.
+"""Converts outputs to lines that can be compared.
 
-Differences between two runs of the same version disappear: paths, versions and times of day. So do
-differences that nobody can see: the order of JSON keys, the compression of a picture, and digits of
-a number in JSON or Parquet beyond the tenth.
+This removes differences between two runs of the same version: paths, versions and times of day. It
+also removes differences that nobody can see: the order of JSON keys, the compression of a picture,
+and all digits after the tenth of a number in JSON or Parquet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from scripts.comparing.running import digest
 
-#: What is replaced in every text.
+#: Patterns that are replaced in every text.
 _REPLACED = (
     # The folder of a case, which has a random name, and the folders next to it.
     (re.compile(r"(?:/[^\s/\"'<>,:]+)+/inputs-[0-9a-f]+/(?:tmp\w+|in|recordings-\w+)"), "PATH"),
@@ -38,7 +38,7 @@ def lines_of(name: str, content: bytes) -> list[str]:
     """Return the normalised lines of an output.
 
     Args:
-        name: Name of the file, whose suffix says what it contains.
+        name: Name of the file; its suffix tells the format.
         content: Content of the file.
     """
     suffix = PurePosixPath(name).suffix
@@ -46,7 +46,7 @@ def lines_of(name: str, content: bytes) -> list[str]:
     try:
         return normalise(content)
     except (ValueError, KeyError, zlib.error) as error:
-        # An output that cannot be parsed is a difference of its own, if only one version has it.
+        # If only one version writes an output that cannot be parsed, that is a difference.
         return [f"cannot be parsed as {suffix}: {error}", *_split_text(content)]
 
 
@@ -65,7 +65,7 @@ def _split_text(content: bytes) -> list[str]:
 
 
 def _remove_frames(lines: list[str]) -> list[str]:
-    """Return the lines without the stack frames of tracebacks, which show places in the source."""
+    """Return the lines without the stack frames of tracebacks, which contain source locations."""
     remaining_lines, is_in_frame = [], False
     for line in lines:
         is_in_frame = line.startswith("Traceback (") or (is_in_frame and line.startswith(" "))
@@ -83,9 +83,9 @@ def _split_json(content: bytes) -> list[str]:
 
 
 def _list_values(value: Any, path: str = "") -> list[str]:
-    """Return one line per value that contains no other: its keys and the value.
+    """Return one line per scalar value: its keys and the value.
 
-    Entries of lists have no number in the line, so that a new entry changes no other line.
+    Lines do not contain the indices of list entries, so that a new entry changes no other line.
     """
     if isinstance(value, dict) and value:
         pairs = sorted((f"{path}.{key}" if path else str(key), key) for key in value)
@@ -99,7 +99,7 @@ def _list_values(value: Any, path: str = "") -> list[str]:
 
 
 def _split_html(content: bytes) -> list[str]:
-    """Return the markup and the data of a page, but neither its scripts nor its styles."""
+    """Return the markup and the data of a page, without its scripts and styles."""
     text, data = content.decode(), []
     for script in _SCRIPT.finditer(text):
         element = _ELEMENT_ID.search(script[1] or "")
@@ -169,7 +169,7 @@ def _split_zip(content: bytes) -> list[str]:
 
 
 def _list_scalars(content: bytes) -> list[str]:
-    """Return the scalars of a file of TensorBoard, without the times at which they were written."""
+    """Return the scalars in a TensorBoard file, without the times at which they were written."""
     from tensorboard.compat.proto.event_pb2 import Event
 
     lines, position = [], 0

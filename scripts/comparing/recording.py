@@ -1,8 +1,9 @@
-"""Records planted operations with the recorder of one tree; started with that tree's Python.
+"""Records planted operations with one tree's recorder. It is started with that tree's Python.
 
-``python recording.py OPERATIONS FOLDER`` writes one recording per JSON file of OPERATIONS into a
-folder of FOLDER that has the same name. :func:`scripts.comparing.inputs.write_operations` describes
-the JSON. Clocks, hosts and process ids are made up, so the same tree always writes the same bytes.
+``python recording.py OPERATIONS FOLDER`` writes one recording per JSON file in OPERATIONS, each
+into the subfolder of FOLDER with the same name. :func:`scripts.comparing.inputs.write_operations`
+describes the JSON. Clocks, hosts and process ids are made up, so the same tree always writes the
+same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _record_rank(rank: dict[str, Any], folder: Path) -> None:
     def utc() -> int:
         return now_ns + _UTC_NS + int(rank["clock_error_ns"])
 
-    # The recorder asks for both when it writes its first iteration.
+    # The recorder looks up both when it writes its first iteration.
     socket.gethostname = lambda: str(rank["host"])
     os.getpid = lambda: 4_000 + int(rank["rank"])
     recorder = Recorder(

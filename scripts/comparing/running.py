@@ -1,8 +1,8 @@
 """Runs the cases in a tree and keeps the results.
 
-Results are keyed by the content of the tree's package, so a tree that did not change is not run
-again. They are files that are written to a temporary name and renamed, so several comparisons may
-share one work folder::
+Results are keyed by the content of the tree's package, so an unchanged tree is not run again. Each
+file is written under a temporary name and then renamed, so several comparisons may share one work
+folder::
 
     work/inputs-KEY/in/              what both trees read
          inputs-KEY/recordings-KEY/  made by one tree, keyed like its results
@@ -32,20 +32,20 @@ from pathlib import Path
 from scripts.comparing.cases import Case
 
 _HERE = Path(__file__).parent
-#: Parts of a tree that decide what its commands write.
+#: Parts of a tree that determine what its commands write.
 _PRODUCT = ("bubbleviz", "sql", "pyproject.toml")
-#: Part of the keys of results. Change it when commands are run in another way.
+#: Part of the keys of results. Change it when commands are run in a different way.
 _WAY_OF_RUNNING = b"1"
-#: Names of TensorBoard's files, which contain a time, a host and a process.
+#: Pattern of the names of TensorBoard's files, which contain a time, a host and a process id.
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\S+")
-#: Longest time that one command may take.
+#: Maximum time that one command may take.
 _MAX_SECONDS = 300
-#: Variables of the environment that change what commands print.
+#: Environment variables that change what commands print.
 _REMOVED_VARIABLES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONPATH", "BUBBLEVIZ_DATA")
 
 
 class ComparisonError(Exception):
-    """The comparison cannot be made, for the reason in the message."""
+    """The comparison cannot be made; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Result:
 
     Attributes:
         codes: Exit code of each command.
-        files: Digest of each file that was written, keyed by its name. The output of command n is
+        files: Digest of each file that was written, keyed by file name. The output of command n is
             in ``stdout.n`` and ``stderr.n``.
     """
 
@@ -76,13 +76,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 class Store:
-    """The kept results of all trees.
+    """The stored results of all trees.
 
-    A result is valid for the commands of a case and the content of the inputs that they read, so
+    A result depends on the commands of a case and on the content of the inputs that they read, so
     it stays valid when other inputs change.
 
     Args:
-        work: Folder of everything that is kept.
+        work: Folder of everything that is stored.
         inputs: Folder of the inputs, below the work folder.
     """
 
@@ -91,7 +91,7 @@ class Store:
         self._input_digest = functools.cache(self._compute_input_digest)
 
     def read_result(self, key: str, case: Case) -> Result | None:
-        """Return the result of a case, or None if it is not there."""
+        """Return the result of a case, or None if it is not stored."""
         try:
             return Result(**json.loads(self._path(key, case).read_bytes()))
         except FileNotFoundError:
@@ -145,8 +145,8 @@ class Tree:
     """A clone or worktree of bubbleviz, with its environment.
 
     Attributes:
-        folder: Its root.
-        key: Digest of what decides its results.
+        folder: Root of the tree.
+        key: Digest of everything that its results depend on.
     """
 
     folder: Path
@@ -154,7 +154,7 @@ class Tree:
 
     @property
     def python(self) -> Path:
-        """The Python of its environment."""
+        """The Python in the tree's environment."""
         return self.folder / ".venv" / "bin" / "python"
 
 
@@ -162,7 +162,7 @@ def open_tree(folder: Path) -> Tree:
     """Return a tree, and make or update its environment.
 
     Raises:
-        ComparisonError: The folder is no tree, or its environment cannot be made.
+        ComparisonError: The folder is not a tree, or its environment cannot be made.
     """
     folder = folder.resolve()
     if not (folder / "scripts" / "environment").exists():
@@ -174,7 +174,7 @@ def open_tree(folder: Path) -> Tree:
 
 
 def key_of_tree(folder: Path) -> str:
-    """Return a digest of the product in a tree, with changes that are not committed."""
+    """Return a digest of the product in a tree, including uncommitted changes."""
 
     def git(*words: str) -> bytes:
         return subprocess.run(("git", *words), cwd=folder, check=True, capture_output=True).stdout
@@ -190,7 +190,7 @@ def key_of_tree(folder: Path) -> str:
 
 
 def record_with(tree: Tree, inputs: Path) -> Path:
-    """Return the folder of the recordings of a tree, which are made if they are missing."""
+    """Return the folder of a tree's recordings; make the recordings if they are missing."""
     folder = inputs / f"recordings-{tree.key}"
     if folder.exists():
         return folder
@@ -217,13 +217,14 @@ def run_cases(
     Args:
         trees: Trees in which each case runs.
         cases: Cases to run.
-        store: Where results are kept.
+        store: Store of the results.
         real: Folder of real files, or None.
         jobs: Number of commands that run at the same time.
-        show_progress: Called with the number of cases that ended and the number of cases to run.
+        show_progress: Callback that is given the number of finished cases and the number of cases
+            to run.
 
     Raises:
-        ComparisonError: A worker ended.
+        ComparisonError: A worker ended unexpectedly.
     """
     missing = [(t, c) for c in cases for t in trees if store.read_result(t.key, c) is None]
     links = {
@@ -287,7 +288,7 @@ class _Worker:
         """Run the commands of a case and return their exit codes.
 
         Raises:
-            ComparisonError: The process ended.
+            ComparisonError: The process ended unexpectedly.
         """
         if case.is_interactive:
             return [self._run_interactively(case, folder)]
@@ -332,7 +333,7 @@ class _Worker:
 
 
 def _build_environment() -> dict[str, str]:
-    """Return the environment of the commands, without variables that change their output."""
+    """Return the environment for commands, without the variables that change their output."""
     environment = {name: os.environ[name] for name in os.environ if name not in _REMOVED_VARIABLES}
     return environment | {
         "OPENBLAS_NUM_THREADS": "1",

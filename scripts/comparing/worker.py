@@ -5,7 +5,7 @@ Each line of standard input is a request in JSON: ``{"commands": [[...], ...], "
 n goes to the files ``stdout.n`` and ``stderr.n`` of the folder.
 
 All modules of bubbleviz are imported once. Each command runs in a fork of this process, so no
-command sees what another one changed, and no command pays for the imports. The cost is that
+command sees what another command changed, and no command pays for the imports. The drawback is that
 imports are not tested: a module that is imported too late or not at all goes unnoticed here.
 """
 
@@ -24,7 +24,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-#: Modules that commands import when they first need them.
+#: Modules that commands import only when they need them.
 _LATE_IMPORTS = (
     *("adbc_driver_sqlite.dbapi", "drawsvg", "duckdb", "google.protobuf.message", "intervaltree"),
     *("mcp", "msgspec", "perfetto.protos.perfetto.trace.perfetto_trace_pb2", "prometheus_client"),
@@ -34,7 +34,7 @@ _LATE_IMPORTS = (
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    # The folder of this file is no place to import modules from.
+    # No modules may be imported from the folder of this file.
     sys.path.pop(0)
     _import_all()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The budget of instructions: the counts that later counts are compared with."""
+"""The instruction budget: the counts that later counts are compared with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENEW = "scripts/instructions --renew"
 #: Factor by which a stage may exceed its budget. Counts of the same program in the same environment
 #: differ by less than 0.7 %.
 _TOLERANCE = 1.15
-#: Number of instructions by which any stage may exceed its budget, however small the stage is.
+#: Number of instructions by which any stage may exceed its budget, however small the stage.
 _MIN_INCREASE = 1_000_000
 _HEAD = """\
 # Millions of instructions that each stage of an analysis takes. scripts/instructions compares new
@@ -46,7 +46,7 @@ class Budget:
 
         Args:
             counts: Number of instructions of each stage.
-            environment: Python, the machine and the packages with which they were counted.
+            environment: Python, the machine and the packages with which the counts were made.
         """
         if environment != self.environment:
             return []

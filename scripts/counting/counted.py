@@ -2,8 +2,8 @@
 
     counted PROFILE EXAMPLE COUNTER LIBRARY
 
-Each step of ``--timings`` is a stage, because the clock that times steps counts instructions here.
-The program prints the instructions of each stage as JSON.
+Each step of ``--timings`` is a stage, because the clock that times the steps counts instructions
+here. The program prints the instructions of each stage as JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 _COUNT = Path("count")
 _COMMAND = f"snapshot {_COUNT}".encode()
 _TIME = b"\ntime="
-#: More strings than all stages intern.
+#: A number of strings larger than the number that all stages intern.
 _ROOM_FOR_STRINGS = 1 << 15
 counts: dict[str, int] = {}
 
 
 class _Clock:
-    """Reads the count of instructions."""
+    """A clock that reads the instruction counter."""
 
     def __init__(self, counter: str) -> None:
         self._counter = ctypes.CDLL(counter)
@@ -41,7 +41,7 @@ class _Clock:
 
 
 class _Late:
-    """A task that is done where its result is asked for: then its instructions are counted."""
+    """A task that runs when its result is requested, so that its instructions are counted."""
 
     def __init__(self, do: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._do, self._arguments = do, arguments
@@ -53,15 +53,15 @@ class _Late:
         return self._results[0]
 
     def done(self) -> bool:
-        """Return True: whoever asks need not wait."""
+        """Return True, because callers need not wait."""
         return True
 
     def cancel(self) -> None:
-        """Do nothing: it has not begun, or has ended."""
+        """Do nothing; the task has either not begun or already ended."""
 
 
 class _LatePool:
-    """Stands for a pool of threads."""
+    """A replacement for a pool of threads."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -82,7 +82,7 @@ class _LatePool:
 
 
 def _load_instead(library: str) -> None:
-    """Have the C part loaded from a file, which is of this source, however it was installed."""
+    """Make bubbleviz load the C part from a file built from this source, whatever is installed."""
 
     class Redirected(ctypes.CDLL):
         def __init__(self, name: str, *arguments: Any, **options: Any) -> None:
@@ -110,7 +110,7 @@ def _count_stages(suffix: str = "") -> Iterator[None]:
 
 
 def _start_to_table(clock: _Clock, example: str) -> None:
-    """Count an entire run on a small example, which consists almost only of startup."""
+    """Count an entire run on a small example; almost all of it is startup."""
     from bubbleviz.__main__ import main
 
     sys.argv = ["bubbleviz", "analyze", example]
@@ -132,7 +132,7 @@ def _count_analysis(profile: str) -> None:
     from bubbleviz.report.view import View
     from bubbleviz.timing import time_step
 
-    # The example prints without rich, whose loading is no part of a table.
+    # The example prints without rich, because loading rich is not part of printing a table.
     render_plain_text(iter(()))
     with _count_stages():
         report = bubbleviz.analyze(profile)
@@ -143,7 +143,7 @@ def _count_analysis(profile: str) -> None:
 
 
 def _count_reading(profile: str, suffix: str) -> None:
-    """Count the reading of all that the patterns of any convention let through."""
+    """Count the reading of everything that matches the patterns of any convention."""
     from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.interpret.record import open_profile
@@ -155,7 +155,7 @@ def _count_reading(profile: str, suffix: str) -> None:
 
 
 def _count_naming() -> None:
-    """Count the matching of the names of each convention against all conventions."""
+    """Count the matching of each convention's names against all conventions."""
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.conventions.range_names import parse_range_names
     from bubbleviz.timing import time_step
@@ -174,8 +174,8 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     _start_to_table(clock, example)
     # The stage in which a garbage collection happens depends on the objects of all earlier stages.
     gc.disable()
-    # The number of interned strings depends on the environment, so their table would grow in
-    # different stages. It is made so large that it never grows.
+    # The number of interned strings depends on the environment, so the table of these strings would
+    # grow in different stages. It is made so large here that it never grows later.
     interned = [sys.intern(f"interned {number}") for number in range(_ROOM_FOR_STRINGS)]
     from bubbleviz import timing
     from bubbleviz.sources.nsys import export as scan

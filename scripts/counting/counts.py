@@ -1,7 +1,7 @@
 """Count the instructions of each stage, on a generated profile, under valgrind.
 
-Valgrind's massif counts instructions exactly and at a fifth of the usual speed; its counts of the
-same program are the same within a hundredth, whatever else the machine does.
+Valgrind's massif counts instructions exactly, at a fifth of the usual speed. Its counts of the same
+program agree to within 1 %, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VALGRIND = (
     "valgrind", "--quiet", "--vgdb=no", "--tool=massif", "--heap=no", "--time-unit=i",
     "--massif-out-file=massif",
 )  # fmt: skip
-#: What makes one run like another.
+#: Settings that make runs alike.
 _VARIABLES = {
     "PYTHONHASHSEED": "0",
     "PYTHONPATH": str(ROOT),
@@ -55,7 +55,7 @@ def obstacle() -> str:
 
 
 def environment() -> tuple[str, ...]:
-    """Return the versions of Python, the machine and the packages, on which counts depend."""
+    """Return what counts depend on: the machine, and the versions of Python and of packages."""
     needed = [line for line in requires("bubbleviz") or () if ";" not in line]
     names = sorted(_NAME.match(line)[0] for line in needed)  # type: ignore[index]
     packages = [f"{name} {version(name)}" for name in names]
@@ -69,7 +69,7 @@ def count() -> Mapping[str, int]:
     Raises:
         CountingError: Instructions cannot be counted, or the counted program failed.
     """
-    # What is compiled at its first import costs instructions once.
+    # Modules that are compiled at their first import cost instructions once.
     compileall.compile_dir(ROOT / "bubbleviz", quiet=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,7 +82,7 @@ def count() -> Mapping[str, int]:
 
 
 def _compile_counter(target: Path) -> str:
-    """Compile the counter; return why it could not be, or ""."""
+    """Compile the counter, and return the reason if that failed, or ""."""
     command = [*(compiler() or ["cc"]), "-shared", "-fPIC", "-O2", str(_COUNTER), "-o", str(target)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return run.stderr if run.returncode else ""

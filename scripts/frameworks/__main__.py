@@ -36,7 +36,7 @@ _TIMEOUT_S = 180.0
 
 
 def main() -> int:
-    """Run the cases of the command line; return 1 if a check fails."""
+    """Run the cases on the command line, and return 1 if a check fails."""
     environments = {environment.name: environment for environment in ENVIRONMENTS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = ", ".join(environments)
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _check(environment: Environment, case: Case, folder: Path) -> bool:
-    """Run a case and print the outcome; return whether all checks succeed."""
+    """Run a case, print the outcome, and return whether all checks succeeded."""
     try:
         outcome = run(python_of(environment), case, folder)
     except NotInstalledError as error:
@@ -80,7 +80,7 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         python: Python of an environment with the case's framework.
         case: The case.
         folder: New folder for recordings and traces.
-        wider: Factor of the limits of times.
+        wider: Factor by which limits on times are multiplied.
     """
     folder.mkdir(parents=True)
     file = folder / "case.pickle"
@@ -103,7 +103,7 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         try:
             code = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # The ranks belong to the session of the process.
+            # The ranks belong to the process's session.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             where = "" if (folder / PLAIN).exists() else ", even without annotations"

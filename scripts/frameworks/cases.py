@@ -19,7 +19,7 @@ class Case:
     """A schedule of a framework, and the job that it trains.
 
     Attributes:
-        name: Name on the command line, in the output and of the folder.
+        name: Name of the case on the command line, in the output, and of its folder.
         framework: Name of the framework in :mod:`bubbleviz.annotate`.
         job: Placement and times of the stages.
         recognised: Schedule that bubbleviz must recognize, or "" if the order has no name.
@@ -55,8 +55,8 @@ def _make_job(
         placement: Rank of each stage.
         microbatches: Number of microbatches.
         uneven: Whether the first and the last stage take twice as long.
-        ms: Time of a forward and its backward. It must be long compared with the overhead of the
-            framework.
+        ms: Time of a forward and its backward. It must be long compared with the framework's
+            overhead.
     """
     count = len(placement)
     last = count - 1
@@ -85,7 +85,7 @@ _LONG, _LONG_TWO, _LONG_V = (
 _UNEVEN, _UNEVEN_TWO = (_make_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
 _LONG_UNEVEN = _make_job(tuple(range(4)), 8, uneven=True, ms=240.0)
 _P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
-#: Option of Megatron-Core that runs a forward next to a backward, in one step.
+#: Option of Megatron-Core that runs a forward and a backward together, in one step.
 OVERLAP = "overlap_moe_expert_parallel_comm"
 #: Megatron-Core opens its own NVTX ranges for warmup, steady state, cooldown and transfers.
 OWN_RANGES = "nvtx_ranges"
@@ -110,7 +110,7 @@ _MEGATRON = (
         _LONG_TWO,
         "combined-1f1b",
         options=(*_P2P, (OVERLAP, True)),
-        # Version 0.16 supports GPTModel only.
+        # Version 0.16 supports only GPTModel.
         since=(0, 19),
     ),
     Case("1F1B, forward only", MEGATRON, _ONE, "", forward_only=True),
@@ -123,7 +123,7 @@ _TORCH = (
     Case("interleaved 1F1B", TORCH, _TWO, "interleaved-1f1b", "Interleaved1F1B"),
     Case("looped BFS", TORCH, _TWO, "looped-bfs", "LoopedBFS"),
     Case("interleaved zero bubble", TORCH, _LONG_TWO, "interleaved-zb", "InterleavedZeroBubble"),
-    # Up to 2.10, a rank sends to itself at the turn of the V, which gloo refuses.
+    # Up to version 2.10, a rank sends to itself at the turn of the V, which gloo refuses.
     Case("ZB-V", TORCH, _LONG_V, "zb-v", "ZBVZeroBubble", since=(2, 11)),
     Case("DualPipeV", TORCH, _LONG_V, "dualpipev", "DualPipeV", since=(2, 11)),
     Case("GPipe, forward only", TORCH, _ONE, "", "GPipe", forward_only=True, since=(2, 8)),
@@ -144,8 +144,8 @@ _DEEPSPEED = (
     Case("forward only", DEEPSPEED, _LONG, "", forward_only=True),
 )
 CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
-#: Cases with two ranks, which take a minute. On two ranks, Megatron-Core interleaves correctly only
-#: if P2P communication is overlapped.
+#: Cases with two ranks, which together take a minute. On two ranks, Megatron-Core interleaves
+#: correctly only if P2P communication is overlapped.
 _SHORT, _SHORT_TWO = _make_job((0, 1), 4, ms=200.0), _make_job(_looped(2), 4, ms=200.0)
 QUICK = tuple(
     replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)

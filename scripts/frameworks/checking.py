@@ -22,11 +22,12 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.operations.jsonl.sessions import read_session
 from scripts.frameworks.cases import Case
 
-#: Maximum error of the ratio ``schedule`` in points, and difference from PyTorch's profiler.
+#: Maximum error of the ratio ``schedule``, and maximum difference from PyTorch's profiler, in
+#: points.
 _POINTS, _POINTS_OF_PROFILER = 0.5, 1.0
-#: Maximum median of the excess length of operations over the work of their stage, as a share.
+#: Maximum median share by which operations are longer than the work of their stage.
 _LONGER = 0.03
-#: Parts of a stage that an operation may run. PyTorch runs both halves of the first stage's
+#: Parts of a stage's work that an operation may run. PyTorch runs both halves of the first stage's
 #: backward in its W.
 _PARTS = {Phase.F: {"F"}, Phase.B: {"B"}, Phase.W: {"W", "B"}, Phase.BW: {"B", "W"}}
 _PARTS[Phase.FB] = {"F", "B", "W"}
@@ -38,7 +39,7 @@ class Outcome:
 
     Attributes:
         wrong: Failed checks, one sentence each.
-        longer: Median excess length of operations over the work of their stage, as a share.
+        longer: Median share by which operations are longer than the work of their stage.
         points: Median error of ``schedule`` over iterations, in points.
         points_of_profiler: Median difference of ``schedule`` from PyTorch's profile, in points.
     """
@@ -66,7 +67,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     Args:
         case: The case.
         folder: Folder of the run.
-        wider: Factor of the limits of times; infinity on a busy machine.
+        wider: Factor by which limits on times are multiplied; infinity on a busy machine.
     """
     ranks = [
         json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
@@ -104,7 +105,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
 
 
 def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
-    """Return the index of the iteration of a rank that contains a time."""
+    """Return the index of the rank's iteration that contains a time."""
     starts_ns = [span[0] for span in log["spans"]]
     return int(np.searchsorted(starts_ns, start_ns, side="right")) - 1
 
@@ -112,7 +113,7 @@ def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
 def _list_operation_work(
     report: bubbleviz.Report, recorded_work: list[_Work]
 ) -> Iterator[tuple[int, list[_Work]]]:
-    """Yield the row of each F and backward of a report, with the work inside it."""
+    """Yield the row of each F and each backward in a report, with the work inside it."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     by_rank: dict[int, list[_Work]] = defaultdict(list)
@@ -192,10 +193,10 @@ def _read_transfers(recording: Path) -> Iterator[tuple[int, int, list[_Transfer]
 
 
 def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) -> Iterator[str]:
-    """Yield the transfers with wrong names, and the inputs that no transfer brings.
+    """Yield the transfers with wrong names, and the inputs that no transfer delivers.
 
-    A transfer sends the result of one of the last two operations before it. It receives the input
-    of a later operation, and if it waits, it ends after that input was sent.
+    A send transfers the result of one of the last two operations before it. A receive transfers the
+    input of a later operation; if it waits, it ends after that input was sent.
     """
     placement, last_stage = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
     # The gradient is complete after B, whether W follows or not.
@@ -236,7 +237,7 @@ def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) ->
 
 
 def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Iterator[str]:
-    """Yield the differences between the iterations of a report and those of the case.
+    """Yield the differences between the iterations of a report and the iterations of the case.
 
     Args:
         case: The case that ran.
@@ -263,7 +264,7 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
 
 
 def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the iterations that begin before or end after those of the training loop."""
+    """Yield the iterations that begin before or end after the training loop's iterations."""
     for number, iteration in enumerate(report.iterations):
         first_ns = min(of["spans"][number][0] for of in ranks)
         last_ns = max(of["spans"][number][1] for of in ranks)
@@ -293,7 +294,7 @@ def _schedule_ratio(iteration: Iteration) -> float:
 
 
 def _merge_backwards(parts: list[_Work]) -> list[_Work]:
-    """Return the parts with B and W merged if they follow each other."""
+    """Return the parts, with each B and W merged if one directly follows the other."""
     merged: list[_Work] = []
     for part in sorted(parts, key=lambda part: (part.rank, part.start_ns)):
         last = merged[-1] if merged else None
@@ -308,7 +309,7 @@ def _merge_backwards(parts: list[_Work]) -> list[_Work]:
 
 
 def _compute_excess(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
-    """Return the median excess length of operations over the work inside them, as a share."""
+    """Return the median share by which operations are longer than the work inside them."""
     operations = report.operations
     shares = [
         (operations.end_ns[row] - operations.start_ns[row])
@@ -323,7 +324,7 @@ def _compute_excess(report: bubbleviz.Report, recorded_work: list[_Work]) -> flo
 def _compare_with_profiler(
     case: Case, folder: Path, plan: Path | None, wider: float
 ) -> tuple[float, list[str]]:
-    """Return the median difference of ``schedule`` in points, and sentences on differences."""
+    """Return the median difference of ``schedule`` in points, and sentences about differences."""
     recorded = bubbleviz.analyze(folder / "twice", plan=plan)
     traces = [folder / f"trace{rank}.json" for rank in range(case.job.ranks)]
     # Traces of older versions do not name their host.
@@ -344,7 +345,7 @@ def _compare_with_profiler(
 
 
 def _list_operations(report: bubbleviz.Report) -> list[tuple[int, ...]]:
-    """Return rank, iteration, phase, microbatch and stage of operations, in launch order."""
+    """Return rank, iteration, phase, microbatch and stage of each operation, in launch order."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     rows = rows[np.lexsort((operations.host_start_ns[rows], operations.rank[rows]))]

@@ -15,12 +15,12 @@ from scripts.frameworks.cases import DEEPSPEED, MEGATRON, TORCH
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "frameworks"
-#: Few retries, so that an index that cannot be reached is reported soon.
+#: pip options with few retries, so that an unreachable index is reported quickly.
 _PIP = (
     *("-m", "pip", "--disable-pip-version-check", "--retries", "1"),
     *("install", "--quiet", "--no-compile"),
 )
-#: Version of PyTorch that the other frameworks run on.
+#: Version of PyTorch for the other frameworks.
 _TORCH = "2.13.0"
 
 
@@ -53,11 +53,11 @@ TITLES = {MEGATRON: "Megatron-Core", TORCH: "PyTorch", DEEPSPEED: "DeepSpeed"}
 
 
 class NotInstalledError(Exception):
-    """pip could not install a framework, for the reason in the message."""
+    """pip could not install a framework; the message gives the reason."""
 
 
 def _make_megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
-    # The wheels require a newer Python than the code, and packages that pipelines do not need.
+    # The wheels require a newer Python than the code does, and packages that pipelines do not need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     packages = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
     return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), packages, core, *extra_installs))
@@ -68,7 +68,7 @@ def _make_torch(version: str) -> Environment:
 
 
 def _make_deepspeed(version: str) -> Environment:
-    """Return the environment for a version of DeepSpeed, which is built without its operators."""
+    """Return the environment for a version of DeepSpeed, built without its compiled operators."""
     packages = ("numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm", "einops", "hjson")
     build_packages = ("msgpack", "ninja", "setuptools<81")
     build = ("--no-deps", "--no-build-isolation", f"deepspeed=={version}")
@@ -78,7 +78,8 @@ def _make_deepspeed(version: str) -> Environment:
 
 
 ENVIRONMENTS = (
-    # The tests marked frameworks run plans in this environment, so bubbleviz is installed too.
+    # Tests marked ``frameworks`` run plans in this environment, so bubbleviz is also installed in
+    # it.
     _make_megatron("0.19.2", ("--editable", str(ROOT))),
     *map(_make_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
     *map(_make_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),
@@ -87,7 +88,7 @@ ENVIRONMENTS = (
 
 
 def python_of(environment: Environment) -> Path:
-    """Return the Python of an environment, which is created if it is missing.
+    """Return the Python of an environment; create the environment if it is missing.
 
     Several processes may call this at the same time.
 
@@ -101,11 +102,11 @@ def python_of(environment: Environment) -> Path:
 
 
 def _create(environment: Environment) -> Path:
-    """Create the virtual environment, or reuse it if it is current. Return its Python."""
+    """Create the virtual environment, or reuse it if it is up to date; return its Python."""
     folder = FOLDER / environment.name.lower().replace(" ", "-")
     installs = "\n".join(" ".join(install) for install in environment.installs)
     python, marker = folder / "bin" / "python", folder / "installed"
-    # The dependencies of an editable install change with the project.
+    # An editable install's dependencies change with the project.
     changed_s = (ROOT / "pyproject.toml").stat().st_mtime
     is_current = marker.is_file() and marker.stat().st_mtime >= changed_s
     if is_current and marker.read_text(encoding="utf-8") == installs:
@@ -122,7 +123,7 @@ def _run(*command: str | Path) -> None:
     """Run a command.
 
     Raises:
-        NotInstalledError: The command failed. The message is its error.
+        NotInstalledError: The command failed; the message is its error output.
     """
     done = subprocess.run(
         list(map(str, command)),

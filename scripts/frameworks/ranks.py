@@ -1,4 +1,4 @@
-"""Ranks: processes that train a case plainly and annotated, and write what they saw.
+"""Ranks: processes that train a case without and with annotations, and write their results.
 
 Runs in the environment of a framework, with the checkout on the path:
 
@@ -28,7 +28,8 @@ from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
-#: Number of iterations that are only recorded, and number that PyTorch's profiler also records.
+#: Number of iterations that only bubbleviz records, and number that PyTorch's profiler also
+#: records.
 RECORDED, TWICE = 3, 3
 _UNRECORDED = 2
 
@@ -47,13 +48,13 @@ class Trainer(Protocol):
     def __init__(self, case: Case, rank: int, folder: Path) -> None: ...
 
     def iterate(self) -> list[float]:
-        """Train one batch, optimizer included; return its losses, on the rank that knows them."""
+        """Train one batch, including the optimizer; return its losses if this rank knows them."""
 
 
 def main() -> None:
-    """Run all ranks of a case; fail where one does."""
+    """Run all ranks of a case, and fail if any rank fails."""
     folder, file = map(Path, sys.argv[1:])
-    case = pickle.loads(file.read_bytes())  # written by who started this
+    case = pickle.loads(file.read_bytes())  # written by the process that started this one
     module = importlib.import_module(f"scripts.frameworks.training.{case.framework}")
     # Loaded once, and shared by all ranks.
     context, port = multiprocessing.get_context("fork"), free_port()
@@ -119,7 +120,7 @@ def _run_rank(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer
     )
     distributed.barrier()
     (folder / f"rank{rank}.json").write_text(json.dumps(results), encoding="utf-8")
-    # Threads of a framework may wait for ever.
+    # Threads of a framework may wait forever.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -128,7 +129,7 @@ def _run_rank(rank: int, case: Case, folder: Path, port: int, kind: type[Trainer
 def _train(
     trainer: Trainer, start: list[Any], iterations: int
 ) -> tuple[list[tuple[list[float], list[Any]]], list[tuple[int, int]]]:
-    """Return losses and weights after each iteration, and when each ran."""
+    """Return the losses and weights after each iteration, and when each iteration ran."""
     with torch.no_grad():
         for weight, value in zip(_list_parameters(trainer), start, strict=True):
             weight.copy_(value)
@@ -139,7 +140,7 @@ def _train(
         start_ns = time.monotonic_ns()
         losses = trainer.iterate()
         spans.append((start_ns, time.monotonic_ns()))
-        # The step of an optimizer without a state is the gradient.
+        # An optimizer without state steps by exactly the gradient.
         results.append((losses, [weight.tolist() for weight in _copy_weights(trainer)]))
     return results, spans
 
@@ -154,7 +155,7 @@ def _copy_weights(trainer: Trainer) -> list[Any]:
 
 
 def _list_callables(roots: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
-    """Return every function, class and table of the loaded modules of packages, by its path."""
+    """Return every function, class and table in the loaded modules of packages, by its path."""
     owners: dict[str, Any] = {
         name: module for name, module in list(sys.modules.items()) if name.startswith(roots)
     }

@@ -21,7 +21,7 @@ def replace_byte(content: bytearray, offset: int, chance: Random) -> None:
 
 
 def damage_bytes(content: bytes, chance: Random) -> bytes:
-    """Replace a few bytes, or remove, repeat, zero or insert a piece, or cut off the end."""
+    """Replace a few bytes; remove, repeat, zero or insert a piece; or cut off the end."""
     if not content:
         return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
     damaged = bytearray(content)
@@ -60,7 +60,7 @@ def edit_content(path: Path, edit: Callable[[bytes], bytes]) -> None:
 
     Args:
         path: The file.
-        edit: Returns the new content for the present content.
+        edit: Function that returns the new content, given the present content.
     """
     content = path.read_bytes()
     if not content.startswith(_GZIP):

@@ -49,7 +49,7 @@ class Counts:
                 seeds.append(answer.seed)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a table of outcomes by kind, and of a list of problems."""
+        """Yield the lines of a table of outcomes by kind, then of a list of problems."""
         columns = ("exit 0", "exit 1", "exit 2", "exit 3", "problem")
         kinds = sorted({kind for kind, _ in self.outcomes})
         yield f"{'kind':<16}{'inputs':>9}" + "".join(f"{column:>9}" for column in columns)

@@ -71,7 +71,7 @@ def _change_one(container: Any, key: Any, chance: Random) -> None:
     elif choice == 6:
         container[draw_text(chance)] = container.pop(key)
     elif choice == 7:
-        # Values that are swapped stay valid.
+        # Swapped values remain valid.
         keys = list(container) if isinstance(container, dict) else range(len(container))
         other = chance.choice(keys)
         container[key], container[other] = container[other], container[key]
@@ -101,7 +101,7 @@ def _change_all(places: list[_Place], chance: Random) -> None:
 
 
 def _nudge(value: Any, chance: Random) -> Any:
-    """Return a value that is slightly different, or the same value as another type."""
+    """Return a slightly different value, or the same value as a different type."""
     if isinstance(value, bool) or value is None:
         return chance.choice([True, False, None, 0, 1])
     if isinstance(value, int | float):

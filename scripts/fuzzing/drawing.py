@@ -14,7 +14,7 @@ from scripts.fuzzing.kinds import InputKind, folder_of
 
 #: Probability that a step damages bytes rather than values or structure.
 _BYTES_SHARE = 0.3
-#: Probability that one file of several is removed or duplicated.
+#: Probability that one of several files is removed or duplicated.
 _FILES_SHARE = 0.05
 
 
@@ -45,7 +45,7 @@ def draw_input(
         kinds: Kinds to draw from.
         inputs: Folder of the good inputs.
         folder: Empty folder, in which the folders ``in`` and ``out`` are created.
-        damaged: Whether to damage the input. Every command succeeds without damage.
+        damaged: Whether to damage the input. Every command succeeds on an undamaged input.
     """
     chance = random.Random(seed)
     kind = chance.choice(kinds)

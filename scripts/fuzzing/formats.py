@@ -20,10 +20,10 @@ from scripts.fuzzing.byte_damage import edit_content
 from scripts.fuzzing.documents import damage_document, rearrange_lines
 from scripts.fuzzing.values import Random, draw_text
 
-#: Encodings that editors and spreadsheets write, and some that they do not write.
+#: Encodings that editors and spreadsheets write, and some encodings that they never write.
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-8-sig", "latin-1", "utf-32", "cp037")
 _LINE_ENDS = (b"\r", b"\r\n", b"\n\n", b"\0", b"\x85")
-#: Values that replace values of TOML.
+#: Values that replace values in a TOML file.
 _TOML_VALUES = (
     *('""', "0", "-1", "1e400", "nan", "true", "[]", "{}", "[[1]]", "1979-05-27", '"\\u0000"'),
     *("'('", "'[['", "'*'", "'(?P<phase>'", "'(?P<phase>.)(?P<phase>.)'", "'\\'", "'a{99999}'"),
@@ -32,7 +32,7 @@ _TOML_VALUES = (
 )
 #: First bytes of Parquet files and of Arrow files with a footer.
 _PARQUET, _ARROW_FILE = b"PAR1", b"ARROW1"
-#: Types that a column of an Arrow table may be changed to.
+#: Types to which a column of an Arrow table may be changed.
 _ARROW_TYPES = (
     *(pa.string(), pa.binary(), pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.bool_()),
     *(pa.timestamp("us"), pa.duration("ns"), pa.null(), pa.list_(pa.int64())),
@@ -84,7 +84,7 @@ def _parse_json(content: bytes) -> Any:
 def _damage_json_line(document: dict[str, Any], chance: Random) -> bytes:
     """Return a damaged JSON document as a line.
 
-    If it had a checksum, the line has a valid one with a probability of 0.8.
+    If the document had a checksum, the line has a valid checksum with a probability of 0.8.
     """
     stored_crc = document.pop("crc", None)
     damaged = damage_document(document, chance)
@@ -119,7 +119,7 @@ def _rearrange_text(content: bytes, chance: Random) -> bytes:
 
 
 def _reencode(content: bytes, chance: Random) -> bytes:
-    """Return a text in another encoding or with other line ends."""
+    """Return a text in a different encoding or with different line ends."""
     if chance.random() < 0.5:
         return content.replace(b"\n", chance.choice(_LINE_ENDS))
     text = content.decode("utf-8", "replace")
@@ -140,7 +140,7 @@ def damage_toml(path: Path, chance: Random) -> None:
         for _ in range(chance.choice([1, 1, 2, 4]) if assigning else 0):
             number = chance.choice(assigning)
             key = lines[number].partition("=")[0] if chance.random() < 0.8 else draw_text(chance)
-            # A value is often valid, but of another key.
+            # The new value is often valid, but for a different key.
             valid_value = lines[chance.choice(assigning)].partition("=")[2]
             value = valid_value if chance.random() < 0.4 else chance.choice(_TOML_VALUES)
             lines[number] = f"{key}= {value}"
@@ -216,7 +216,7 @@ def damage_arrow(path: Path, chance: Random) -> None:
 
 
 def _make_array(values: list[Any], kind: Any) -> Any:
-    """Return values as an array of a type if they fit, else of any type, else as text."""
+    """Return values as an array of the given type if they fit, else of any type, else as text."""
     for type_ in (kind, None):
         try:
             return pa.array(values, type_)

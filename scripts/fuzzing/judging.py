@@ -29,7 +29,7 @@ class Ended:
     Attributes:
         command: Name of the command, or a path.
         code: Exit code, or None if an exception escaped.
-        escaped: Exception that escaped and its place, or "" if none did.
+        escaped: Exception that escaped, with its place, or "" if none escaped.
         out: Standard output.
         err: Standard error.
         cpu_s: Processor time in seconds.
@@ -53,11 +53,11 @@ def list_contents(folder: Path) -> Mapping[str, str]:
 
 
 def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> list[str]:
-    """Return the problems of an outcome, each in a few words.
+    """Return the problems of an outcome, each described in a few words.
 
     Args:
         process: How the command ended.
-        outputs: Files that it should have written.
+        outputs: Files that the command should have written.
         max_cpu_s: Maximum processor time in seconds.
     """
     if process.escaped:
@@ -114,7 +114,7 @@ def _check_messages(process: Ended) -> list[str]:
         problems.append("refused without a sentence")
     elif len(sentences[-1]) > _MAX_SENTENCE:
         problems.append("refused in a sentence that is too long")
-    # ``bubbleviz PATH`` first names the command that it runs, and watch reports events.
+    # ``bubbleviz PATH`` first prints the command that it runs, and ``watch`` reports events.
     names_command = len(sentences) == 2 and ", since " in sentences[0]
     if len(sentences) > 1 and not names_command and process.command != "watch":
         problems.append(f"refused in {len(sentences)} sentences")

@@ -43,10 +43,11 @@ from tests.support.xla_files import make_space, make_trace_json
 from tests.support.xla_profiles import make_gpu, make_tpu
 from tests.support.xla_runs import make_steps
 
-#: Changes one file in place.
+#: Function that damages one file in place.
 Damage: TypeAlias = Callable[[Path, random.Random], None]
 
-#: The smallest runs with all results: a plain one, and one with everything an export may contain.
+#: The smallest runs with all results: a plain run, and a run with everything that an export may
+#: contain.
 _SMALL = Planting(stages=2, microbatches=2, iterations=2)
 _FULL = replace(
     _SMALL,
@@ -113,7 +114,7 @@ _RECORDING_COMMANDS = (
     *_TABLE_COMMANDS,
 )
 _NCCL_COMMANDS = ("nccl {in} -j 1", "nccl {in} -v -o {out}/n.json -o {out}/n.csv", "{in}")
-#: Good profiles on which conventions, orders and costs are used.
+#: Good profiles for commands that read conventions, orders and costs.
 _RUN, _JAX_RUN = "{inputs}/nsys-sqlite/small", "{inputs}/nsys-sqlite/jax.sqlite"
 
 
@@ -123,7 +124,8 @@ class InputKind:
 
     Attributes:
         name: Name in counts and on the command line.
-        write: Writes good inputs into an empty folder. Each file or folder in it is one input.
+        write: Function that writes good inputs into an empty folder. Each file or folder in it is
+            one input.
         damages: Functions that damage a file but keep its format. Byte damage is always possible.
         commands: Command lines. One is drawn for each input.
     """
@@ -159,7 +161,7 @@ def _write_columnar(folder: Path) -> None:
 
 
 def _write_kineto(folder: Path) -> None:
-    """Write traces of the PyTorch profiler: compressed, uncompressed, and with allocations."""
+    """Write PyTorch profiler traces: compressed, uncompressed, and with allocations."""
     runs = {"gzipped": _FULL, "plain": _FULL, "memory": _SMALL}
     for name, planting in runs.items():
         (folder / name).mkdir()
@@ -175,7 +177,7 @@ def _write_kineto(folder: Path) -> None:
 
 
 def _write_rocm(folder: Path) -> None:
-    """Write databases of rocprofv3 in two schema versions, and a trace of rpd."""
+    """Write rocprofv3 databases in two schema versions, and an rpd trace."""
     export = _export(folder / "export", _FULL)
     processes = read_processes(export)
     write_rocpd(folder / "merged.db", processes)
@@ -240,7 +242,7 @@ def _write_arrow_tables(folder: Path) -> None:
 
 
 def _write_megascan(folder: Path) -> None:
-    """Write traces of MegaScan, with pairs of events and with complete events."""
+    """Write MegaScan traces, with pairs of events and with complete events."""
     rows = [
         (rank, microbatch, phase, start_ns, end_ns)
         for rank, iteration, microbatch, phase, start_ns, end_ns in _list_operation_rows()
@@ -282,7 +284,7 @@ def _write_reports(folder: Path) -> None:
     """Write saved reports of two planted runs."""
     for name, planting in {"small": _SMALL, "full": _FULL}.items():
         export = _export(folder / "export", planting)
-        # A report contains the command line, and so the paths that are given.
+        # A report contains the command line, and therefore the paths in it.
         with chdir(folder):
             _run_command("analyze", "export", "-q", "-j", 1, "-o", f"{name}.json")
         export.unlink()
@@ -335,7 +337,7 @@ def _write_costs(folder: Path) -> None:
 
 
 def _list_kinds() -> list[InputKind]:
-    """Return all kinds of inputs, with their commands and the ways to damage them."""
+    """Return all kinds of inputs, with their commands and their damage functions."""
     layout = "layout --layers {in} -p 2 -m 4"
     order = "simulate --plan {in} --tf 9 --tb 9 --tw 9 -o {out}/s.json"
     convention = "--convention {in} -j 1"

@@ -69,7 +69,7 @@ def _change_field(message: Any, chance: Random) -> None:
 
 
 def _change_repeated(message: Any, field: Any, chance: Random) -> None:
-    """Clear a field of messages, or remove, repeat or shuffle the values of a repeated field."""
+    """Clear a field, or remove, repeat or shuffle the values of a repeated field."""
     if not _is_repeated(field):
         message.ClearField(field.name)
         return

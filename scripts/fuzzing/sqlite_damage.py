@@ -11,7 +11,7 @@ from typing import Any
 from scripts.fuzzing.values import FLOATS, INTEGERS, Random, draw_number, draw_text
 from tests.support.edited_databases import rebuild_table
 
-#: Expressions that change all values of a column; {0} is the column.
+#: SQL expressions that change all values of a column; {0} is the column.
 _EXPRESSIONS = (
     "NULL",
     "0",
@@ -40,7 +40,7 @@ _EXPRESSIONS = (
 
 def damage_database(path: Path, chance: Random) -> None:
     """Change cells, columns, rows or tables of a database; the file stays a valid database."""
-    # An earlier step may have damaged the file, and constraints refuse some changes.
+    # An earlier step may have damaged the file, and constraints may refuse a change.
     refusals = (sqlite3.Error, UnicodeDecodeError, OverflowError)
     with closing(sqlite3.connect(path, isolation_level=None)) as database, suppress(*refusals):
         database.execute("PRAGMA synchronous = OFF")
@@ -100,7 +100,7 @@ def _draw_cell(chance: Random) -> Any:
 
 
 def _change_cells(database: sqlite3.Connection, table: str, column: str, chance: Random) -> None:
-    """Replace one or a few cells of a column by random values."""
+    """Replace one or a few cells of a column with random values."""
     if chance.random() < 0.7:
         _remove_constraints(database, table)
     ids = [number for (number,) in database.execute(f'SELECT rowid FROM "{table}"')]
@@ -161,7 +161,7 @@ def _change_rows(
 def _change_schema(
     database: sqlite3.Connection, table: str, tables: Sequence[str], chance: Random
 ) -> None:
-    """Remove a table, swap two, replace it by a view, or damage its schema."""
+    """Remove a table, swap two tables, replace a table with a view, or damage its schema."""
     other = chance.choice(tables)
     choice = chance.randrange(6)
     if choice < 2:

@@ -1,4 +1,4 @@
-"""Special values for the damage of every format."""
+"""Special values for damaging files of every format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TEXTS = (
 
 
 def draw_number(chance: Random) -> int | float:
-    """Return a number: at the limit of a type, or of any size."""
+    """Return a number that is at the limit of a type, or of any size."""
     probability = chance.random()
     if probability < 0.6:
         return chance.choice(INTEGERS)
@@ -54,12 +54,12 @@ def draw_number(chance: Random) -> int | float:
 
 
 def draw_text(chance: Random) -> str:
-    """Return a text that is empty, long, hostile, or a number."""
+    """Return a text that is empty, long or hostile, or that is a number."""
     return chance.choice(TEXTS)
 
 
 def draw_value(chance: Random) -> Any:
-    """Return a value of any type of JSON."""
+    """Return a value of any JSON type."""
     choice = chance.randrange(10)
     if choice < 4:
         return draw_number(chance)

@@ -1,7 +1,7 @@
 """Runs the inputs of a list of seeds in one process, one after the other.
 
-``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON and prints one line of JSON
-before and one after each input, so that whoever started it knows which input ended the process. If
+``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON. It prints one line of JSON
+before and one after each input, so that the process that started it knows which input ended it. If
 an input takes too long, all stacks go to standard error and the process ends.
 """
 
@@ -29,7 +29,7 @@ from scripts.fuzzing.drawing import DrawnInput, draw_input
 from scripts.fuzzing.judging import Ended, list_contents, list_problems
 from scripts.fuzzing.kinds import KINDS
 
-#: Bytes of memory that a worker may reserve; a good input takes a tenth.
+#: Bytes of memory that a worker may reserve; a good input takes a tenth of this.
 _MAX_MEMORY = 12 << 30
 
 
@@ -43,8 +43,8 @@ class Request:
         failures: Folder that inputs with a problem are copied to.
         seeds: Seeds of the inputs, in order.
         kinds: Names of the kinds to draw from.
-        max_s: Maximum time of an input in seconds of wall time.
-        max_cpu_s: Maximum time of an input in seconds of processor time.
+        max_s: Maximum wall time per input, in seconds.
+        max_cpu_s: Maximum processor time per input, in seconds.
         damaged: Whether inputs are damaged.
     """
 
@@ -94,11 +94,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     stacks = os.fdopen(os.dup(2), "w", encoding="utf-8")
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    # A warning counts as a problem each time, not only the first time.
+    # A warning counts as a problem every time, not only the first time.
     warnings.simplefilter("always")
     faulthandler.enable(stacks)
-    # The handler writes the stack in the thread that runs, and then the signal ends the process. A
-    # watchdog thread can crash while it reads a stack that changes.
+    # The handler writes the stack from the running thread, and then the signal ends the process. A
+    # watchdog thread could crash while it reads a changing stack.
     faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
@@ -172,7 +172,7 @@ def run_captured(
     Args:
         words: Arguments of the command line.
         folder: Folder of the files ``stdout`` and ``stderr``.
-        run: Runs the arguments and returns an exit code.
+        run: Function that runs the arguments and returns an exit code.
     """
     code, escaped = None, ""
     with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
@@ -192,7 +192,7 @@ def run_captured(
 
 @contextmanager
 def _redirect(number: int, file: IO[bytes]) -> Iterator[TextIO]:
-    """Let a standard stream end in a file, for libraries as well; yield the stream."""
+    """Redirect a standard stream to a file, including what libraries write; yield the stream."""
     saved = os.dup(number)
     os.dup2(file.fileno(), number)
     try:
@@ -209,7 +209,7 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the type of an exception and the innermost place in the package where it passed."""
+    """Return the type of an exception and the innermost place in the package that it passed."""
     frames = traceback.extract_tb(error.__traceback__)
     own_frames = [frame for frame in frames if "/bubbleviz/" in frame.filename]
     frame = (own_frames or frames)[-1]

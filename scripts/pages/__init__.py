@@ -1,1 +1,1 @@
-"""The site: pages, gallery of planted runs, reference of commands and of Python."""
+"""The site: its pages, the gallery of planted runs, and the reference of commands and of Python."""

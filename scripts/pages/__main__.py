@@ -21,9 +21,10 @@ from scripts.pages import gallery, reference
 
 ROOT = gallery.ROOT
 _HERE = Path(__file__).parent
-#: Folders of the site's sources and of the site.
+#: Folder of the site's sources, and folder of the site.
 _WORK, _SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-#: Formulas on separate lines, and formulas in the text of pages that have such lines.
+#: Formulas on separate lines, and formulas within the text of pages that have formulas on separate
+#: lines.
 _BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r"\$([^$\n]+)\$")
 _SHOWN = re.compile(r"^<!-- screen: (bubbleviz .+) -->$", re.MULTILINE)
 #: A mention of a guide, which becomes a link.

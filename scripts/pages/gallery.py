@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Width of terminal output in columns.
 _WIDTH = 82
 _PLANT = "python scripts/make_fixture.py"
-#: Real kernels and links never take exactly the same time.
+#: Jitter, because real kernels and links never take exactly the same time.
 _USUAL = "--iterations 4 --jitter 0.02 --transfer-ns 20000"
-#: Background of style.css, and colours with a contrast of at least 4.5 on it.
+#: Background colour from style.css, and colours whose contrast with it is at least 4.5.
 _THEME = TerminalTheme(
     (28, 33, 40),
     (208, 215, 222),
@@ -178,7 +178,7 @@ def _write_profiles(run: Shown, folder: Path) -> None:
     temporary = folder.with_name(f".{folder.name}")
     words = [*shlex.split(run.planted), str(temporary)]
     words[0] = sys.executable
-    # The folder comes first, since an option with several numbers would take it as a number.
+    # The folder comes first, because an option with several numbers would take it for a number.
     words = [*words[:2], str(temporary), *words[2:-1]] if words[1].endswith(".py") else words
     subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(folder)
@@ -192,7 +192,7 @@ def _write_page(run: Shown, command: str, screen: str, pages: Path) -> None:
     Args:
         run: The run.
         command: Command that analyzes the run.
-        screen: Its output as HTML.
+        screen: Output of the command as HTML.
         pages: Folder of the pages.
     """
     words = run.planted.split(maxsplit=2)

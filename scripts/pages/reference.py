@@ -14,7 +14,7 @@ import typer
 import bubbleviz
 from bubbleviz.cli.app import make_application
 
-#: An option in text.
+#: Pattern of an option in text.
 _OPTION = re.compile(r"(?<![\w`-])--?[a-z][\w-]*(?![\w`])")
 #: Titles of the first columns of tables that do not list options.
 _HEADS = {"Arguments": "argument"}
@@ -99,7 +99,7 @@ def _format_python_page() -> Iterator[str]:
         "",
     )
     public = [name for name in bubbleviz.__all__ if not name.startswith("__")]
-    # Functions come first, since programs start with them.
+    # Functions come first, because programs start with them.
     for name in sorted(public, key=lambda name: (not name.islower(), name)):
         home = getattr(bubbleviz, name).__module__
         yield from (f"::: {home}.{name}", "    options:", f"      heading: bubbleviz.{name}", "")

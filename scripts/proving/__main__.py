@@ -48,13 +48,13 @@ _TOLERANCE = 1.02
 
 @dataclass(frozen=True)
 class Run:
-    """One order of a job that was run.
+    """One run of a job, under one order.
 
     Attributes:
         name: Name of the schedule, or ``plan``.
         result: Times and gradients of the run.
         fits: Whether the order needs no more memory than the plan.
-        predicted_s: Predicted time of an iteration, or None if it is no plan.
+        predicted_s: Predicted time of an iteration, or None if the order is not a plan.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Run:
 
 
 def main() -> int:
-    """Run the jobs of the command line; return 1 if a plan is slower or a gradient is wrong."""
+    """Run the jobs on the command line, and return 1 if a plan is slower or a gradient is wrong."""
     names = [job.name for job in JOBS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", choices=names, help=", ".join(names))

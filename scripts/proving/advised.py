@@ -38,7 +38,7 @@ _MAX_ERROR = 0.02
 
 
 def main() -> int:
-    """Run the jobs of the command line; return 1 if a prediction is wrong."""
+    """Run the jobs on the command line, and return 1 if a prediction is wrong."""
     names = [job.name for job, _ in _JOBS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", choices=names, help=", ".join(names))
@@ -92,7 +92,7 @@ def _follow_advice(job: Job, schedule: str, folder: Path, iterations: int) -> bo
 
 
 def _change_schedule(job: Job, name: str, file: Path) -> tuple[Job, Order]:
-    """Return a job whose stages are split as a schedule needs it, and the order of the schedule."""
+    """Return a job whose stages are split as a schedule requires, and the schedule's order."""
     schedule = find_schedule(name)
     placement = schedule.plan(job.ranks, job.microbatches, schedule.chunks).placement
     sizes = ("-p", job.ranks, "-m", job.microbatches, "--tf", 1, "--tb", 1, "--tw", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Milliseconds, indexed by virtual stage.
+#: Times in milliseconds, indexed by virtual stage.
 Times = tuple[float, ...]
 
 
@@ -23,7 +23,7 @@ class Job:
         streams: Whether transfers between two ranks run one after the other, as with NCCL.
         lengths: Factor of the times of each microbatch, or () if all are equal.
         replicas: Number of pipelines that train together and average their gradients.
-        slow: Stage, replica and factor of the times of each slow rank.
+        slow: Stage, replica and slowdown factor of each slow rank.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of a pipeline, p."""
+        """Number of ranks in a pipeline, p."""
         return max(self.placement) + 1
 
     @property
     def layout(self) -> str:
-        """Layout of virtual stages: ``one`` per rank, ``looped``, or ``v``."""
+        """Layout of virtual stages: ``one`` (one per rank), ``looped`` or ``v``."""
         if len(self.placement) == self.ranks:
             return "one"
         return "v" if self.placement[self.ranks] == self.ranks - 1 else "looped"

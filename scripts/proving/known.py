@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _train(plan: Plan, ranks: Ranks, folder: Path) -> float:
-    """Return the gradient error under the order that bubbleviz writes."""
+    """Return the gradient error of training in the order that bubbleviz writes."""
     order = folder / f"{plan.name}.csv"
     sizes = ("-p", _RANKS, "-m", _MICROBATCHES, "--tf", 1, "--tb", 1, "--tw", 1)
     run_bubbleviz("simulate", "--schedule", plan.name, *sizes, "--csv", order)

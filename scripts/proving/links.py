@@ -35,7 +35,7 @@ class Links:
 
     def __init__(self, rank: int, delay_s: dict[tuple[int, int], float], *, streams: bool) -> None:
         self._rank, self._delay_s, self._streams = rank, delay_s, streams
-        #: One thread per other rank, which runs transfers in the order of their start.
+        #: One thread per other rank; it runs transfers in the order in which they were started.
         self._threads: dict[int, ThreadPoolExecutor] = {}
 
     def start(self, p2p_ops: list[Any], desc: str | None = None) -> list[Any]:
@@ -45,7 +45,7 @@ class Links:
             return [self._start_one(op) for op in p2p_ops]
         works = []
         for peer in dict.fromkeys(op.peer for op in p2p_ops):
-            # Transfers with the same rank that start together run together.
+            # Transfers with the same rank that start together also run together.
             ops = [op for op in p2p_ops if op.peer == peer]
             delay_s = max(map(self._delay_of, ops))
             works.append(self._submit(peer, partial(_transfer_in_turn, ops, delay_s)))
@@ -75,13 +75,13 @@ def _start_now(op: Any) -> Any:
 
 
 def _send_later(op: Any, arrival_s: float) -> None:
-    """Send a message so that it arrives at a time. Messages do not delay each other."""
+    """Send a message so that it arrives at a given time. Messages do not delay each other."""
     time.sleep(max(0.0, arrival_s - time.monotonic()))
     _start_now(op).wait()
 
 
 def _transfer_in_turn(ops: list[Any], delay_s: float) -> None:
-    """Wait for the other rank, then occupy the stream for the time of the transfer."""
+    """Wait for the other rank, then occupy the stream for as long as the transfer takes."""
     for work in [_start_now(op) for op in ops]:
         work.wait()
     time.sleep(delay_s)

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _lower(name: str, *, deferred: bool) -> str:
-    """Return a schedule with PyTorch's sends and receives, which are late if deferred."""
+    """Return a schedule with PyTorch's sends and receives; if deferred, receives come late."""
     schedule = find_schedule(name)
     text = torch_csv.write(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks))
     rows = [
@@ -72,7 +72,7 @@ def _lower(name: str, *, deferred: bool) -> str:
 
 
 def _run(job: Job, file: Path) -> str:
-    """Run a file; return how it fails, or "" if it trains."""
+    """Run an order from a file, and return how it fails, or "" if it trains."""
     with Ranks(job) as ranks:
         try:
             result = ranks.run(Order(str(file), "compute_comms", iterations=1), _TIMEOUT_S)

@@ -9,13 +9,13 @@ import torch
 
 from scripts.proving.jobs import Job
 
-#: Width of a layer, and rows of a microbatch.
+#: Width of a layer, and number of rows in a microbatch.
 WIDTH = 4
 ROWS = 2
 
 
 class Worked(NamedTuple):
-    """An interval in which a stage worked: it slept and computed its layers.
+    """An interval in which a stage worked, which means that it slept and computed its layers.
 
     Attributes:
         phase: F, B or W.
@@ -36,7 +36,7 @@ class Switch:
     """State of all stages of this process: whether they sleep, and the log of their work.
 
     Attributes:
-        asleep: Whether stages sleep and log their work. They do not while a job is set up.
+        asleep: Whether stages sleep and log their work. Stages are awake while a job is set up.
         worked: Log of this process.
         factors: Factor of the times of each microbatch, or () if all are equal.
     """
@@ -54,7 +54,7 @@ class Switch:
 
     @classmethod
     def lasting(cls, seconds: float, position: tuple[int, int]) -> float:
-        """Return the time of a microbatch, given the usual time in seconds."""
+        """Return how long a microbatch takes, given the usual time, in seconds."""
         return seconds * cls.factors[position[1]] if cls.factors else seconds
 
     @classmethod
@@ -113,11 +113,11 @@ class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
 
 
 class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
-    """A layer whose backward PyTorch runs as B and W, or as one if the schedule does not split it.
+    """A layer whose backward PyTorch runs as B and W, or in one piece if it is not split.
 
-    The first stage also has an embedding, so that it has a B at all. PyTorch runs both halves of
-    its backward in the W. The first number of each row is the microbatch, which passes through all
-    stages unchanged.
+    The first stage also has an embedding, because it would have no B otherwise. PyTorch runs both
+    halves of the first stage's backward in its W. The first number of each row is the microbatch,
+    which passes through all stages unchanged.
     """
 
     def __init__(self, stage: int, times_ms: tuple[float, float, float]) -> None:
@@ -161,7 +161,7 @@ def make_stages(job: Job, rank: int) -> dict[int, Stage]:
 
 
 def batch(microbatches: int) -> tuple[Any, Any]:
-    """Return inputs and targets. They are the same on every rank."""
+    """Return the inputs and targets, which are the same on every rank."""
     draw = torch.Generator().manual_seed(7)
     shape = (ROWS * microbatches, WIDTH)
     inputs = torch.randn(shape, generator=draw, dtype=torch.float64)

@@ -21,7 +21,7 @@ from scripts.proving.jobs import Job
 from scripts.proving.links import Links
 from scripts.proving.stages import Stage, Switch, batch, expected_gradients, make_stages
 
-#: Maximum difference of a gradient from the gradient of the undivided model.
+#: Maximum difference between a gradient and the undivided model's gradient.
 MAX_GRADIENT_ERROR = 1e-12
 
 
@@ -48,7 +48,7 @@ class Result:
 
     Attributes:
         iterations_s: Time of each iteration, from the first rank's start to the last rank's end.
-        gradient_error: Largest difference of a gradient from the gradient of the undivided model.
+        gradient_error: Largest difference between a gradient and the undivided model's gradient.
     """
 
     iterations_s: tuple[float, ...]
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """The median iteration."""
+        """Median time of an iteration, in seconds."""
         return sorted(self.iterations_s)[len(self.iterations_s) // 2]
 
 
@@ -117,7 +117,7 @@ class Ranks:
             parts: Gradients of each rank, keyed by weight.
 
         Raises:
-            RunError: The ranks have gradients of other weights than expected.
+            RunError: The ranks have gradients for different weights than expected.
         """
         expected = expected_gradients(len(self._job.placement), self._job.microbatches)
         gradients = {name: gradient for part in parts for name, gradient in part.items()}
@@ -167,7 +167,7 @@ def _train(
     Args:
         position: Rank in the pipeline, and number of the pipeline.
         job: The job to train.
-        order: The order to train in.
+        order: The order of the operations.
         pipelines: Groups of the ranks of each pipeline.
         copies: Groups of the ranks with the same stages.
 

@@ -1,1 +1,1 @@
-"""How each framework trains: one module each, named as `bubbleviz.annotate` names it."""
+"""How each framework trains: one module per framework, named as in `bubbleviz.annotate`."""

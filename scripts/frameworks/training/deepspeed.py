@@ -23,7 +23,8 @@ class Training:
     roots = ("deepspeed.pipe", "deepspeed.runtime.pipe")
 
     def __init__(self, case: Case, _rank: int, _folder: Path) -> None:
-        # It would compile its own reductions, which no pipeline of one replica needs.
+        # DeepSpeed would compile its own reductions, which a pipeline with one replica does not
+        # need.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
         self._case, job = case, case.job
@@ -54,7 +55,7 @@ class Training:
         return [float(self._engine.train_batch(self._data))]
 
     def _batches(self) -> Iterator[tuple[Any, Any]]:
-        # It reduces no gradients in double precision.
+        # DeepSpeed cannot reduce gradients in double precision.
         inputs, target = (rows.float() for rows in batch(self._case.job.microbatches))
         count = self._case.job.microbatches
         while True:

@@ -1,6 +1,6 @@
-"""Megatron-Core's schedules, of models that it did not make.
+"""Megatron-Core's schedules, run on models that are not Megatron-Core's.
 
-It wants GPUs; what it would put there is put on the CPU instead.
+Megatron-Core requires GPUs; everything that it would put on a GPU is put on the CPU instead.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not ther
 
 
 class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
-    """A stage. Megatron-Core passes its input by ``set_input_tensor`` before the call."""
+    """A stage. Megatron-Core sets the input with ``set_input_tensor`` before the call."""
 
     def __init__(self, stage: Stage, config: Any, number: int | None) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Chunk(torch.nn.Module):  # type: ignore[misc]  # likewise
 
 
 class _Nothing:
-    """A stream or an event where there is none."""
+    """A stand-in for a stream or an event on a machine without GPUs."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -81,14 +81,14 @@ class _Nothing:
 
 
 def _replace_streams() -> None:
-    """Have PyTorch know streams and events of GPUs that do nothing."""
+    """Replace PyTorch's GPU streams and events with stand-ins that do nothing."""
     torch.cuda.Stream = torch.cuda.Event = _Nothing
     torch.cuda.current_stream = _Nothing
     torch.cuda.stream = lambda _: nullcontext()
 
 
 def _record_own_ranges() -> None:
-    """Let Megatron-Core open its NVTX ranges; without a GPU, PyTorch's profiler records them."""
+    """Make Megatron-Core open its NVTX ranges; without a GPU, PyTorch's profiler records them."""
     opened: list[Any] = []
 
     def push(name: str) -> None:
@@ -142,7 +142,7 @@ class Training:
 
     def iterate(self) -> list[float]:
         """Train one batch."""
-        # A training loop asks for the schedule after it was annotated.
+        # A training loop requests the schedule function after annotation, so this does the same.
         schedule = pipeline_parallel.get_forward_backward_func()
         count = self._case.job.microbatches
         virtual = self._case.chunks > 1

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining: every schedule, and orders from a file."""
+"""torch.distributed.pipelining: all of its schedules, and orders from a file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Training:
 
 
 class _Transfers:
-    """Transfers that were started together."""
+    """A group of transfers that were started together."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works = works
@@ -76,7 +76,7 @@ class _Transfers:
 
 
 def _start(p2p_ops: list[Any], desc: str | None = None) -> _Transfers | None:
-    """Start transfers as one work, as on NCCL, because PyTorch 2.5 expects a single work."""
+    """Start transfers as a single work object, as NCCL does, because PyTorch 2.5 expects one."""
     del desc
     return _Transfers(distributed.batch_isend_irecv(p2p_ops)) if p2p_ops else None
 
