@@ -235,7 +235,8 @@ class Recorder:
     def _close_iteration(self) -> None:
         """Close the current iteration, and queue it for writing.
 
-        It is dropped if it is not recorded, or if it has neither operations nor a number.
+        The iteration is dropped instead if it is not to be recorded, or if it has neither
+        operations nor a number. Without a range that marks it, it ends with its last operation.
         """
         block, self._block = self._block, None
         if block is None:
@@ -248,9 +249,13 @@ class Recorder:
             self._pending.append(block)
 
     def _write_ready(self) -> bool:
-        """Write the iterations whose GPU work is complete, and return whether others are waiting.
+        """Write the queued iterations whose GPU work is complete, the oldest first.
 
-        If too many iterations wait, the oldest one is written without device times.
+        Writing stops at the first iteration whose GPU work is not complete. If more than
+        ``_MAX_PENDING`` iterations are queued then, the oldest is written without device times.
+
+        Returns:
+            Whether iterations are still queued.
         """
         while self._pending:
             block = self._pending[0]
@@ -308,14 +313,17 @@ class Recorder:
                 _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
 
     def _after_fork(self) -> None:
-        """Stop in the child of a fork if the parent records: the files belong to the parent."""
+        """Stop this recorder in the child of a fork if the parent has begun to record with it.
+
+        The files are left open and unchanged, because the parent goes on writing to them.
+        """
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:
             self._stopped, self._files = True, None
 
     @classmethod
     def handle_fork(cls) -> None:
-        """In the child of a fork: have all recorders leave their files to the parent."""
+        """Stop the recorders that the child of a fork has inherited while the parent records."""
         for recorder in list(_recorders):
             recorder._after_fork()
 

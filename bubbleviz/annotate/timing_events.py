@@ -94,10 +94,16 @@ class TimingEvents:
         opened[2].record(opened[0])
 
     def read(self, block: Block) -> bool:
-        """Set the spans of a block if all of its events are complete, and return whether they are.
+        """Set the device times of a block's operations if all of its events are complete.
 
-        Nothing is read before all events are complete, and the call never waits for them. Events
-        that were read return to the pool. The spans of a block without an anchor are unknown.
+        The call never waits for the GPU. The times are unknown (-1) for operations without events,
+        and for all operations if the block has no anchor. The events return to the pool.
+
+        Args:
+            block: The block, whose ``spans`` are set.
+
+        Returns:
+            Whether all events were complete. If not, nothing has changed.
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
@@ -122,11 +128,15 @@ class TimingEvents:
         return True
 
     def abandon(self, events: Iterable[Any]) -> None:
-        """Return events to the pool that will not be read, once they are complete."""
+        """Give up events that will not be read; they return to the pool once they are complete.
+
+        Args:
+            events: The events; None entries are ignored.
+        """
         self._abandoned.extend(event for event in events if event is not None)
 
     def _take_event(self) -> Any:
-        """Take an event from the pool, or create one; None if there are too many."""
+        """Return an event of the pool, or a new one; None if ``max_events`` exist already."""
         if self._free:
             return self._free.pop()
         if self._n_events >= self._max_events:

@@ -154,10 +154,18 @@ def _describe_codes(
 def _list_busy_times(
     rank: RankIdle, shortest_ns: int, works: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the start and end of each time between long gaps, and the number of a work name.
+    """List the busy periods of a device: the times before, between and after its long gaps.
 
-    The name belongs to the first work of the time, but for the time before the first gap, to its
-    last work. The number is -1 if there are no long gaps.
+    Args:
+        rank: The device.
+        shortest_ns: Minimum length of a long gap.
+        works: Numbers of work names; new names are added.
+
+    Returns:
+        start_ns: Start of each period.
+        end_ns: End of each period.
+        work: Number of the work after the gap that precedes each period. For the first period, it
+            is the number of the work before the first gap, or -1 if there are no long gaps.
     """
     gaps = rank.long_gaps(shortest_ns)
     start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
@@ -168,7 +176,13 @@ def _list_busy_times(
 def _list_gap_pieces(
     rank: RankIdle, shortest_ns: int, causes: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and activity of each piece of a long gap."""
+    """Return start, end and number of the activity of each piece of a long gap.
+
+    Args:
+        rank: The device.
+        shortest_ns: Minimum length of a long gap.
+        causes: Numbers of activity names; new names are added.
+    """
     gaps = rank.long_gaps(shortest_ns)
     pieces = rank.idle.take(find_positions(gaps.interval, rank.idle.interval) != NONE)
     cause = _number_names(rank.activity_names, causes)[pieces.activity]
@@ -176,7 +190,7 @@ def _list_gap_pieces(
 
 
 def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and number of the device's span (-1) and of its steps."""
+    """Return start, end and number of the device's span, which is -1, and of each of its steps."""
     spans = [(rank.start_ns, rank.end_ns), *((step.start_ns, step.end_ns) for step in steps)]
     start_ns, end_ns = np.array(spans, np.int64).T
     return start_ns, end_ns, np.arange(len(spans)) - 1

@@ -335,7 +335,13 @@ class IdleMeasurement:
         return tuple(None if np.isnan(score) else score for score in scores.tolist())
 
     def summed(self, name: str) -> int:
-        """Return the sum of a field over all devices that ran more than one kernel or copy."""
+        """Return the sum of a field of :class:`RankIdle` over all measured devices.
+
+        Devices that ran a single kernel or copy are not measured.
+
+        Args:
+            name: Name of the field.
+        """
         return sum(getattr(rank, name) for rank in self.ranks if rank.is_measured)
 
     @property

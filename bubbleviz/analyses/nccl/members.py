@@ -107,7 +107,7 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
 def _number_by_key(
     table: Communications, rows: Ints, is_p2p: Bools, is_send: Bools, sequence: Ints
 ) -> Ints:
-    """Number some rows of a table: rows with the same key, see :func:`number_instances`, are equal.
+    """Number rows so that rows with the same key of :func:`number_instances` get the same number.
 
     Args:
         table: Operations of all files.

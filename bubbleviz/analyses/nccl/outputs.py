@@ -160,8 +160,8 @@ def format_operations_csv(communication: Communication) -> str:
         unknown = UNKNOWN if name in {"start_ns", "end_ns"} else NONE
         columns.append(_format_cells(values, unknown, texts.get(name)))
     size, bus_factor = measure_sizes(communication)
-    bytes_per_ns = size / _mask_nonpositive(table.duration_ns)
-    moving_bytes_per_ns = size / _mask_nonpositive(table.moving_ns)
+    bytes_per_ns = size / _keep_positive(table.duration_ns)
+    moving_bytes_per_ns = size / _keep_positive(table.moving_ns)
     for rate in (bytes_per_ns, bytes_per_ns * bus_factor, moving_bytes_per_ns * bus_factor):
         columns.append(["" if np.isnan(value) else round(value, 6) for value in rate.tolist()])
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
@@ -203,6 +203,6 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
     return ["" if value == unknown else texts[value] for value in values.tolist()]
 
 
-def _mask_nonpositive(values: Ints) -> Floats:
-    """Return the values, with NaN for those that are not positive."""
+def _keep_positive(values: Ints) -> Floats:
+    """Return the values as floats, with NaN in place of zeros and negative values."""
     return np.where(values > 0, values, np.nan)

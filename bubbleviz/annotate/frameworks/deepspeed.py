@@ -51,8 +51,9 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
-    Operations are counted per phase from the start of each batch. Engines with another table of
-    instructions, which have several stages per rank, get no ranges for operations on buffers.
+    Operations are counted per phase from the start of each batch. An engine that uses another table
+    of instructions has several stages per rank; its operations on buffers get no ranges, because
+    their stage is unknown.
     """
     engine = annotations.get_attribute(
         annotations.import_module("deepspeed.runtime.pipe.engine"), "PipelineEngine"
@@ -65,7 +66,7 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
-        """Return a function that numbers the calls of a phase, and returns the range of each."""
+        """Return a function that counts the calls of a phase, and returns their ranges."""
 
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not annotated_table:

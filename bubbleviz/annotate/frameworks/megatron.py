@@ -105,24 +105,28 @@ class _Batch:
                     self._expected_inputs[direction] = iter(with_input)
 
     def has_remote_input(self, direction: str, operation: OperationId) -> bool:
-        """Return whether the input of an operation comes from another stage.
+        """Return whether the input of an operation comes from another virtual stage.
+
+        This is so for all virtual stages but the first of the direction. If the stage of the
+        operation is unknown, the result is False.
 
         Args:
-            direction: "F" or "B".
-            operation: Chunk and microbatch.
+            direction: "F" for forwards or "B" for backwards.
+            operation: Chunk and microbatch of the operation.
         """
         return self.get_stage(operation[0]) not in {None, self._end_stages[direction][0]}
 
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
-        """Return the operation that the next received input is for, or None without an input.
+        """Return the operation whose input a transfer call receives, or None if it receives none.
 
-        With several chunks, the operations are those that need remote inputs, in the order of the
-        schedule. With one chunk, it is the next microbatch that has not started.
+        With one chunk, this is the next operation of the direction to start. With several chunks,
+        inputs arrive in the order of the interleaved schedule: each call takes the next operation
+        with a remote input, and the result is None when all of them have been taken.
 
         Args:
-            direction: "F" or "B".
-            is_receiving: Whether the call receives, or None if it has no such argument. All stages
-                but the first of the direction then receive.
+            direction: "F" for activations or "B" for gradients.
+            is_receiving: Whether the call receives, or None if it has no argument that says so. All
+                ranks but the first of the direction then receive.
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -135,13 +139,13 @@ class _Batch:
         return None, self._n_started[direction, None]
 
     def get_sender(self, direction: str) -> OperationId | None:
-        """Return the latest operation of a direction, whose result is sent next.
+        """Return the operation whose result a transfer call sends, or None if there is none.
 
-        The result is None if no operation has started, or if the operation is on the last virtual
-        stage of the direction, which sends nothing.
+        This is the operation of the direction that started last. There is none if no operation has
+        started, or if it is on the last virtual stage of the direction, which sends nothing.
 
         Args:
-            direction: "F" or "B".
+            direction: "F" for activations or "B" for gradients.
         """
         operation = self._latest.get(direction)
         return (
@@ -151,7 +155,7 @@ class _Batch:
         )
 
     def start_forward(self, chunk: int | None, microbatch: int | None) -> OperationId:
-        """Note the start of a forward, and return its chunk and microbatch.
+        """Record that a forward starts, and return its chunk and microbatch.
 
         Args:
             chunk: Chunk passed to the call, or None to read the current chunk from the parallel
@@ -165,20 +169,26 @@ class _Batch:
         return self.forward
 
     def finish_forward(self, result: object) -> None:
-        """Remember the output of the forward that ran: the first element of its result."""
+        """Record that the running forward has ended, so that its backward can be matched to it.
+
+        Args:
+            result: Result of the call. The output of the forward is its first element if it is a
+                tuple, otherwise the result itself.
+        """
         if self.forward is not None:
             output = result[0] if isinstance(result, tuple) else result
             self._operation_of_output[id(output)] = self.forward
         self.forward = None
 
     def start_backward(self, output: object) -> OperationId:
-        """Note the start of a backward, and return its chunk and microbatch.
+        """Record that a backward starts, and return its chunk and microbatch.
 
-        The forward with the same output determines both. If that forward is unknown, the current
-        chunk is used, and its backwards are counted.
+        They are the chunk and microbatch of the forward with the same output. If this forward is
+        unknown, the chunk is read from the parallel state, and the microbatch is the number of
+        earlier backwards of the chunk in this batch.
 
         Args:
-            output: Output of its forward.
+            output: Output of the forward that the backward belongs to.
         """
         operation = self._operation_of_output.pop(id(output), None)
         chunk = self._get_current_chunk() if operation is None else operation[0]
@@ -305,7 +315,10 @@ def _make_range(
 def _get_optional_argument(
     annotations: Annotations, function: Any, name: str
 ) -> Callable[[Args, Kwargs], Any]:
-    """Return a function that picks an argument, or returns None if the parameter is missing."""
+    """Return a function that returns an argument of a call of ``function`` by its name.
+
+    If ``function`` has no parameter with this name, the returned function always returns None.
+    """
     if name in inspect.signature(function).parameters:
         return annotations.get_argument(function, name)
     return lambda _args, _kwargs: None
@@ -327,7 +340,15 @@ def _make_transfer_range_factory(
 ) -> wrapping.RangeOfCall:
     """Return a function that creates the range of each call of a transfer function.
 
-    A call may send and receive, in both directions. The range names at most the last two transfers.
+    The name of the function says which data it sends and receives, for example
+    ``send_forward_recv_backward``. A call may do several transfers; the range names at most the
+    last two.
+
+    Args:
+        annotations: Annotations of the framework.
+        batch: Chunks and microbatches of the current batch.
+        owner: Module or class of the transfer function.
+        name: Name of the transfer function.
     """
     function = annotations.get_attribute(owner, name)
     send_words, _, receive_words = name.partition("recv")
