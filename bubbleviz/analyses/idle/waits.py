@@ -575,11 +575,12 @@ def _find_awaited_streams(
     # Streams are few, and each iteration handles all times of one.
     for stream, first in zip(*np.unique(order.stream, return_index=True), strict=True):
         is_of_rank = wait_rank[host_waits] == rank[order.work[first]]
-        is_for_stream = wait_stream[host_waits] == stream
-        is_for_device = waits.stream[host_waits] == NONE
-        rows = host_waits[is_of_rank & (is_for_device | is_for_stream)]
-        last_work = order.find_last_work(np.full(len(rows), stream), waits.start_ns[rows])
-        work = np.append(last_activity, NONE)[last_work]
+        # A wait without a stream is for all streams of the device.
+        is_for_stream = (waits.stream[host_waits] == NONE) | (wait_stream[host_waits] == stream)
+        rows = host_waits[is_of_rank & is_for_stream]
+        work = np.append(last_activity, NONE)[
+            order.find_last_work(np.full(len(rows), stream), waits.start_ns[rows])
+        ]
         end_ns = np.where(work == NONE, NEVER, launch_end_ns[work])
         is_later = end_ns > latest_ns[rows]
         awaited[rows[is_later]], latest_ns[rows[is_later]] = work[is_later], end_ns[is_later]

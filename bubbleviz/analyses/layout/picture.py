@@ -68,17 +68,13 @@ def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) ->
     assert row.baseline_ns is not None
     layers = question.layers
     page.y += 20
-    saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
-    before_text, after_text = duration(row.baseline_ns), duration(row.best.makespan_ns)
-    text = f"{row.schedule}: {before_text} before, {after_text} after{saving}"
     is_unchanged = row.baseline == row.best.layout
-    if is_unchanged:
-        text = f"{row.schedule}: {before_text}; nothing moves"
+    text = _describe_change(row, row.baseline_ns, row.best.makespan_ns, is_unchanged=is_unchanged)
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
-    devices = min(question.stages, _MAX_DEVICES)
     virtual_stages = [
-        [stage for at, stage in row.list_holders() if at == device] for device in range(devices)
+        [stage for at, stage in row.list_holders() if at == device]
+        for device in range(min(question.stages, _MAX_DEVICES))
     ]
     longest_ns = max(
         _sum_work_ns(layers, layout, stages)
@@ -89,26 +85,68 @@ def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) ->
     width = page.right - _RIGHT - page.left - _LEFT - _CHUNK_GAP * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
+    bars = [(row.best.layout, "")]
+    if not is_unchanged:
+        bars = [(row.baseline, "before"), (row.best.layout, "after")]
     for device, stages in enumerate(virtual_stages):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
-        pair = ((row.baseline, "before"), (row.best.layout, "after"))
-        for layout, word in pair[is_unchanged:]:
-            _draw_bar(page, layers, layout, stages, scale, pale=word == "before")
-            base = page.y + _BAR - 3.5
-            if not is_unchanged:
-                page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
-            work = duration(_sum_work_ns(layers, layout, stages))
-            page.text(work, page.right, base, 9.5, text_anchor="end")
-            page.y += _BAR + _PAIR_GAP
+        _draw_bars(page, layers, bars, stages, scale)
         page.y += _DEVICE_GAP
-    total_ns = sum(
-        _sum_work_ns(layers, row.best.layout, [stage]) for _, stage in row.list_holders()
-    )
-    mean = page.left + _LEFT + total_ns / question.stages * scale + _CHUNK_GAP * (chunks - 1)
-    mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
-    path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _DEVICE_GAP + 1)}"
-    page.path(path, stroke_dasharray="3 2", **mark)
+    all_stages = [stage for _, stage in row.list_holders()]
+    mean_ns = _sum_work_ns(layers, row.best.layout, all_stages) / question.stages
+    mean = page.left + _LEFT + mean_ns * scale + _CHUNK_GAP * (chunks - 1)
+    _draw_mean(page, mean, top)
     _draw_axis(page, longest_ns, scale)
+
+
+def _describe_change(
+    row: ScheduleLayout, before_ns: float, after_ns: float, *, is_unchanged: bool
+) -> str:
+    """Return the caption of a schedule: its name, and the length of an iteration before and after.
+
+    Args:
+        row: The schedule with its layouts.
+        before_ns: Length of an iteration with the layout before.
+        after_ns: Length of an iteration with the best layout.
+        is_unchanged: Whether both layouts are the same.
+    """
+    if is_unchanged:
+        return f"{row.schedule}: {duration(before_ns)}; nothing moves"
+    saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
+    return f"{row.schedule}: {duration(before_ns)} before, {duration(after_ns)} after{saving}"
+
+
+def _draw_bars(
+    page: Page,
+    layers: Layers,
+    bars: Sequence[tuple[Layout, str]],
+    virtual_stages: Sequence[int],
+    scale: float,
+) -> None:
+    """Draw the bars of a device below each other, each with the time of its layers, and move down.
+
+    Args:
+        page: The page; the first bar starts at its current position.
+        layers: Layers of the model.
+        bars: Layout of each bar, and its label or "". The bar with the label ``before`` is pale.
+        virtual_stages: Virtual stages of the device.
+        scale: Width of a nanosecond.
+    """
+    for layout, label in bars:
+        _draw_bar(page, layers, layout, virtual_stages, scale, pale=label == "before")
+        base = page.y + _BAR - 3.5
+        if label:
+            page.text(label, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
+        work = duration(_sum_work_ns(layers, layout, virtual_stages))
+        page.text(work, page.right, base, 9.5, text_anchor="end")
+        page.y += _BAR + _PAIR_GAP
+
+
+def _draw_mean(page: Page, x: float, top: float) -> None:
+    """Draw a dashed vertical line at ``x``, from above ``top`` to below the last bar."""
+    mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
+    path = f"M{px(x)} {px(top - 3)}V{px(page.y - _DEVICE_GAP + 1)}"
+    page.path(path, stroke_dasharray="3 2", **mark)
 
 
 def _draw_bar(
