@@ -66,18 +66,14 @@ def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) ->
     assert row.best is not None
     assert row.baseline is not None
     assert row.baseline_ns is not None
-    layers = question.layers
-    page.y += 20
     is_unchanged = row.baseline == row.best.layout
-    text = _describe_change(row, row.baseline_ns, row.best.makespan_ns, is_unchanged=is_unchanged)
-    page.text(text, page.left, page.y, 12, font_weight="bold")
-    page.y += 12
+    _draw_caption(page, row, row.baseline_ns, row.best.makespan_ns, is_unchanged=is_unchanged)
     virtual_stages = [
         [stage for at, stage in row.list_holders() if at == device]
         for device in range(min(question.stages, _MAX_DEVICES))
     ]
     longest_ns = max(
-        _sum_work_ns(layers, layout, stages)
+        _sum_work_ns(question.layers, layout, stages)
         for layout in (row.baseline, row.best.layout)
         for stages in virtual_stages
     )
@@ -90,30 +86,33 @@ def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) ->
         bars = [(row.baseline, "before"), (row.best.layout, "after")]
     for device, stages in enumerate(virtual_stages):
         page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
-        _draw_bars(page, layers, bars, stages, scale)
+        _draw_bars(page, question.layers, bars, stages, scale)
         page.y += _DEVICE_GAP
     all_stages = [stage for _, stage in row.list_holders()]
-    mean_ns = _sum_work_ns(layers, row.best.layout, all_stages) / question.stages
-    mean = page.left + _LEFT + mean_ns * scale + _CHUNK_GAP * (chunks - 1)
-    _draw_mean(page, mean, top)
+    mean_ns = _sum_work_ns(question.layers, row.best.layout, all_stages) / question.stages
+    _draw_mean(page, page.left + _LEFT + mean_ns * scale + _CHUNK_GAP * (chunks - 1), top)
     _draw_axis(page, longest_ns, scale)
 
 
-def _describe_change(
-    row: ScheduleLayout, before_ns: float, after_ns: float, *, is_unchanged: bool
-) -> str:
-    """Return the caption of a schedule: its name, and the length of an iteration before and after.
+def _draw_caption(
+    page: Page, row: ScheduleLayout, before_ns: float, after_ns: float, *, is_unchanged: bool
+) -> None:
+    """Draw the name of a schedule and the length of an iteration before and after, and move down.
 
     Args:
+        page: The page.
         row: The schedule with its layouts.
         before_ns: Length of an iteration with the layout before.
         after_ns: Length of an iteration with the best layout.
         is_unchanged: Whether both layouts are the same.
     """
-    if is_unchanged:
-        return f"{row.schedule}: {duration(before_ns)}; nothing moves"
     saving = "" if row.saving is None else f"  ({format_percent(row.saving)} shorter)"
-    return f"{row.schedule}: {duration(before_ns)} before, {duration(after_ns)} after{saving}"
+    text = f"{row.schedule}: {duration(before_ns)} before, {duration(after_ns)} after{saving}"
+    if is_unchanged:
+        text = f"{row.schedule}: {duration(before_ns)}; nothing moves"
+    page.y += 20
+    page.text(text, page.left, page.y, 12, font_weight="bold")
+    page.y += 12
 
 
 def _draw_bars(
