@@ -77,8 +77,8 @@ class PhaseTimes:
         imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
             minus 1. The time of a stage is the sum of the medians of its chunks. Keys are printed
             phase names.
-        stragglers: Row of the slowest stragglers, and their time as a multiple of the median of
-            their kind, the slowest first.
+        stragglers: Pairs of the row of a straggler and its time as a multiple of the median of its
+            kind; the ten slowest, the slowest first.
     """
 
     kinds: tuple[PhaseTime, ...]
@@ -112,7 +112,7 @@ def collect_phase_samples(
     Args:
         operations: Operations of the ranks of a stretch.
         receives: Receives of these operations.
-        inputs: Inputs that they took from other ranks.
+        inputs: Inputs that the operations took from other ranks.
         arrivals: Arrivals of these inputs, as shown by receives.
         first_row: Row of the first of these operations in the run.
 
@@ -147,11 +147,12 @@ def _find_starts_after_idling(
 ) -> tuple[Ints, Ints]:
     """Find operations whose start shows when their input arrived.
 
-    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
+    These are the operations whose rank ran nothing when the input was ready, and whose receive has
+    no recorded end.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that they took from other ranks.
+        inputs: Inputs that operations took from other ranks.
         arrivals: Arrivals of these inputs, as shown by receives.
 
     Returns:
@@ -181,11 +182,12 @@ def _find_starts_after_idling(
 def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
-    Both operations are of the same rank and iteration. Operations that overlap have no gap.
+    The previous operation ran on the same rank and in the same iteration. Operations that overlap
+    have no gap between them.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that they took from other ranks.
+        inputs: Inputs that operations took from other ranks.
 
     Returns:
         Rows of the operations, the gap before each, and its slack; see
@@ -286,7 +288,7 @@ def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
 
 
 def _get_receive_key(key: KindKey) -> KindKey:
-    """Return the kind of the receives that deliver the input of operations of a kind."""
+    """Return the key of the receives that deliver the inputs of operations with a given key."""
     return (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B)
 
 
@@ -350,10 +352,10 @@ def _select_transfers(
 def _select_gaps(
     gaps: Iterable[Samples], kind: Codes, edge: Codes, longest_ns: Ints, is_counted: Bools
 ) -> Iterator[tuple[Codes, tuple[Codes]]]:
-    """Yield the gaps before operations whose inputs were there.
+    """Yield the gaps before operations whose inputs had arrived before the gap.
 
-    An input was there if it had been ready for the longest transfer of its edge. If the edge shows
-    no transfer, only operations without inputs from other ranks show gaps.
+    An input had arrived if it had been ready for at least the longest transfer time of its edge. If
+    no transfer time of the edge is known, only operations without inputs from other ranks count.
 
     Args:
         gaps: Samples of the gaps of each stretch.
@@ -471,8 +473,8 @@ def add_slowest_pipeline(
 ) -> tuple[PhaseTime, ...]:
     """Set ``pipeline_ns`` of phase times to the means of the slowest pipeline in an iteration.
 
-    This is the pipeline with the longest time from its first to its last operation. ``pipeline_ns``
-    is None for kinds of which it has no operation.
+    The slowest pipeline has the longest time from its first to its last operation. ``pipeline_ns``
+    is None for kinds of operations that it did not run.
 
     Args:
         times: Times over all pipelines.

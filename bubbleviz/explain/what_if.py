@@ -290,7 +290,8 @@ def _measure_peaks(
     """Yield for each rank the maximum number of microbatches whose activations it held at once.
 
     Activations are held from the end of the F to the end of the W. If a microbatch has no W, they
-    are held to the end of its BW or B. The number of model chunks divides the count.
+    are held to the end of its BW or B. With n model chunks, the activations of one chunk count as
+    1/n of a microbatch.
     """
     ran = operations.take(
         (operations.iteration == iteration.index)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """Why a rank was idle; the first that applies counts.
+    """Cause of idle time. If several causes apply, the first one counts.
 
     Attributes:
         meaning: Meaning of the cause, as printed in tables.

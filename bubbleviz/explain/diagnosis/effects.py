@@ -98,13 +98,13 @@ class PaceChanges:
     is_drifting: Bools
 
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
-        """Return how much the logarithm of a rank's pace has risen by an iteration.
+        """Return how much the logarithm of a rank's pace rises up to an iteration.
 
-        The rise is 0 if the rank neither drifts nor has slowed by then.
+        The rise is 0 if the rank neither drifts nor has slowed by that iteration.
 
         Args:
-            rank_row: Rows of this table.
-            iteration: Number of an iteration for each row, from 0.
+            rank_row: Row of this table of each rank in question; rows may repeat.
+            iteration: Iteration up to which the rise of each of these ranks counts, from 0.
         """
         number = iteration.astype(np.float64)
         drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
@@ -374,10 +374,10 @@ def _measure_paces(
 
 
 def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
-    """Return how much the logarithm of the pace of each cell's rank has risen during the run.
+    """Return the rise of the pace of each cell's rank in the median iteration, as a logarithm.
 
-    This is the median over the iterations of the rank, or 0 if the rank neither drifts nor has
-    slowed (:meth:`PaceChanges.estimate_rise`).
+    The rise is the lower median over all iterations of the rank. It is 0 for a rank that neither
+    drifts nor has slowed (:meth:`PaceChanges.estimate_rise`).
     """
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
     rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
@@ -503,9 +503,10 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
 
 
 def _fit_trend(series: Floats) -> Floats:
-    """Return the factors of a line through logarithms; 1 if they do not rise steadily.
+    """Fit a line through the logarithms of factors, and return the factors on the line.
 
-    The factors are relative to the middle of the series.
+    The returned factors are relative to the middle of the series. All of them are 1 if the
+    logarithms do not rise steadily.
     """
     number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
     slope, explained = fit_lines(group, number, replace_spikes(group, number, series))

@@ -397,14 +397,14 @@ def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
 def _average_slow_iterations(
     iteration: Ints, number: Ints, effect: Floats, is_slow: Bools
 ) -> Floats:
-    """Return the mean effect of the microbatches in the iteration of each microbatch.
+    """Return for each microbatch the mean effect of all microbatches in its iteration.
 
-    The result is NaN in iterations without a slow microbatch, and for computes without a number,
-    which the mean leaves out.
+    The mean leaves out groups without a microbatch number. The result is NaN for these groups, and
+    in iterations without a slow microbatch.
 
     Args:
         iteration: Iteration of each microbatch.
-        number: Number of each microbatch within its iteration, or -1.
+        number: Number of each microbatch within its iteration, or -1 for a group without one.
         effect: Effect of each microbatch.
         is_slow: Mask of the slow microbatches.
     """
@@ -847,9 +847,9 @@ def find_host_activity(
     Args:
         hosts: Activities of launching threads.
         rank: Rank of the host.
-        start_ns: Start of the time.
-        end_ns: End of the time.
-        lost_ns: How much of this time was lost.
+        start_ns: Start of the interval in which time was lost.
+        end_ns: End of this interval.
+        lost_ns: Time that was lost in this interval.
 
     Returns:
         Row of the names of the call and of the range, or -1 if there is none.
@@ -878,7 +878,7 @@ def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tupl
     Args:
         evidence: Evidence of the run.
         rows: Rows of the work table.
-        scale: Time of each without the fault, as a fraction of its measured time.
+        scale: Time of each row without the fault, as a fraction of its measured time.
     """
     work = evidence.work
     lost_ns = (work.end_ns - work.start_ns)[rows] * (1 - scale)

@@ -57,7 +57,7 @@ class ExplainedRows:
     def renumber(
         self, get_row: Callable[[Ints], Ints], operations: Operations, first_rank: int = 0
     ) -> ExplainedRows:
-        """Return the same rows with other numbers of operations and ranks.
+        """Return the same rows with renumbered operations and ranks.
 
         Args:
             get_row: Returns the new rows of operations; -1 stays -1.
