@@ -156,7 +156,7 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the ids of three results of each half: its own, its input and that of its forward.
+    """Return three ids for each half: of its result, of its input, and of its forward's result.
 
     Args:
         operations: Operations of all ranks.

@@ -236,7 +236,7 @@ def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
 
 
 def _find_latest_ends(operations: Operations, chunks: _Chunks, time_ns: Ints) -> Ints:
-    """Return the latest end of a forward on any stage that started before each time, or 0."""
+    """Return for each time the latest end of the forwards that started before it, or 0."""
     latest_ns = np.maximum.accumulate(operations.end_ns[chunks.rows])
     n_started = np.searchsorted(operations.start_ns[chunks.rows], time_ns)
     return np.append(latest_ns, 0)[n_started - 1]

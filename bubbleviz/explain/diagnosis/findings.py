@@ -658,7 +658,7 @@ def _collect_evidence(
 ) -> Evidence:
     """Collect the evidence of a run from which faults are found.
 
-    The delays of collectives that hosts launched late are added to those of operations.
+    The column of late launches contains the delays of operations and of collectives.
     """
     work, operations = scenarios.work, run.operations
     rows = find_computing_rows(operations, run.averaged)

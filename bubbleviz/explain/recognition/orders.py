@@ -223,7 +223,7 @@ def _read_microbatches(
 
 
 def _select_of_pair(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> Ints:
-    """Return values of rows from ``second`` for second operations of pairs, else from ``first``."""
+    """Return one value per row: from ``second`` if ``is_second`` is set, else from ``first``."""
     return np.where(is_second, second[rows], first[rows]) if is_second.any() else first[rows]
 
 

@@ -123,7 +123,7 @@ def group_pipelines(
 
 
 def _group_cells(part: IterationOrders, pipeline_of: Sequence[int]) -> dict[int, list[int]]:
-    """Return the ranks of each pipeline whose microbatches are known.
+    """Group the ranks whose microbatches are known by pipeline.
 
     Args:
         part: Orders of one iteration.

@@ -188,8 +188,8 @@ def _match_unnamed_transfers(
 ) -> Ints:
     """Match transfers without a microbatch with the operations that they belong to, by order.
 
-    The n-th transfer of a rank, iteration and direction belongs to the n-th owner there, if there
-    are as many of both.
+    The n-th transfer of a rank, iteration and direction belongs to the n-th operation with a
+    message in the same rank, iteration and direction, if there are as many transfers as operations.
 
     Args:
         operations: Operations of all ranks.
@@ -250,8 +250,8 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
 def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
     """Infer transfers for the messages without one, if the transfer time of their link is known.
 
-    An idle consumer that was launched starts once its input is there, so it shows how long data
-    moves on its link. A busy consumer would have waited as long::
+    An idle consumer that was launched starts as soon as its input arrives, so it shows how long
+    data moves on its link. A busy consumer would have waited equally long::
 
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
@@ -303,8 +303,8 @@ def _has_data_moved_ahead(
 ) -> bool:
     """Return whether data moves before late receives are posted, so that less is left to move.
 
-    Only receives count that were posted later than half of a transfer after the send. Data moves
-    ahead if more than half of them took less than half of a transfer.
+    Only receives count that were posted more than half a transfer time after the send. Data moves
+    ahead if more than half of these receives took less than half a transfer time.
 
     Args:
         messages: Messages between operations.

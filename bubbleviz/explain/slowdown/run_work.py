@@ -145,8 +145,8 @@ def _build_collective_work(
         collectives: Collectives, one row per rank and collective.
         stage: Stage of each rank.
         replica: Replica of each rank.
-        n_transfers: Number of messages with a transfer, which have the meetings before those of
-            collectives.
+        n_transfers: Number of messages with a transfer. Meetings of collectives are numbered after
+            the meetings of these messages.
     """
     collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
     unset = np.full(len(collectives), NONE, np.int64)

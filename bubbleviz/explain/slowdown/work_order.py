@@ -126,8 +126,8 @@ def _order_transfers(
 def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
     """Find transfers that were queued after others, and the transfer ahead of each.
 
-    The data of a queued transfer was there while the transfer ahead, which had been posted first,
-    still waited for its peer::
+    The data of a queued transfer was ready, but the transfer ahead had been posted first and still
+    waited for its peer::
 
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
         SEND_F 2          computed        ├▓▓┤
@@ -184,8 +184,8 @@ def _find_waiting_transfers(work: Work) -> Ints:
 def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
     """Find operations whose inner collectives were queued after transfers.
 
-    Experts exchange tokens inside a forward. No kernel of it runs while a receive of another
-    operation, posted first, still waits, as on a link that both share::
+    Experts exchange tokens inside a forward. If they share a link with a receive that was posted
+    first, no kernel of the forward runs while this receive waits::
 
         RECV_F 5        ├▒▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒▒▒│▓▓┤
         F 2         ├ attention ┤    queued        ├ all-to-all ┤├ experts ┤
