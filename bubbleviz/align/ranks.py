@@ -98,8 +98,9 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     forwards and backwards all lack GPU work, if other ranks have GPU work.
     """
     operations, count = recordings.operations, len(recordings.ranks)
-    working, measured = make_mask(count, recordings.working), np.zeros(count, bool)
-    measured[operations.rank[recordings.works & (operations.has_span == 1)]] = True
+    working = make_mask(count, recordings.working)
+    has_gpu_work = recordings.works & (operations.has_span == 1)
+    measured = make_mask(count, operations.rank[has_gpu_work])
     computing = ~working & _mask_computing(recordings, working)
     idle = "ranks without forward or backward", "excluded from every ratio: "
     for is_excluded, (title, explanation), remedy, kind in (

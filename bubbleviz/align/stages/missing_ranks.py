@@ -72,16 +72,7 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
     """
     is_known = (pipeline >= 0) & (stage >= 0)
     if not is_known.any():
-        stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
-        largest = int(sizes.max(initial=0))
-        is_small = np.flatnonzero(sizes < largest)
-        if not len(is_small) or stage_order.has_uneven_sizes(sizes.tolist()):
-            return ()
-        phrases = list_and_count(
-            [f"{sizes[at]} of stage {stages[at]}" for at in is_small.tolist()], _MAX_LISTED
-        )
-        reason = f"profiles contain {largest:,} ranks of most stages, but {phrases}"
-        return _make_limitation(reason, int((largest - sizes[is_small]).sum()))
+        return _find_small_stages(stage)
     number, of_pipeline = np.unique(pipeline[is_known], return_inverse=True)
     numbers, stages = np.unique(stage[is_known], return_inverse=True)
     is_present = np.zeros((len(number), len(numbers)), bool)
@@ -98,3 +89,23 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
         f"(stage {phrases})",
         len(absent),
     )
+
+
+def _find_small_stages(stage: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation for stages with fewer ranks than most stages.
+
+    There is none if the sizes of the stages are too uneven to show that ranks are missing.
+
+    Args:
+        stage: Stage of each rank, or -1 if unknown.
+    """
+    stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
+    largest = int(sizes.max(initial=0))
+    small = np.flatnonzero(sizes < largest)
+    if not len(small) or stage_order.has_uneven_sizes(sizes.tolist()):
+        return ()
+    phrases = list_and_count(
+        [f"{sizes[index]} of stage {stages[index]}" for index in small.tolist()], _MAX_LISTED
+    )
+    reason = f"profiles contain {largest:,} ranks of most stages, but {phrases}"
+    return _make_limitation(reason, int((largest - sizes[small]).sum()))

@@ -76,14 +76,23 @@ def _count_orders(
     order = np.empty(len(lengths), np.int64)
     for length in grouping.find_distinct(lengths).tolist():
         same_length = np.flatnonzero(lengths == length)
-        data = codes[rows[first[same_length][:, None] + np.arange(length)]].tobytes()
-        size = length * codes.itemsize
-        order[same_length] = numbers.numbers(
-            [data[at : at + size] for at in range(0, len(data), size)]
-        )
+        codes_of_orders = codes[rows[first[same_length][:, None] + np.arange(length)]]
+        order[same_length] = _number_orders(codes_of_orders, numbers)
     distinct_orders = grouping.group_rows(rank[first], order)
     frequency = np.bincount(distinct_orders.of_row, minlength=len(distinct_orders))
     return rank[first][distinct_orders.first], order[distinct_orders.first], frequency
+
+
+def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
+    """Return the number of each order.
+
+    Args:
+        codes: Codes of the operations of the orders, shape (orders, operations).
+        numbers: Numbering of all orders so far; updated.
+    """
+    data = codes.tobytes()
+    size = codes.shape[1] * codes.itemsize
+    return numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
 
 
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:

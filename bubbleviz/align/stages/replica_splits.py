@@ -181,10 +181,10 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
     )
     order = sort_rows(-total_wait_ns.reshape(-1))
     stage_of = invert_permutation(order).reshape(total_wait_ns.shape)
-    p = len(members)
-    blocks = stage_of // p
-    if (blocks != blocks[0]).any():
-        return None  # each chunk runs through all stages
+    # Each chunk runs through all stages before the next one.
+    chunk_position = stage_of // len(members)
+    if (chunk_position != chunk_position[0]).any():
+        return None
     virtual_stage = scatter((len(table.machine), len(table.chunks)), ranks, stage_of[of_rank])
     in_order = (order // len(table.chunks)).tolist()
     for upper, lower in pairwise(in_order):
@@ -192,9 +192,10 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
             continue
         if not _can_pair(match_stages(table, members[upper], members[lower], virtual_stage)):
             return None
-    chunk = np.tile(table.chunks, len(ranks))
     return VirtualStages(
-        np.repeat(ranks, len(table.chunks)), chunk, virtual_stage[ranks].reshape(-1)
+        np.repeat(ranks, len(table.chunks)),
+        np.tile(table.chunks, len(ranks)),
+        virtual_stage[ranks].reshape(-1),
     )
 
 

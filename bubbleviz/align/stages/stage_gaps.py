@@ -92,15 +92,8 @@ def find_stages_before_gaps(
     median_waits = measure_median_waits(staged, inputs)
     until_sent = _extend_until_sent(staged, inputs, is_sent)
     sent = measure_median_waits(until_sent, inputs)
-    upper, lower = pair_consecutive_stages(median_waits)
-    slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
-    worked_ns = np.minimum(median_waits.worked_ns[upper], median_waits.worked_ns[lower])
     gaps = []
-    for stage in grouping.find_distinct(median_waits.chunk[upper]).tolist():
-        is_of_stage = median_waits.chunk[upper] == stage
-        part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
-        if slack_ns[is_of_stage].min() <= part * worked_ns[is_of_stage].min():
-            continue
+    for stage in _find_stages_with_slack(median_waits, sent, sending):
         if iteration is not None and not _has_time_for_stage(
             until_sent.replace_columns(iteration=iteration), inputs, stage, machine
         ):
@@ -112,6 +105,26 @@ def find_stages_before_gaps(
         if not has_earlier_chunk or runs_ahead_of_chunk(operations, inputs, stage + 1):
             gaps.append(stage)
     return tuple(gaps)
+
+
+def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
+    """Return the virtual stages from which every microbatch is away long enough for another stage.
+
+    Args:
+        waits: Median waits of all ranks, with virtual stages as their chunks.
+        sent: The same waits, counted from the end of recorded sends.
+        sending: Virtual stages with recorded sends.
+    """
+    upper, lower = pair_consecutive_stages(waits)
+    slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
+    worked_ns = np.minimum(waits.worked_ns[upper], waits.worked_ns[lower])
+    stages = []
+    for stage in grouping.find_distinct(waits.chunk[upper]).tolist():
+        is_of_stage = waits.chunk[upper] == stage
+        part = _OF_ANOTHER_STAGE if stage in sending else _OF_STAGE_AND_TRANSFERS
+        if slack_ns[is_of_stage].min() > part * worked_ns[is_of_stage].min():
+            stages.append(stage)
+    return stages
 
 
 def _has_time_for_stage(
@@ -144,16 +157,29 @@ def _has_time_for_stage(
     sent, received = of_stages.take(upper), of_stages.take(lower)
     if machine[sent.rank[0]] != machine[received.rank[0]]:
         return True
-    arrived_ns = received.left_ns - received.forward_ns
-    there_ns = _measure_fastest(sent.iteration, arrived_ns - sent.left_ns)
-    returned_ns = sent.left_ns + sent.waited_ns
-    back_ns = _measure_fastest(sent.iteration, returned_ns - _find_backward_ends(received))
+    there_ns, back_ns = _measure_transits(sent, received)
     if min(there_ns, back_ns) < -GRAIN_NS:
         return True
     forward_ns = min(sent.forward_ns.min(), received.forward_ns.min())
     backward_ns = min(_measure_backwards(sent).min(), _measure_backwards(received).min())
     is_there_long = there_ns > _OF_ANOTHER_STAGE * forward_ns
     return bool(is_there_long and back_ns > _OF_ANOTHER_STAGE * backward_ns)
+
+
+def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
+    """Return the transit times of microbatches to the next stage and back, in ns.
+
+    Each is the median over iterations of the fastest microbatch.
+
+    Args:
+        sent: Waits on the first stage, one row per microbatch and iteration.
+        received: Waits of the same microbatches on the next stage.
+    """
+    arrived_ns = received.left_ns - received.forward_ns
+    there_ns = _measure_fastest(sent.iteration, arrived_ns - sent.left_ns)
+    returned_ns = sent.left_ns + sent.waited_ns
+    back_ns = _measure_fastest(sent.iteration, returned_ns - _find_backward_ends(received))
+    return there_ns, back_ns
 
 
 def _measure_backwards(of_stage: Waits) -> Ints:
@@ -449,25 +475,46 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
     first one, the host is late, and the result is False.
     """
     operations = recordings.operations
-    is_of_rank = (operations.rank == rank) & (operations.has_span == 1)
-    ordered = np.flatnonzero(is_of_rank)
-    ordered = ordered[np.argsort(operations.start_ns[ordered], kind="stable")]
+    ordered = _sort_by_start(operations, rank)
     is_backward = mask_phases(operations.phase[ordered], (Phase.B, Phase.BW))
     index = np.flatnonzero(is_backward & (operations.virtual_stage[ordered] == stage))
     index = index[index > 0]
     if not len(index):
         return False
     row, previous_row = ordered[index], ordered[index - 1]
-    start_ns = operations.start_ns[row]
-    # The rank is idle from the last end of any operation, stray kernel or collective.
+    idle_ns = _measure_idle_before(recordings, rank, ordered, index)
+    first = grouping.find_first_rows(operations.iteration[row], operations.start_ns[row])
+    is_other = operations.microbatch[previous_row[first]] != operations.microbatch[row[first]]
+    first_idle_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
+    is_host_late = np.median(idle_ns) > _MAX_IDLE_FRACTION * first_idle_ns
+    return bool(is_other.all() and not is_host_late and first_idle_ns > _AWAY * worked_ns)
+
+
+def _sort_by_start(operations: Operations, rank: int) -> Ints:
+    """Return the rows of a rank's operations with a span, sorted by start."""
+    rows = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))
+    return rows[np.argsort(operations.start_ns[rows], kind="stable")]
+
+
+def _measure_idle_before(
+    recordings: JoinedRecordings, rank: int, ordered: Ints, index: Ints
+) -> Ints:
+    """Measure how long a rank was idle before each of several operations, in ns.
+
+    The rank is idle from the last end of any operation, stray kernel or collective.
+
+    Args:
+        recordings: The recordings of all ranks.
+        rank: Rank to measure.
+        ordered: Rows of all operations of the rank, sorted by start.
+        index: Indices in ``ordered`` of the operations to measure. The first operation is not one
+            of them.
+    """
+    operations = recordings.operations
+    start_ns = operations.start_ns[ordered[index]]
     idle_from_ns = np.maximum.accumulate(operations.end_ns[ordered])[index - 1]
     for table in (recordings.unattributed, recordings.exposed):
         of_rank = table.take(table.rank == rank)
         n_started = np.searchsorted(of_rank.start_ns, start_ns)
         idle_from_ns = np.maximum(idle_from_ns, np.append(of_rank.end_ns, NONE)[n_started - 1])
-    idle_ns = start_ns - idle_from_ns
-    first = grouping.find_first_rows(operations.iteration[row], start_ns)
-    is_other = operations.microbatch[previous_row[first]] != operations.microbatch[row[first]]
-    first_idle_ns, worked_ns = np.median(idle_ns[first]), np.median(operations.busy_ns[row])
-    is_host_late = np.median(idle_ns) > _MAX_IDLE_FRACTION * first_idle_ns
-    return bool(is_other.all() and not is_host_late and first_idle_ns > _AWAY * worked_ns)
+    return start_ns - idle_from_ns

@@ -24,7 +24,7 @@ from bubbleviz.align.stages.rank_orders import Orders, find_usual_orders
 from bubbleviz.align.stages.virtual_stages import VirtualStages
 from bubbleviz.align.waits import measure_median_waits, measure_waits, pair_consecutive_stages
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
@@ -58,16 +58,15 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
     """
     usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
-    pair = groups.of_row
     rank, chunk = usual.rank[groups.first], usual.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    numbers, counts = np.unique(usual.microbatch, return_counts=True)
-    is_shared = np.isin(usual.microbatch, numbers[counts == len(rank)])
+    is_shared = _mask_shared(usual.microbatch, len(rank))
     # A chunk that never gets a microbatch back could be on any stage.
     if not is_shared.any() or _count_working_chunks(operations) > len(rank):
         return unknown
-    waited_ns = group_sum(pair[is_shared], len(rank), usual.waited_ns[is_shared])
-    worked_ns = group_sum(pair[is_shared], len(rank), usual.worked_ns[is_shared])
+    pair = groups.of_row[is_shared]
+    waited_ns = group_sum(pair, len(rank), usual.waited_ns[is_shared])
+    worked_ns = group_sum(pair, len(rank), usual.worked_ns[is_shared])
     order = grouping.sort_rows(-waited_ns, rank, chunk)
     level = _group_by_wait(waited_ns[order], worked_ns[order])
     # If there is a single stage, its replicas do not wait for other ranks.
@@ -76,9 +75,18 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
     is_one_stage_per_rank = len(grouping.group_rows(level, rank[order])) == len(rank)
     if not is_one_stage_per_rank or has_uneven_sizes(np.bincount(level).tolist()):
         return unknown
-    stage = np.empty(len(order), np.int64)
-    stage[order] = level
-    return VirtualStages(rank, chunk, stage)
+    return VirtualStages(rank, chunk, scatter(len(order), order, level))
+
+
+def _mask_shared(microbatch: Ints, n_chunks: int) -> Bools:
+    """Return a mask of the waits of microbatches that every (rank, chunk) runs.
+
+    Args:
+        microbatch: Microbatch of each wait; a (rank, chunk) has one wait per microbatch.
+        n_chunks: Number of (rank, chunk).
+    """
+    numbers, counts = np.unique(microbatch, return_counts=True)
+    return np.isin(microbatch, numbers[counts == n_chunks])
 
 
 def _count_working_chunks(operations: Operations) -> int:

@@ -27,16 +27,12 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     virtual_stage = operations.virtual_stage
     if not mask_phases(operations.phase, TRANSFERS).any():
         return virtual_stage
-    is_known, has_span = virtual_stage >= 0, operations.has_span == 1
     n_ranks = len(recordings.ranks)
-    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
-    is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
-    only_stage = scatter(n_ranks, rank[is_only_stage], stage[is_only_stage])
+    only_stage = _find_only_stages(operations, n_ranks)
     stage_of_transfer = virtual_stage.copy()
     # Recordings of Megatron-Core contain transfers at both ends of the pipeline, where they do
     # nothing.
-    is_unnumbered = operations.microbatch < 0
-    is_open = has_span & (is_unnumbered | ~is_known)
+    is_open = (operations.has_span == 1) & ((operations.microbatch < 0) | (virtual_stage < 0))
     for transfers, work in (
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
         ((Phase.RECV_B, Phase.SEND_B), (Phase.B, Phase.BW)),
@@ -50,6 +46,21 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
             has_all = np.bincount(owner, minlength=n_ranks) >= n_works
             stage_of_transfer[rows] = np.where(has_all, only_stage, NONE)[owner]
     return stage_of_transfer
+
+
+def _find_only_stages(operations: Operations, n_ranks: int) -> Ints:
+    """Return the virtual stage of each rank, or -1 if the rank has several stages or none.
+
+    Args:
+        operations: Operations of all ranks, with their virtual stages.
+        n_ranks: Number of ranks.
+    """
+    is_known = operations.virtual_stage >= 0
+    rank, stage = grouping.find_distinct_rows(
+        operations.rank, operations.virtual_stage, mask=is_known
+    )
+    is_only_stage = np.bincount(rank, minlength=1)[rank] == 1
+    return scatter(n_ranks, rank[is_only_stage], stage[is_only_stage])
 
 
 def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
@@ -113,13 +124,28 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
     is_beyond = (peer < 0) | (peer > last)
     if (is_beyond & mask_phases(phase, (Phase.RECV_F, Phase.RECV_B))).any():
         return True
-    is_known = recordings.works & (virtual_stage >= 0)
-    rank, stage = grouping.find_distinct_rows(operations.rank, virtual_stage, mask=is_known)
-    # The only rank of each stage, or -1 if there are several. The entries before the first stage
-    # and after the last one are also -1.
-    is_only_rank = np.bincount(stage, minlength=1)[stage] == 1
-    only_rank = scatter(last + 3, stage[is_only_rank] + 1, rank[is_only_rank])
+    only_rank = _find_only_ranks(recordings, virtual_stage, last + 1)
+    # The entries before the first stage and after the last one are -1.
+    only_rank = np.pad(only_rank, 1, constant_values=NONE)
     return bool((only_rank[peer + 1] == operations.rank[rows]).any())
+
+
+def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages: int) -> Ints:
+    """Return the rank that runs forwards or backwards of each stage, or -1 if there are several.
+
+    It is also -1 if no rank runs any.
+
+    Args:
+        recordings: The recordings.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
+        n_stages: Number of virtual stages.
+    """
+    is_staged = recordings.works & (virtual_stage >= 0)
+    rank, stage = grouping.find_distinct_rows(
+        recordings.operations.rank, virtual_stage, mask=is_staged
+    )
+    is_only_rank = np.bincount(stage, minlength=1)[stage] == 1
+    return scatter(n_stages, stage[is_only_rank], rank[is_only_rank])
 
 
 def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:

@@ -356,17 +356,25 @@ def _add_limitations(
     ends_early = ends_early and stage_gaps.waits_like_earlier_stage(staged)
     if ends_early:
         notes = (*notes, _LATER_STAGES_MAY_BE_MISSING)
-    # The sizes of the run may imply more stages than the profiles contain.
-    stages = grouping.find_distinct(staged.stage_of_rank[staged.stage_of_rank >= 0])
-    lacks_stages = parallel is not None and len(stages) < parallel.pp
     return replace(
         staged,
-        stages_missing=stages_missing or lacks_stages,
+        stages_missing=stages_missing or _has_fewer_stages(staged.stage_of_rank, parallel),
         ranks_missing=len(absent) > 0,
         ends_early=ends_early,
         order_refutes=is_refutable,
         limitations=notes,
     )
+
+
+def _has_fewer_stages(stage_of_rank: Ints, parallel: pipelines.Parallel | None) -> bool:
+    """Return whether the profiles contain fewer stages than the user's sizes of the run imply.
+
+    Args:
+        stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
+        parallel: Parallel sizes of the run, or None if the user gives none.
+    """
+    stages = grouping.find_distinct(stage_of_rank[stage_of_rank >= 0])
+    return parallel is not None and len(stages) < parallel.pp
 
 
 def _find_stage_gaps(

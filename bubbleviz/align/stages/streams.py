@@ -62,17 +62,10 @@ def order_forward_stages(
         return VirtualStages(
             rank, chunk, grouping.invert_permutation(np.argsort(numbers.number[rank]))
         )
-    first = rows[operations.occurrence[rows] == 0]
-    chunks = grouping.group_rows(
-        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
+    common = _find_common_chunks(operations, rows, rank)
+    level = _order_by_time(
+        operations.start_ns[common], operations.end_ns[common], operations.busy_ns[common]
     )
-    cell = np.searchsorted(rank, operations.rank[first]), chunks.of_row
-    row_of_cell = scatter((len(rank), len(chunks)), cell, first)
-    # Use the chunks that all ranks ran.
-    common = operations.take(row_of_cell[:, (row_of_cell >= 0).all(axis=0)].reshape(-1))
-    shape = len(rank), len(common) // len(rank)
-    times = common.start_ns.reshape(shape), common.end_ns.reshape(shape)
-    level = _order_by_time(*times, common.busy_ns.reshape(shape))
     if is_counted and level is None:
         # The recording began mid-stream, so the first chunks of two ranks may differ. Tokens
         # decide, then rank numbers, provided that chunks can pass in that order.
@@ -83,6 +76,26 @@ def order_forward_stages(
         if not align_chunk_numbers(operations, stage, machine)[1]:
             level = None
     return unknown if level is None else VirtualStages(rank, chunk, level)
+
+
+def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
+    """Return the forwards of the chunks of tokens that all ranks ran, without repeated ones.
+
+    Args:
+        operations: Operations of all ranks, with iterations that are the same on all ranks.
+        rows: Rows of the forwards.
+        rank: Ranks of these rows, in ascending order.
+
+    Returns:
+        Row of each forward, shape (ranks, chunks).
+    """
+    first = rows[operations.occurrence[rows] == 0]
+    chunks = grouping.group_rows(
+        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
+    )
+    cell = np.searchsorted(rank, operations.rank[first]), chunks.of_row
+    row_of_cell = scatter((len(rank), len(chunks)), cell, first)
+    return row_of_cell[:, (row_of_cell >= 0).all(axis=0)]
 
 
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
