@@ -269,16 +269,19 @@ def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Match the n-th collective of a kind on each rank of a cell, within an iteration.
+    """Match collectives by order: the n-th one of a kind on each rank of a group of ranks.
+
+    Collectives are counted separately in each iteration.
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each collective, or -1 if it is in none.
+        cell: Group of ranks (cell) of each collective, or -1 if it is in none.
 
     Returns:
-        Meeting of each collective. It is -1 if the ranks of its cell run different numbers of
-        collectives of its kind in the iteration.
+        Meeting of each collective. It is -1 for rows that are not matched, for meetings with a
+        single rank, and if the ranks of a cell run different numbers of collectives of a kind in
+        the iteration.
     """
     meeting = np.full(len(collectives), NONE, np.int64)
     rows = rows[cell[rows] >= 0]
@@ -366,6 +369,8 @@ def match_by_ends(
 ) -> Ints:
     """Match collectives of one kind and iteration that end together on all ranks of a cell.
 
+    A cell is a group of ranks that may run the same collectives.
+
     Ends agree within the uncertainty of the clocks plus ``LEAVE_NS``, or a fraction of the shortest
     duration if that is longer. On clocks of several machines, the differences of the ends must also
     stay the same over iterations (:func:`_is_steady`).
@@ -374,7 +379,7 @@ def match_by_ends(
         collectives: Collectives of all ranks.
         rows: Rows to match.
         cell: Cell of each of these rows, or -1 if it is in none.
-        members: Cells and their ranks, shape (2, members).
+        members: Cell and rank of each member of a cell, shape (2, members).
         time: Uncertainty of the clocks of ranks.
         max_size: Maximum number of ranks of each cell that meet. By default all ranks of the cell
             must meet.

@@ -349,7 +349,7 @@ def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
 
 
 def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
-    """Yield the pairs of clocks that jump, with their jumps.
+    """Yield the pairs of clocks with a significant jump, and the jump of each pair.
 
     Pairs with equal numbers of sampled cells are fitted together, as many as fit in memory.
 

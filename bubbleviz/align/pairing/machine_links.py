@@ -353,7 +353,15 @@ def _join_linked(
 
 
 def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Return a clause on the pairings of iterations that remain possible for an undecided link."""
+    """Describe the best pairing of iterations of an undecided link, and the rival that remains.
+
+    Args:
+        link: Link that no evidence decides.
+        ranks: All ranks, which give the names of the two hosts.
+
+    Returns:
+        A clause for the middle of a sentence.
+    """
     best, hosts = link.best, name_hosts(link, ranks)
     if best is None:
         return f"those of {hosts} have no operation in common"

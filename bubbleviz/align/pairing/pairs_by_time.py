@@ -22,7 +22,7 @@ def pair_by_time(
 ) -> Ints | None:
     """Number the iterations of all ranks by their overlap in time with those of a reference rank.
 
-    The reference is the rank with the most iterations; if several have as many, the first. An
+    The reference is the rank with the most iterations, or the first of several such ranks. An
     iteration of another rank gets the number of the reference iteration with the longest overlap.
 
     Args:

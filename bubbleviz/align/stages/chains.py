@@ -115,7 +115,14 @@ def _match_adjacent(can_follow: Bools, *, is_complete: bool, is_unbroken: bool) 
 
 
 def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
-    """Return whether each rank can continue the chain with the same index, across missing ranks."""
+    """Return whether each rank can continue the chain with the same index, across missing ranks.
+
+    Args:
+        tips: Last rank of each chain.
+        away: Distance of each chain's last rank from the stage of ``ranks``, in stages.
+        ranks: Ranks of one stage, as many as chains.
+        fits: Function that decides which ranks can follow each other.
+    """
     for distance in find_distinct(away).tolist():
         is_as_far = away == distance
         if not fits(tips[is_as_far], ranks[is_as_far]).diagonal().all():

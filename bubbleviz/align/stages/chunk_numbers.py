@@ -95,15 +95,17 @@ def align_chunk_numbers(
 
 
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
-    """Order ranks by the times at which they run chunks with the same numbers of tokens.
+    """Order ranks by how long after the first rank they run the same chunks.
+
+    Chunks of two ranks are the same if their numbers of tokens are equal under the only possible
+    shift of the chunk numbers (:func:`_match_tokens`). The median delay over the chunks decides.
 
     Args:
         operations: Operations of all ranks.
         ranks: Ranks to order.
 
     Returns:
-        Stage of each rank, or None unless exactly one shift of the chunk numbers of each rank gives
-        the same numbers of tokens as on the first rank.
+        Stage of each rank, or None if no shift, or several shifts, are possible for any rank.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -118,7 +120,7 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
 
 
 def _select_chunks(operations: Operations, rank: int) -> Operations:
-    """Return the chunks of a rank, in the order of their numbers."""
+    """Return the forwards of a rank, sorted by microbatch, which is the number of the chunk."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
     return operations.take(rows[grouping.sort_rows(operations.microbatch[rows])])
 
@@ -126,7 +128,12 @@ def _select_chunks(operations: Operations, rank: int) -> Operations:
 def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield the shifts of the second rank's chunk numbers that pair equal numbers of tokens.
 
-    At least half of the chunks of the rank with fewer chunks, and at least two, must be paired.
+    At least ``MIN_CHUNKS`` chunks, and half of the chunks of the rank with fewer chunks, must be
+    paired. A shift changes chunk numbers by at most ``_MAX_SHIFT``.
+
+    Args:
+        upper: Chunks of the first rank, sorted by number.
+        lower: Chunks of the second rank, sorted by number.
 
     Yields:
         shift: Number to add to the chunk numbers of the second rank.
