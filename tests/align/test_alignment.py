@@ -203,7 +203,7 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
     assert [r.pipeline for r in report.ranks] == sorted(r.pipeline for r in truth.ranks)
 
 
-def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
+def test_a_drift_is_reported_only_if_it_is_needed(tmp_path: Path) -> None:
     short, _ = plant_run(replace(SHORT, drift_ppb=DRIFTS), tmp_path / "short")
     long, truth = plant_run(LONG, tmp_path / "long")
 
@@ -219,7 +219,7 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
         assert profile.clock_drift_ppm == pytest.approx(right, abs=error_ppm)
 
 
-def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_utc_is_trusted_if_the_user_asks_for_it(tmp_path: Path) -> None:
     paths, truth = plant_run(SHORT, tmp_path)
 
     report = bubbleviz.analyze(paths, align="utc")
@@ -258,7 +258,7 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
         bubbleviz.analyze(paths, align="ptp")
 
 
-def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
+def test_contradicting_clocks_are_named(tmp_path: Path) -> None:
     paths, truth = plant_run(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
     jump_ns = (find_first_start(truth, truth.files[1], 4) or 0) + 10_000_000
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
@@ -281,7 +281,7 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     assert uncertainty > 1_300_000
 
 
-def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_a_missing_server_in_the_middle_is_reported(tmp_path: Path) -> None:
     planting = replace(SHORT, stages=6, servers=3, absent=(1,))
     named_files, truth = plant_run(replace(planting, iteration_ranges=True), tmp_path / "named")
     unnamed, _ = plant_run(planting, tmp_path / "unnamed")
@@ -304,7 +304,7 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("iteration_ranges", [True, False])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_a_later_server_holds_later_stages(
+def test_a_later_server_has_later_stages(
     iteration_ranges: bool, replicas: int, tmp_path: Path
 ) -> None:
     """Rank numbers identify the stages; without them, stages start at the first recorded one."""
@@ -329,7 +329,7 @@ def test_a_later_server_holds_later_stages(
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
-def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
+def test_indistinguishable_replicas_give_looser_bounds(tmp_path: Path) -> None:
     # In step to the nanosecond, either pair of ranks may be a pipeline.
     planting = replace(
         SHORT, replicas=2, servers=8, barrier=True, jitter=0, transfer_jitter=0, iterations=2
@@ -348,7 +348,7 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
             assert measure_error_ns(truth, profile, rank.rank) <= profile.clock_uncertainty_ns
 
 
-def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_impossible_sizes_are_refused(tmp_path: Path) -> None:
     paths, _ = plant_run(SHORT, tmp_path)
     for ranks, possible_sizes in ((16, {"tp": 2, "pp": 4, "dp": 2}), (2, {"pp": 2})):
         with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
@@ -358,7 +358,7 @@ def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
             bubbleviz.Parallel(**sizes)
 
 
-def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
+def test_one_microbatch_fewer_may_mean_a_missing_range(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
     edit_database(tmp_path / "rank1.sqlite", "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
 
@@ -366,7 +366,9 @@ def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> No
         bubbleviz.analyze(tmp_path)
 
 
-def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path: Path) -> None:
+def test_a_lost_forward_and_a_different_backward_do_not_mean_fewer_microbatches(
+    tmp_path: Path,
+) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
     is_removed = "text GLOB 'F7.*' OR text GLOB 'B6.*'"
     edit_database(tmp_path / "rank1.sqlite", f"DELETE FROM NVTX_EVENTS WHERE {is_removed}")
@@ -379,7 +381,7 @@ def test_a_lost_forward_and_another_backward_are_no_fewer_microbatches(tmp_path:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 @pytest.mark.parametrize("absent", [(3,), (2, 3)])
-def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
+def test_without_transfers_a_missing_last_stage_is_reported_and_no_host_is_blamed(
     absent: tuple[int, ...], schedule: str, tmp_path: Path
 ) -> None:
     planting = replace(SILENT, schedule=schedule, files="rank", absent=absent)
@@ -392,7 +394,7 @@ def test_without_transfers_a_missing_last_stage_is_told_and_no_host_blamed(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zb-v", "looped-bfs"])
 @pytest.mark.parametrize("late_ns", [0, 400_000, 2_500_000])
-def test_a_last_stage_whose_host_is_late_lacks_none_behind_it(
+def test_a_late_host_of_the_last_stage_does_not_suggest_missing_stages(
     late_ns: int, schedule: str, tmp_path: Path
 ) -> None:
     planting = replace(SILENT, schedule=schedule, late_stage=3, late_ns=late_ns)
@@ -402,7 +404,7 @@ def test_a_last_stage_whose_host_is_late_lacks_none_behind_it(
     assert Cause.UNKNOWN not in report.explanation.bubbles.cause
 
 
-def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -> None:
+def test_captures_far_apart_in_utc_are_one_run_if_the_user_says_so(tmp_path: Path) -> None:
     hour = 3600 * SECOND
     paths, truth = plant_run(replace(SHORT, clock_error_ns=(0, hour, 2 * hour, 3 * hour)), tmp_path)
 
@@ -435,7 +437,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "statement", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"]
 )
-def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> None:
+def test_each_machine_has_a_separate_clock(statement: str, tmp_path: Path) -> None:
     paths, truth = plant_run(replace(SHORT, stages=4, servers=4), tmp_path)
     for path in paths:
         edit_database(path, statement)
@@ -464,7 +466,7 @@ def test_machines_have_clocks_of_their_own(statement: str, tmp_path: Path) -> No
         ),
     ],
 )
-def test_bounds_are_those_of_the_events(
+def test_bounds_follow_from_the_events(
     forwards: list[tuple[int, int, str]],
     session_ns: int,
     bounds: tuple[int, int],
@@ -511,7 +513,7 @@ def test_bounds_are_those_of_the_events(
     ],
     ids=["named", "varied", "alike"],
 )
-def test_what_pairs_iterations_without_names_is_told(
+def test_the_report_says_how_unnamed_iterations_were_paired(
     changes: dict[str, Any], expected: tuple[str, ...], tmp_path: Path
 ) -> None:
     paths, _ = plant_run(replace(SHORT, **changes), tmp_path)
@@ -539,7 +541,7 @@ PERIODIC = set_period(replace(SHORT, stages=2, servers=2, jitter=0.02), 194_000_
 
 @pytest.mark.parametrize("step", [-20_000_000, -200_000, 200_000, 1_000_000, 20_000_000])
 @pytest.mark.parametrize("host", [0, 1])
-def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
+def test_a_clock_step_does_not_make_a_ratio_miss_the_truth(
     host: int, step: int, tmp_path: Path
 ) -> None:
     steps = (step, 0) if host == 0 else (0, step)
@@ -564,7 +566,7 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])
 @pytest.mark.parametrize("servers", [1, 4])
-def test_an_order_that_cannot_be_is_taken_and_told(
+def test_an_impossible_order_is_accepted_and_reported(
     order: list[int], servers: int, tmp_path: Path
 ) -> None:
     paths, _ = plant_run(replace(SHORT, servers=servers), tmp_path)
@@ -595,7 +597,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
         assert f"(virtual stages {'2 and 1' if by_ns < 0 else '3 and 2'})" in reason
 
 
-def test_of_one_host_no_clocks_of_several_are_told(tmp_path: Path) -> None:
+def test_one_host_is_not_reported_to_have_several_clocks(tmp_path: Path) -> None:
     # Its constant names do not distinguish iterations, so the iterations cannot be paired.
     paths, _ = plant_run(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
     report = bubbleviz.analyze(paths)

@@ -99,7 +99,7 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
         ),
     ],
 )
-def test_receives_show_when_inputs_were_there(
+def test_receives_show_when_inputs_arrived(
     rows: Rows, expected: dict[str, Arrival], tmp_path: Path
 ) -> None:
     by_name = find_arrivals_by_name(rows, tmp_path)
@@ -108,7 +108,9 @@ def test_receives_show_when_inputs_were_there(
 
 
 @pytest.mark.parametrize("n_single_rows", [0, 1])
-def test_of_two_iterations_the_shorter_wait_is_usual(n_single_rows: int, tmp_path: Path) -> None:
+def test_the_shorter_wait_of_two_iterations_is_the_usual_wait(
+    n_single_rows: int, tmp_path: Path
+) -> None:
     # Medians are computed differently if microbatches occur in different numbers of iterations.
     single_rows: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
     rows: Rows = [

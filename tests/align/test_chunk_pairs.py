@@ -43,7 +43,7 @@ def list_chunk_numbers(report: Report, stage: int) -> list[int]:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None:
+def test_chunks_with_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None:
     report, chunks = report_on_part(tmp_path, RUN, 17 * UNIT_NS, has_names=True, staged=staged)
 
     assert sorted(rank.stage for rank in report.ranks if rank.stage is not None) == [0, 1, 2, 3]
@@ -56,7 +56,7 @@ def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None
     assert causes["token"] > 0
 
 
-def test_stages_that_are_given_pair_chunks_by_time_alone(tmp_path: Path) -> None:
+def test_with_given_stages_chunks_are_paired_by_time_alone(tmp_path: Path) -> None:
     report, chunks = report_on_part(tmp_path, RUN, 17 * UNIT_NS, has_names=False, staged=True)
 
     base = min(c.number for c in chunks)
@@ -70,7 +70,7 @@ def test_without_tokens_and_stages_nothing_is_guessed(tmp_path: Path) -> None:
     assert any(note.what == "stages of ranks" for note in report.limitations)
 
 
-def test_a_recording_from_the_first_chunk_on_is_moved_nowhere(tmp_path: Path) -> None:
+def test_a_recording_that_begins_with_the_first_chunk_is_not_shifted(tmp_path: Path) -> None:
     report, chunks = report_on_part(tmp_path, RUN, 0, has_names=False)
 
     for stage in range(4):

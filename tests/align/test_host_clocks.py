@@ -17,7 +17,7 @@ JOBS = list(generate_jobs(24, 3))
 
 
 @pytest.mark.parametrize("job", JOBS, ids=[str(job.planting.seed) for job in JOBS])
-def test_iterations_are_paired_as_they_were_or_not_at_all(job: Job) -> None:
+def test_iterations_are_paired_correctly_or_not_at_all(job: Job) -> None:
     outcome = find_outcome(job)
 
     assert outcome.kind != "wrong", f"{outcome.reason}: {job.name}"
@@ -63,13 +63,15 @@ _COPIES = Planting(stages=4, tensor=2, replicas=2, slow_rank=5, iterations=6, ji
         replace(_COPIES, files="rank", jitter=0.0),
     ],
 )
-def test_one_clock_pairs_ranks_of_which_nothing_tells_who_waits(planting: Planting) -> None:
+def test_a_shared_clock_pairs_ranks_even_if_it_is_unknown_which_one_waits(
+    planting: Planting,
+) -> None:
     outcome = find_outcome(Job(planting))
 
     assert outcome.kind == "right", outcome.reason
 
 
-def test_iterations_are_cut_for_one_of_several_processes_of_a_host() -> None:
+def test_one_of_several_processes_of_a_host_may_have_cut_iterations() -> None:
     iteration_ranges = ((0, 6), (1, 6), (0, 6), (0, 5))
     job = Job(replace(_BIDIRECTIONAL, iterations=6, files="rank"), iteration_ranges)
 
@@ -87,7 +89,7 @@ _SLOW = Planting(stages=3, servers=2, iterations=8, slow_iteration=3)
         replace(_SLOW, clock_error_ns=(-257 * MS, 134 * MS), microbatches=1, barrier=True),
     ],
 )
-def test_one_slow_iteration_among_equal_ones_shows_which_are_the_same(planting: Planting) -> None:
+def test_one_slow_iteration_shows_how_equal_iterations_pair(planting: Planting) -> None:
     assert find_outcome(Job(planting)).kind == "right"
 
 

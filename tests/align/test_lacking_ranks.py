@@ -47,7 +47,7 @@ def list_reasons(report: Report, subject: str) -> list[tuple[int, str]]:
     return [(note.count, note.reason) for note in report.limitations if note.what == subject]
 
 
-def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
+def test_a_complete_run_lacks_nothing(tmp_path: Path) -> None:
     tables_of(tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
@@ -58,7 +58,7 @@ def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("server", [0, 7])
-def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, server: int) -> None:
+def test_pipelines_that_lack_a_stage_are_counted(tmp_path: Path, server: int) -> None:
     files = write_tables(
         plant(Recipe(128, microbatches=6, stages=2, iterations=2)),
         tmp_path,
@@ -82,7 +82,7 @@ def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, serve
     assert list_restriction_codes(report) == ["ranks-missing"]
 
 
-def test_stages_are_found_though_files_are_missing(tmp_path: Path) -> None:
+def test_stages_are_found_although_files_are_missing(tmp_path: Path) -> None:
     tables_of(tmp_path / "a")[3].unlink()
     files = write_recordings(plant(RECIPE), tmp_path / "b", None)
     for rank in range(3, 63, 6):
@@ -128,7 +128,7 @@ def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) ->
         assert report.summary.bubble_ratio["stage"].mean == pytest.approx(expected, abs=1e-12)
 
 
-def test_few_limitations_stay_as_they_are_and_many_become_one() -> None:
+def test_few_limitations_are_kept_and_many_are_joined_into_one() -> None:
     assert merge_limitations([]) == []
     notes = [Limitation("a", f"{n}") for n in range(4)]
     repeated = [Limitation("b", f"{n}", 2) for n in range(6)]

@@ -164,7 +164,7 @@ def test_clocks_may_be_off_by_their_uncertainty(
     assert list_meetings(make_collectives(*rows), HALF, make_clocks(0, uncertainty_us)) == expected
 
 
-def test_sizes_that_the_user_gives_need_no_clock() -> None:
+def test_sizes_given_by_the_user_need_no_clock() -> None:
     # No smaller group is certain if a larger one cannot be refuted.
     where = make_places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
     unrelated_clocks = make_timebase([0, 0, 1, 1], 0, -1)
@@ -183,7 +183,7 @@ def test_sizes_that_the_user_gives_need_no_clock() -> None:
 COMMUNICATOR = Group("0x00000000000000a1", size=2, has_unique_name=True)
 
 
-def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
+def test_collectives_of_recorded_groups_match_by_number_and_others_by_end() -> None:
     collectives: CollectiveIntervals
     for group in (COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)):
         collectives = make_collectives(

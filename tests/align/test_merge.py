@@ -44,7 +44,7 @@ def write_rank(
     return rows.write(folder, name=f"{pid}.sqlite", hostname="one")
 
 
-def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
+def test_profiles_with_a_common_naming_are_one_run(tmp_path: Path) -> None:
     """Two conventions match F and B of both; torch's is preferred if there are sends."""
     names = ["PP:0F0 F0.0.0", "PP:0B0 B0.0.0", "Optimizer"]
     sends = [f"PP:0SEND_F{n}" for n in range(5)]
@@ -60,7 +60,7 @@ def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
     assert len(chosen_report.ranks) == 2
 
 
-def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
+def test_ranks_pair_by_order_if_only_one_names_its_iterations(tmp_path: Path) -> None:
     files = [write_rank(tmp_path, 1, marked=True), write_rank(tmp_path, 2)]
     assert [len(i.ranks) for i in bubbleviz.analyze(files).iterations] == [2, 2]
     # An iteration without a rank is incomplete.
@@ -111,7 +111,7 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
-def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
+def test_a_given_order_agrees_with_the_inferred_order(schedule: str, tmp_path: Path) -> None:
     paths = plant_files(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
     report = bubbleviz.analyze(paths)
 
@@ -127,7 +127,7 @@ def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
         bubbleviz.analyze(plant_files(TWO, tmp_path)[:1], order=[0, 1, 1, 2])
 
 
-def test_copies_of_one_stage_share_it(tmp_path: Path) -> None:
+def test_replicas_share_one_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze([write_rank(tmp_path, pid) for pid in (1, 2)])
 
     assert [r.stage for r in report.ranks] == [0, 0]

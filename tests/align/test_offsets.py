@@ -43,7 +43,9 @@ def solved(
         ([(0, 1, 100, 98), (1, 0, 402, 400)], [(0, 0), (0, 1)]),
     ],
 )
-def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int | None]]) -> None:
+def test_two_sided_bounds_give_intervals(
+    pairs: list[Pair], expected: list[tuple[int, int | None]]
+) -> None:
     offsets, contradiction = solved(pairs, clocks=len(expected))
 
     assert contradiction is None
@@ -85,7 +87,7 @@ def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int
         ),
     ],
 )
-def test_bounds_that_miss_each_other_contradict(
+def test_bounds_that_do_not_overlap_are_a_contradiction(
     pairs: list[Pair], clocks: int, capture: int, by_ns: int, rows: list[int]
 ) -> None:
     offsets, contradiction = solved(pairs, clocks, capture)

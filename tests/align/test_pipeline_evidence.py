@@ -88,7 +88,7 @@ def _schedule(report: Report) -> tuple[str | None, str]:
     return report.schedule.name, report.schedule.reason
 
 
-def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
+def test_no_output_draws_conclusions_about_a_pipeline(tmp_path: Path) -> None:
     report = bubbleviz.analyze(_write_ranks(tmp_path, SLOW_INPUT), what_if=True)
 
     assert _schedule(report) == (None, UNKNOWN)
@@ -120,7 +120,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "host"), [(LATE, "one"), (UNLIKE_A_PIPELINE, None)])
-def test_what_no_pipeline_does_shows_none(
+def test_behavior_that_no_pipeline_has_shows_no_pipeline(
     tmp_path: Path, ranks: Sequence[Sequence[Operation]], host: str | None
 ) -> None:
     report = bubbleviz.analyze(_write_ranks(tmp_path, ranks, host=host))

@@ -56,7 +56,7 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
         *(([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], world, [-1] * 5) for world in (7, 0)),
     ],
 )
-def test_copies_are_told_apart_where_numbers_do(
+def test_replicas_are_told_apart_if_rank_numbers_allow_it(
     number: Sequence[int] | None, stage: list[int], world: int, pipeline: list[int]
 ) -> None:
     has_numbers = number is not None
@@ -75,7 +75,7 @@ def list_drawn_ranks(report: Report, view: View) -> list[tuple[int, tuple[int, .
     return [(row.rank.index, row.replicas) for row in make_rows(report, view)]
 
 
-def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
+def test_replicas_share_a_row_and_ranks_without_a_stage_have_separate_rows() -> None:
     report = run_of([0, 1, 0, None, None, 1])
 
     assert list_drawn_ranks(report, View()) == [(rank, (rank,)) for rank in range(6)]

@@ -122,7 +122,7 @@ def test_replicas_of_one_machine_are_no_limitation(
 )
 @pytest.mark.parametrize("communication", [True, False])
 @pytest.mark.parametrize("iterations", [4, 8])
-def test_contradictions_that_remain_mark_the_ratio(
+def test_remaining_contradictions_mark_the_ratio(
     iterations: int, communication: bool, error_ns: tuple[int, ...], tmp_path: Path
 ) -> None:
     """Iterations without names cannot be matched across clocks that are an iteration apart."""
@@ -174,7 +174,7 @@ def test_profiles_that_agree_stay_on_one_machine(tmp_path: Path) -> None:
     assert uncertainties[2] == uncertainties[3] != 0
 
 
-def test_one_name_of_one_machine_is_no_limitation(tmp_path: Path) -> None:
+def test_a_name_used_by_one_machine_is_no_limitation(tmp_path: Path) -> None:
     truth = plant_shared_names(TWO, tmp_path)
     report = bubbleviz.analyze(tmp_path)
 
@@ -183,7 +183,7 @@ def test_one_name_of_one_machine_is_no_limitation(tmp_path: Path) -> None:
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(get_mean(truth), abs=1e-9)
 
 
-def test_the_user_can_keep_one_clock(tmp_path: Path) -> None:
+def test_the_user_can_make_hosts_share_one_clock(tmp_path: Path) -> None:
     plant_shared_names(replace(TWO, clock_error_ns=(0, 300_000)), tmp_path)
     report = bubbleviz.analyze(tmp_path, same_clock=[["worker"]])
 
@@ -191,7 +191,7 @@ def test_the_user_can_keep_one_clock(tmp_path: Path) -> None:
     assert list_notes(report, CONTRADICTED) != []
 
 
-def test_names_of_separated_machines_are_anonymous(
+def test_names_of_separated_machines_can_be_anonymized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plant_shared_names(replace(TWO, clock_error_ns=(0, 3_000_000)), tmp_path)

@@ -60,7 +60,7 @@ def build_history(captured: Sequence[range], stages: Sequence[int], offset_ns: i
         (range(5), range(0), 0, True, None),
     ],
 )
-def test_the_shift_on_one_clock(
+def test_the_shift_between_ranks_on_one_clock_is_found(
     above: range, below: range, offset_ns: int, replicas: bool, expected: int | None
 ) -> None:
     ranks = build_history((above, below), (0, 0 if replicas else 1), offset_ns)

@@ -41,7 +41,7 @@ def _is_right(report: Report, truth: Truth) -> bool:
 @pytest.mark.parametrize(
     ("trouble", "servers"), [(SLOW_RANK, 4), (PAUSE, 1), ({"slow_pipeline": 1}, 4)], ids=str
 )
-def test_a_slow_rank_leaves_stages_and_pipelines_known(
+def test_stages_and_pipelines_are_found_despite_a_slow_rank(
     tmp_path: Path, schedule: str, trouble: dict[str, Any], servers: int
 ) -> None:
     planting = replace(PIPELINES, schedule=schedule, servers=servers, **trouble)
@@ -56,7 +56,7 @@ def test_a_slow_rank_leaves_stages_and_pipelines_known(
     assert report.schedule.name == schedule
 
 
-def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path) -> None:
+def test_the_slow_rank_in_two_pipelines_is_the_first_advice(tmp_path: Path) -> None:
     truth = plant(
         Planting(
             stages=8,
@@ -81,7 +81,7 @@ def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(schedule: str) -> None:
+def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_of_them_is(schedule: str) -> None:
     report = analyze_planting(
         replace(PIPELINES, schedule=schedule, stages=1, slow_rank=1, slow_rank_factor=2.4)
     )
@@ -89,7 +89,7 @@ def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(schedule: str
     assert {rank.stage for rank in report.ranks} <= {None, 0}
 
 
-def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split() -> None:
+def test_gpipe_orders_without_transfers_show_no_split_into_pipelines() -> None:
     silent = replace(PIPELINES, schedule="gpipe", communication=False)
     report = analyze_planting(replace(silent, slow_rank=5, slow_rank_factor=1.5))
 
@@ -121,7 +121,7 @@ def complete_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("absent", [(0,), (23,), (7, 14), (8, 14)], ids=str)
-def test_pipelines_that_lack_ranks_cost_the_others_nothing(
+def test_pipelines_with_missing_ranks_do_not_affect_other_pipelines(
     absent: tuple[int, ...], complete_run: Whole
 ) -> None:
     schedule, folder, truth = complete_run
@@ -153,5 +153,5 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
         (True, ([512, 488, 496, 440, 504], [56, 48, 49, 50, 51])),
     ],
 )
-def test_few_may_lack(is_uneven: bool, sizes: Sequence[list[int]]) -> None:
+def test_a_few_ranks_may_be_missing(is_uneven: bool, sizes: Sequence[list[int]]) -> None:
     assert {has_uneven_sizes(size) for size in sizes} == {is_uneven}

@@ -160,7 +160,7 @@ def test_the_first_and_last_of_eight_stages_are_marked_everywhere(tmp_path: Path
     assert reason.startswith("between ranks 0 and 7 ")
 
 
-def test_one_pipeline_of_several_is_complete(tmp_path: Path) -> None:
+def test_one_of_several_pipelines_is_complete_by_itself(tmp_path: Path) -> None:
     """Ranks 0 and 3 of two stages with three replicas are a complete pipeline."""
     planting = replace(FOUR, stages=2, replicas=3)
     for transfer_ns in (20_000, 2_000_000):

@@ -64,7 +64,7 @@ def _list_found(report: Report) -> list[Limitation]:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
+def test_communication_with_an_unknown_name_is_pointed_out_in_every_output(
     tmp_path: Path, run: str
 ) -> None:
     report = _analyze_renamed(tmp_path, RUNS[run], "nccl%")
@@ -83,13 +83,13 @@ def test_communication_of_an_unknown_name_is_pointed_out_everywhere(
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_compute_of_an_unknown_name_is_not(tmp_path: Path, run: str) -> None:
+def test_compute_with_an_unknown_name_is_not_pointed_out(tmp_path: Path, run: str) -> None:
     report = _analyze_renamed(tmp_path, RUNS[run], "gemm%")
 
     assert not _list_found(report)
 
 
-def test_the_line_of_the_message_removes_it(tmp_path: Path) -> None:
+def test_the_line_that_the_message_suggests_removes_it(tmp_path: Path) -> None:
     (note,) = _list_found(_analyze_renamed(tmp_path, RUNS["inside"], "nccl%"))
     ours = tmp_path / "ours.toml"
     ours.write_text(note.reason.partition("--convention: ")[2])
@@ -252,12 +252,12 @@ def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
     assert not _list_found(report_with_names)
 
 
-def test_no_recordings_and_no_kernels_wait_for_nothing() -> None:
+def test_without_recordings_or_kernels_nothing_waits() -> None:
     assert list(find_waiting_kernels([], [])) == []
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1), st.lists(st.integers(-60, 60)))
-def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
+def test_the_nearest_value_is_found(elements: list[int], values: list[int]) -> None:
     ascending = np.sort(np.array(elements, np.int64))
 
     nearest = _find_nearest(ascending, np.array(values, np.int64))
@@ -269,7 +269,7 @@ def test_nearest_is_the_nearest(elements: list[int], values: list[int]) -> None:
 # The same in `idle`.
 
 
-def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> None:
+def test_idle_points_out_communication_with_an_unknown_name(tmp_path: Path) -> None:
     _analyze_renamed(tmp_path, RUNS["inside"], "nccl%")
     note = find_limitation(bubbleviz.idle(tmp_path), WHAT)
 
@@ -277,14 +277,14 @@ def test_idle_points_out_communication_of_an_unknown_name(tmp_path: Path) -> Non
     assert f"communication = ['{NAME}']" in note.reason
 
 
-def test_idle_compares_the_files_of_one_clock(tmp_path: Path) -> None:
+def test_idle_compares_files_that_share_a_clock(tmp_path: Path) -> None:
     _analyze_renamed(tmp_path, RUNS["files"], "nccl%")
 
     assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_idle_points_out_no_compute_of_an_unknown_name(tmp_path: Path, run: str) -> None:
+def test_idle_does_not_point_out_compute_with_an_unknown_name(tmp_path: Path, run: str) -> None:
     _analyze_renamed(tmp_path, RUNS[run], "gemm%")
 
     assert WHAT not in list_limitation_subjects(bubbleviz.idle(tmp_path))
@@ -305,7 +305,7 @@ def test_busy_devices_that_may_wait_have_something_to_gain(tmp_path: Path) -> No
     assert "little to gain" not in sentence
 
 
-def test_idle_without_waiting_in_its_window_points_out_none(tmp_path: Path) -> None:
+def test_idle_points_out_no_kernels_if_none_wait_in_its_window(tmp_path: Path) -> None:
     _analyze_two_ranks(tmp_path, 900, 1000)
 
     assert WHAT in list_limitation_subjects(bubbleviz.idle(tmp_path))

@@ -63,7 +63,7 @@ def test_without_work_there_is_no_idle_time(tmp_path: Path) -> None:
         bubbleviz.idle(file, shortest_us=-1)
 
 
-def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
+def test_if_gaps_contain_too_many_calls_only_longer_calls_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = [(20 + 10 * n, 22 + 10 * n + n, 10 + n) for n in range(5)]
@@ -89,7 +89,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     assert "calls under 4,000 ns" in report.limitations[-2].reason
 
 
-def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path: Path) -> None:
+def test_python_frames_describe_their_thread_if_nothing_else_does(tmp_path: Path) -> None:
     kernels, calls = [k(0, 10, 1), k(100, 110, 2)], [c(-9, 0, 1, tid=2), c(80, 81, 2, tid=2)]
     frames = [
         r(20, 60, "train.py(3): step", 2),
@@ -106,7 +106,7 @@ def test_frames_of_python_tell_of_their_thread_where_nothing_else_does(tmp_path:
         assert list_times(rank) == {**expected, "no host trace": 20, "launch": 20}
 
 
-def test_what_the_profiler_held_up_is_its_own(tmp_path: Path) -> None:
+def test_time_held_up_by_the_profiler_is_attributed_to_it(tmp_path: Path) -> None:
     calls = [(-9, 0, 1, "cudaLaunchKernel", 1), (80, 81, 1, "cudaLaunchKernel", 2)]
     world = World([(0, 10, 0, 1), (100, 110, 0, 2)], calls, [(20, 60, 1, "DataLoader")], [(50, 70)])
     rank = get_only_rank(bubbleviz.idle(write_world(tmp_path, world)))
@@ -119,7 +119,7 @@ def test_what_the_profiler_held_up_is_its_own(tmp_path: Path) -> None:
     }
 
 
-def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) -> None:
+def test_operating_system_calls_describe_gaps_without_ranges(tmp_path: Path) -> None:
     file = write_profile(
         tmp_path,
         [k(0, 10, 1), k(200, 210, 2)],
@@ -149,7 +149,7 @@ def test_calls_of_the_operating_system_tell_where_no_range_does(tmp_path: Path) 
     }
 
 
-def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
+def test_if_thread_numbers_are_made_up_the_main_thread_is_known_by_its_name(
     tmp_path: Path,
 ) -> None:
     kernels, calls = [k(0, 10, 1, pid=8), k(100, 110, 2, pid=8)], [c(80, 85, 2, tid=9, pid=8)]
@@ -169,7 +169,9 @@ def test_where_threads_have_made_up_numbers_the_main_one_is_known_by_its_name(
     assert told(T(77, "pythonic", 8)) == inherited
 
 
-def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(tmp_path: Path) -> None:
+def test_gaps_on_a_tpu_belong_to_the_device_inside_modules_and_to_the_host_outside(
+    tmp_path: Path,
+) -> None:
     ops = [
         E("fusion.1", 0, 40 * US),
         E("fusion.2", 50 * US, 90 * US),
@@ -232,7 +234,9 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     }
 
 
-def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: CommandLine) -> None:
+def test_documents_contain_only_the_start_of_a_name_of_megabytes(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     kernels = [k(10 * n, 10 * n + 1, n, f"gemm_{n}{'x' * (1 << 20)}") for n in range(8)]
     calls = [c(10 * n - 5, 10 * n - 4, n) for n in range(8)]
     file, saved = write_profile(tmp_path, kernels, calls), tmp_path / "idle.json"
@@ -245,7 +249,7 @@ def test_documents_hold_the_front_of_a_name_of_megabytes(tmp_path: Path, cli: Co
     assert {name[:6] for name in names} == {f"gemm_{n}" for n in range(8)}
 
 
-def test_several_files_are_several_ranks(tmp_path: Path) -> None:
+def test_each_file_is_a_rank(tmp_path: Path) -> None:
     first_file, second_file = (
         write_profile(
             tmp_path,
@@ -312,7 +316,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
         ),
     ],
 )
-def test_what_devices_do_beside_compute_is_advised_on(
+def test_there_is_advice_on_what_devices_do_besides_compute(
     tmp_path: Path, kernels: list[K], copy: tuple[int, int], title: str, advised: list[str]
 ) -> None:
     start, end = copy
@@ -325,7 +329,9 @@ def test_what_devices_do_beside_compute_is_advised_on(
         assert sentence.startswith(beginning)
 
 
-def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_report_equals_the_golden_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["gaps", "-v", str(plant_idle(tmp_path))]) == 0
 
     golden = (GOLDEN / "idle.txt").read_text(encoding="utf-8")
@@ -380,7 +386,7 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     assert chunks == {"no host trace": 10_000, "data loading": 35_000, "launch": 5_000}
 
 
-def test_short_gaps_are_sums_in_the_csv(tmp_path: Path, cli: CommandLine) -> None:
+def test_the_csv_sums_short_gaps(tmp_path: Path, cli: CommandLine) -> None:
     # Gaps of 2 us, with profiler overhead in the last one, and one gap of 40 us.
     starts = (0, 12, 24, 74, 86, 98)
     kernels = [k(start, start + 10, number) for number, start in enumerate(starts)]
@@ -444,7 +450,7 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
     assert len(picture) < 300_000
 
 
-def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
+def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
     report = bubbleviz.idle(plant_idle(tmp_path))
 
     picture = draw_idle(report)
@@ -526,7 +532,7 @@ def test_a_kernel_whose_name_has_two_ids_is_one_kernel(tmp_path: Path) -> None:
     assert report.work() == expected.work()
 
 
-def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
+def test_shares_add_up_and_the_idlest_device_is_first(tmp_path: Path) -> None:
     files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500), ("c", 200))]
     report = bubbleviz.idle([str(file) for file in files])
 
@@ -549,7 +555,7 @@ def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
 # Kernels and the launch queue; comparisons, checks and pages of reports on idle time.
 
 
-def test_kernels_and_the_launch_queue(tmp_path: Path) -> None:
+def test_kernels_and_the_launch_queue_are_reported(tmp_path: Path) -> None:
     # Two gemms are launched at 0 and 10 and begin at 100 and 300; a third begins when launched.
     kernels = [k(100, 200, 0), k(300, 400, 1), k(400, 500, 2, "ncclDevKernel_AllReduce")]
     calls = [c(0, 5, 0), c(10, 15, 1), c(400, 401, 2)]
@@ -590,7 +596,7 @@ def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
         (range(50, 100), False),
     ],
 )
-def test_the_queue_is_unknown_while_no_launch_is_recorded(
+def test_the_queue_is_unknown_if_no_launch_is_recorded(
     tmp_path: Path, unrecorded: range, is_known: bool
 ) -> None:
     kernels = [k(80 * i, 80 * i + 50, i) for i in range(100)]
@@ -628,7 +634,7 @@ def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_files
-def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
+def test_a_trace_without_launches_has_an_unknown_queue() -> None:
     report = bubbleviz.idle(get_real_file("cases/queued.json"))
     assert get_only_rank(report).launch_queue is None
 
@@ -645,11 +651,13 @@ def test_the_queue_of_a_trace_without_launches_is_unknown() -> None:
         ("mine", "other"),
     ],
 )
-def test_classes_of_kernels(name: str, kind: str) -> None:
+def test_kernels_have_the_class_of_their_name(name: str, kind: str) -> None:
     assert classify_kernels([name], default_kinds()) == (kind,)
 
 
-def test_idle_time_is_compared_checked_and_paged(tmp_path: Path, cli: CommandLine) -> None:
+def test_idle_reports_can_be_compared_checked_and_shown_as_pages(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     first, other = plant_idle(tmp_path / "a"), plant_idle(tmp_path / "b", "mine")

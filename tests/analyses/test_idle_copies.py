@@ -111,7 +111,7 @@ def test_advice_follows_from_the_copies(copy: M, words: str, tmp_path: Path) -> 
     assert " GB/s; " in first
 
 
-def test_pinned_copies_are_not_told_to_be_pinned(tmp_path: Path) -> None:
+def test_there_is_no_advice_to_pin_pinned_memory(tmp_path: Path) -> None:
     copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
     report = bubbleviz.idle([copied(tmp_path, copy)])
 
@@ -120,7 +120,7 @@ def test_pinned_copies_are_not_told_to_be_pinned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["srcKind", "dstKind"])
-def test_an_older_export_has_bytes_and_directions_alone(column: str, tmp_path: Path) -> None:
+def test_an_older_export_has_only_bytes_and_directions(column: str, tmp_path: Path) -> None:
     copy = M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE))
     old = tmp_path / "old.sqlite"
     statement = f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY DROP COLUMN {column}"
@@ -131,7 +131,7 @@ def test_an_older_export_has_bytes_and_directions_alone(column: str, tmp_path: P
 
 
 @pytest.mark.parametrize("form", [PARQUET, ARROW])
-def test_columnar_exports_tell_the_same(form: Form, tmp_path: Path) -> None:
+def test_columnar_exports_give_the_same_copies(form: Form, tmp_path: Path) -> None:
     copies = [
         M(2_000, 62_000, 3, size=3 * MB, memory=(PINNED, DEVICE)),
         M(62_000, 64_000, 4, kind=2, size=500, memory=(DEVICE, PAGEABLE)),
@@ -144,7 +144,7 @@ def test_columnar_exports_tell_the_same(form: Form, tmp_path: Path) -> None:
     ]
 
 
-def test_copies_belong_to_their_device_and_lie_in_its_span(tmp_path: Path) -> None:
+def test_copies_belong_to_their_device_and_are_within_its_span(tmp_path: Path) -> None:
     kernels = [K(0, 10, 1), K(0, 10, 2, device=1), K(50, 60, 3), K(90, 100, 4, device=1)]
     calls = [C(0, 1, n) for n in range(1, 8)]
     copies = [
@@ -172,7 +172,7 @@ def torch_trace(path: Path, copies: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("size", [3 * MB, str(3 * MB), None])
-def test_pytorch_traces_tell_copies_by_name_and_argument(size: object, tmp_path: Path) -> None:
+def test_pytorch_traces_describe_copies_by_name_and_arguments(size: object, tmp_path: Path) -> None:
     args = {"device": 0, "correlation": 3} | ({} if size is None else {"bytes": size})
     copy = {"name": "Memcpy HtoD (Pinned -> Device)", "ts": 20, "dur": 60, "args": args}
     report = bubbleviz.idle([torch_trace(tmp_path / "trace.json.gz", [copy])])
@@ -184,7 +184,7 @@ def test_pytorch_traces_tell_copies_by_name_and_argument(size: object, tmp_path:
 
 
 @pytest.mark.parametrize("write", [write_rocpd, write_rpd])
-def test_rocm_databases_tell_bytes_or_directions(
+def test_rocm_databases_give_bytes_or_directions(
     write: Callable[[Path, list[Process]], Path], tmp_path: Path
 ) -> None:
     process = Process(
@@ -201,7 +201,7 @@ def test_rocm_databases_tell_bytes_or_directions(
     assert totals(report) == [("host to device", "unknown", "unknown", 2, size, 40)]
 
 
-def test_calls_of_rocm_profile_data_tell_bytes(tmp_path: Path) -> None:
+def test_calls_in_rocm_profile_data_give_bytes(tmp_path: Path) -> None:
     process = Process(
         "node",
         1,
@@ -221,7 +221,7 @@ def test_calls_of_rocm_profile_data_tell_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".xplane.pb", ".trace.json"])
-def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
+def test_xla_names_give_directions(suffix: str, tmp_path: Path) -> None:
     details = {"memcpy_details": "kind_src:pinned kind_dst:device size:3000 dest:0 async:1"}
     events = [
         E("gemm", 0, 10),
@@ -239,7 +239,7 @@ def test_xla_tells_directions_by_names(suffix: str, tmp_path: Path) -> None:
     assert second[:5] == ("device to host", "unknown", "unknown", 1, None)
 
 
-def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None:
+def test_copies_without_any_details_are_not_listed(tmp_path: Path) -> None:
     lines = [
         L("XLA Ops", [E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
         L("Async XLA Ops", [E("copy-start.4", 2, 5)], 2),
@@ -270,7 +270,7 @@ def test_copies_of_which_nothing_is_known_are_not_listed(tmp_path: Path) -> None
         ("x" * 1_000_000, (Direction.UNKNOWN, Memory.UNKNOWN, Memory.UNKNOWN)),
     ],
 )
-def test_names_tell_direction_and_memory(name: str, expected: object) -> None:
+def test_names_give_direction_and_memory(name: str, expected: object) -> None:
     assert read_copy_name(name) == expected
 
 
@@ -284,7 +284,7 @@ def test_names_tell_direction_and_memory(name: str, expected: object) -> None:
         ("size:abc kind_src:7", (-1, Memory.UNKNOWN, Memory.UNKNOWN)),
     ],
 )
-def test_details_of_xla_tell_bytes_and_memory(text: str, expected: object) -> None:
+def test_xla_details_give_bytes_and_memory(text: str, expected: object) -> None:
     assert read_copy_details(text) == expected
 
 
@@ -302,7 +302,7 @@ def test_totals_add_up_and_one_unknown_size_makes_the_sum_unknown() -> None:
     assert merge_totals([shorter, longer]) == (longer, shorter)
 
 
-def test_nothing_is_said_of_copies_of_which_none_takes_most() -> None:
+def test_no_advice_is_given_if_no_kind_of_copy_dominates() -> None:
     three = [total(10, direction=direction) for direction in list(Direction)[1:4]]
     assert describe_longest([]) is None
     assert describe_longest([total(10)]) is None

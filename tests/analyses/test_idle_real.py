@@ -43,7 +43,7 @@ def test_real_exports_without_kernels_are_refused() -> None:
             bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite"))
 
 
-def test_what_hosts_of_real_exports_waited_for(subtests: pytest.Subtests) -> None:
+def test_waits_of_hosts_in_real_exports_are_explained(subtests: pytest.Subtests) -> None:
     for name, calls, works in [
         # Versions of 2022 to 2025, which number the kinds of waits differently.
         ("rodinia_report3", ["cudaThreadSynchronize"], {"Fan1", "Fan2"}),
@@ -96,7 +96,7 @@ HTA = {
 }
 
 
-def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) -> None:
+def test_idle_compute_and_overlap_agree_with_hta(subtests: pytest.Subtests) -> None:
     for name, published in HTA.items():
         with subtests.test(name=name):
             idle, compute, span, overlap = published
@@ -115,7 +115,7 @@ def test_idle_compute_and_overlap_are_those_of_hta(subtests: pytest.Subtests) ->
                 assert 100 * (rank.overlap or 0) == pytest.approx(overlap, abs=0.005)
 
 
-def test_all_to_alls_in_kernels_named_after_sends_are_no_sends() -> None:
+def test_all_to_alls_are_not_sends_although_their_kernels_are_named_after_sends() -> None:
     """Records show the operation of ``ncclKernel_SendRecv``. This run has no pipeline."""
     report = bubbleviz.idle(get_real_file("kineto/hta_sampled_rank-0.json.gz"))
     assert get_only_rank(report).exposed_communication_ns > 0

@@ -103,11 +103,11 @@ ACTIVITIES = {
 @pytest.mark.parametrize(
     ("name", "activity"), [(name, own) for own, names in ACTIVITIES.items() for name in names]
 )
-def test_names_of_activities(name: str, activity: str) -> None:
+def test_activities_are_recognized_by_name(name: str, activity: str) -> None:
     assert default_activities().copy().classify_range(name)[0] == activity
 
 
-def test_every_activity_says_what_it_means_and_what_may_help() -> None:
+def test_every_activity_has_a_meaning_and_a_remedy() -> None:
     activities = default_activities()
     for name in {own.name for own in activities.activities}:
         activity = activities.find(name)
@@ -116,7 +116,7 @@ def test_every_activity_says_what_it_means_and_what_may_help() -> None:
         assert activity.advice
 
 
-def test_activities_of_ones_own_come_first(tmp_path: Path) -> None:
+def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(
         '[[activity]]\nname = "tokeniser"\nstrength = 3\nmatch = ["^tok"]\nadvice = "cache it"\n',
@@ -187,7 +187,9 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
         (["F" + "9" * 40, "F" + "8" * 40], []),
     ],
 )
-def test_which_ranges_are_steps(tmp_path: Path, names: list[str], expected: list[str]) -> None:
+def test_ranges_are_recognized_as_steps(
+    tmp_path: Path, names: list[str], expected: list[str]
+) -> None:
     kernels, calls, ranges = make_training(names, [100, 100])
 
     rank = get_only_rank(bubbleviz.idle(write_profile(tmp_path, kernels, calls, ranges)))
@@ -195,7 +197,7 @@ def test_which_ranges_are_steps(tmp_path: Path, names: list[str], expected: list
     assert [step.name for step in rank.steps if step.name is not None] == expected
 
 
-def test_steps_that_the_user_names(tmp_path: Path) -> None:
+def test_the_user_can_name_the_steps(tmp_path: Path) -> None:
     kernels, calls, ranges = make_training(["a(1)", "a(2)", "b"], [100, 100, 100])
     ranges += [r(10, 50, "a(1)"), r(90, 120, "a(3)")]
     file = write_profile(tmp_path, kernels, calls, ranges)
@@ -236,7 +238,7 @@ def test_steps_add_up(world: World, lengths: list[int], first_start: int) -> Non
         check_sums(rank)
 
 
-def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -> None:
+def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> None:
     kernels, calls, ranges = make_training(
         [f"step {n}" for n in range(3, 8)], [100, 200, 60, 40, 80]
     )

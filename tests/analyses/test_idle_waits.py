@@ -165,7 +165,7 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
 
 
 @pytest.mark.parametrize("case", PROOFS)
-def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -> None:
+def test_proven_waits_of_streams_are_attributed(tmp_path: Path, case: str) -> None:
     events, expected = PROOFS[case]
     kernels = [k(0, 100, 1), *events.get("kernels", [LONG]), k(600, 700, 5)]
     calls = [c(-10, -5, 1), *events.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
@@ -194,7 +194,7 @@ def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -
         [Rec(20, 42, 3, pairing=9, device=5)],
     ],
 )
-def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) -> None:
+def test_unproven_waits_keep_their_cause(tmp_path: Path, records: list[Rec]) -> None:
     report = bubbleviz.idle(add_synchronisation(two_devices(tmp_path), records, [WAITED]))
 
     assert report.ranks[0].waits == ()
@@ -204,7 +204,7 @@ def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) 
     assert counts == ([] if is_recorded else [1])
 
 
-def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
+def test_graphs_and_windows_contain_their_part_of_waits(tmp_path: Path) -> None:
     kernels = [k(0, 100, 1), LONG]
     kernels += [k(600, 650, 5, "first node", graph_node=1), k(660, 700, 5, graph_node=2)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(50, 55, 5, name="cudaGraphLaunch")]
@@ -236,7 +236,9 @@ def test_a_graph_and_a_window_hold_their_part_of_waits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_some_columns_are_needed(tmp_path: Path, removed: str, expected: bool | None) -> None:
+def test_waits_are_proven_only_if_required_columns_exist(
+    tmp_path: Path, removed: str, expected: bool | None
+) -> None:
     without = dict.fromkeys(removed.format(table) for table in (WAITS, RECORDS))
     file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
 
@@ -254,7 +256,7 @@ def test_some_columns_are_needed(tmp_path: Path, removed: str, expected: bool | 
 
 @pytest.mark.parametrize("records", [True, False])
 @pytest.mark.parametrize("device", [0, 1])
-def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, records: bool) -> None:
+def test_pytorch_traces_prove_the_same_waits(tmp_path: Path, device: int, *, records: bool) -> None:
     record = Rec(20, 42, 3, pairing=9, device=device)
     file = add_synchronisation(two_devices(tmp_path, device=device), [record], [WAITED])
     (trace,) = write_traces(file, tmp_path, records=records)
@@ -283,7 +285,7 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
         ("cudaEventSynchronize", Wait(91, event=43, correlation=4), None),
     ],
 )
-def test_what_a_host_waited_for_is_named(
+def test_the_cause_of_a_host_wait_is_named(
     tmp_path: Path, name: str, wait: Wait, expected: tuple[str, str] | None, *, traced: bool
 ) -> None:
     """The host waits from 90 to 400, while the device is idle from 300 on."""
@@ -299,7 +301,7 @@ def test_what_a_host_waited_for_is_named(
     assert waits == ([(f"host, {name}", *expected, 1, 100 * US, 100 * US)] if expected else [])
 
 
-def test_waits_for_kernels_whose_name_has_two_ids_are_one_row(tmp_path: Path) -> None:
+def test_waits_for_a_kernel_whose_name_has_two_ids_are_one_row(tmp_path: Path) -> None:
     starts = (0, 300, 600)
     kernels = [k(at, at + 200, 1 + at, "gemm") for at in starts]
     calls = [c(at - 20, at - 15, 1 + at) for at in starts]
@@ -349,7 +351,7 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 
 @pytest.mark.parametrize("value", [None, -(1 << 62), -1, 0, 1 << 31, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
-def test_odd_values_prove_nothing_wrong(tmp_path: Path, table: str, value: int | None) -> None:
+def test_odd_values_never_prove_a_wrong_wait(tmp_path: Path, table: str, value: int | None) -> None:
     file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
     # Older versions create the tables like this, without constraints on column values.
     edit_database(file, *rebuild_table(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")

@@ -78,7 +78,9 @@ def test_tables_are_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_table_is_refused(text: str, error: str, tmp_path: Path) -> None:
+def test_files_that_are_not_tables_of_layers_are_refused(
+    text: str, error: str, tmp_path: Path
+) -> None:
     with pytest.raises(BubblevizError, match=error):
         read_layers(table(tmp_path, text))
 
@@ -109,7 +111,7 @@ def ms(model: MeasuredModel) -> list[list[float]]:
     return [(ns / 1e6).tolist() for ns in model.layers.times[:3]]
 
 
-def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Path) -> None:
+def test_backwards_without_layer_ranges_are_divided_like_forwards(tmp_path: Path) -> None:
     model = planted(replace(BASE, layer_backward=False), tmp_path / "forwards")
     forward, backward, _ = ms(model)
     assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
@@ -123,7 +125,7 @@ def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
+def test_layers_take_the_planted_time(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path)
 
@@ -143,7 +145,7 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "weights apart", "V", "interleaved", "serving"])
-def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
+def test_the_best_layout_runs_as_predicted(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path / "before")
     schedules = [] if planting.inference else [planting.schedule]
@@ -169,7 +171,7 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("modules", [False, True])
-def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
+def test_layers_of_pytorch_traces_are_numbered_consecutively(modules: bool, tmp_path: Path) -> None:
     """Each process numbers its modules from 0; layers are numbered consecutively."""
     names = "nn.Module: TransformerLayer_{}"
     planting = replace(BASE, layer_names=names, layer_backward=False)

@@ -38,7 +38,7 @@ IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(
 )
 
 
-def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path) -> None:
+def test_inputs_without_communication_or_with_duplicates_are_refused(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
     ranks = [write_file(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
     with pytest.raises(InputError, match="no file given"):
@@ -65,7 +65,7 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
     assert "operations whose waiting is unknown" not in list_limitation_subjects(communication)
 
 
-def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
+def test_a_directory_stands_for_its_contents(tmp_path: Path) -> None:
     """An XLA trace next to its planes counts once, and so does a report next to its export."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
         write_file(tmp_path, name, f"the content of {name} is not read")
@@ -96,7 +96,7 @@ def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
 # Waiting and moving, bytes and bandwidth
 
 
-def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
+def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -> None:
     communication = measure_communication(write_ring(tmp_path, 12, 2, delay_ns=40_000))
 
     assert set(
@@ -151,7 +151,7 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
+def test_a_single_rank_is_measured_by_its_proxy(tmp_path: Path) -> None:
     file = Plugin(pid=1, lag=EXACT)
     step = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (10_000, 40_000, 45_000, 60_000))
     file.add(Op("AllReduce", 10_000, 70_000, steps=(step,)))
@@ -165,7 +165,7 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     assert find_totals(communication)[0].bus_gbps is None
 
 
-def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
+def test_each_gpu_of_a_process_has_a_separate_clock(tmp_path: Path) -> None:
     """The clocks of two GPUs differ by seconds, as in a real trace; the host recorded both."""
     file = Plugin(pid=1, gpu=10**18, lag=EXACT)
     for number in range(3):
@@ -277,7 +277,7 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
     assert document["communicators"] == []
 
 
-def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
+def test_a_window_contains_only_its_own_operations(tmp_path: Path) -> None:
     """The window excludes the communicator used after it; file counts cover the window."""
     file = Plugin(pid=1, begin=0, lag=EXACT)
     for sequence in range(6):
@@ -295,7 +295,7 @@ def test_a_window_holds_its_own_operations_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed: int) -> None:
+def test_totals_of_random_runs_follow_from_their_operations(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     kernels, calls, ranges = [], [], []
     for group in range(rng.randint(1, 8)):
@@ -325,7 +325,7 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
     assert count_limitations(communication)["kernels without timestamps"] == 1
 
 
-def test_every_output_tells_the_same(tmp_path: Path, cli: CommandLine) -> None:
+def test_every_output_has_the_same_numbers(tmp_path: Path, cli: CommandLine) -> None:
     paths = write_ring(tmp_path)
     code, out, err = cli("nccl", *paths, "-v")
     assert code == 0
@@ -395,7 +395,7 @@ def test_hostile_names_are_inert(tmp_path: Path, cli: CommandLine) -> None:
         )
 
 
-def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandLine) -> None:
+def test_files_of_different_runs_and_clocks_are_reported(tmp_path: Path, cli: CommandLine) -> None:
     paths = []
     for communicator, name in enumerate(("Broadcast", "AllReduce"), 1):
         file = Plugin(pid=communicator)
@@ -416,7 +416,7 @@ def test_files_of_different_runs_and_clocks_say_so(tmp_path: Path, cli: CommandL
 
 
 @pytest.mark.real_files
-def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
+def test_ranks_of_a_real_ring_waited_for_the_last_rank() -> None:
     communication = measure_communication(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
     # Rank 0 began last, 13.3 ms after rank 3; none of the kernels was seen to end.

@@ -96,7 +96,9 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, n_lo
     assert len(communication.operations) == 150 - n_lost + len(missing - unseen)
 
 
-def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path: Path) -> None:
+def test_a_drift_is_followed_and_the_host_clock_replaces_a_missing_gpu_clock(
+    tmp_path: Path,
+) -> None:
     starts = uneven(400, step=20_000_000)
     paths = recorded(tmp_path, starts, ahead=5_000_000, drift=30e-6, jitter=2_000)
     clock = measure_communication([str(path) for path in paths]).clocks[-1]
@@ -113,7 +115,7 @@ def test_a_drift_is_followed_and_without_the_gpus_clock_the_host_tells(tmp_path:
     assert {Timing(timing) for (timing,) in list_columns(communication, "timing")} == {Timing.HOST}
 
 
-def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
+def test_evenly_spaced_operations_leave_the_offset_ambiguous(tmp_path: Path) -> None:
     """If half of the kernels have no event and all are equal, the offset is ambiguous."""
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
@@ -125,7 +127,7 @@ def test_evenly_spaced_operations_leave_the_offset_open(tmp_path: Path) -> None:
     assert len(communication.operations) == 20 + 40
 
 
-def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: Path) -> None:
+def test_the_proxy_profiler_is_matched_by_the_start_of_its_transfers(tmp_path: Path) -> None:
     starts = uneven(60)
     transfers = [
         ("Recv", 1, n, (s, s + 5_000, s + 9_000, s + 9_500, s + 9_900))
@@ -146,7 +148,7 @@ def test_the_proxy_profiler_is_matched_by_the_begin_of_its_transfers(tmp_path: P
     assert len(communication.operations) == 120
 
 
-def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) -> None:
+def test_a_host_in_a_file_name_distinguishes_processes_with_equal_ids(tmp_path: Path) -> None:
     """Two hosts use the same process id and both profiles fit. File names assign the hosts."""
     starts, paths = uneven(30), []
     for host in ("b", "a"):
@@ -184,7 +186,7 @@ def test_a_host_in_a_files_name_decides_between_equal_processes(tmp_path: Path) 
         ("a", (None, None), "unaligned", 0),
     ],
 )
-def test_profiles_share_a_clock_as_they_do_elsewhere(
+def test_profiles_share_a_clock_as_in_other_commands(
     tmp_path: Path,
     host: str,
     second: tuple[int | None, int | None],
@@ -234,7 +236,7 @@ PLANTED = "".join(
         max_size=6,
     )
 )
-def test_whatever_a_file_holds_it_is_read_or_refused(
+def test_any_file_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, str]]
 ) -> None:
     text = PLANTED

@@ -52,7 +52,9 @@ HANGS: list[tuple[dict[int, list[Entry]], list[int], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(HANGS)))
-def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> None:
+def test_the_ranks_that_hold_up_the_run_are_named(
+    number: int, tmp_path: Path, cli: CommandLine
+) -> None:
     entries, missing, sentence = HANGS[number]
     folder = write_dumps(tmp_path, entries)
     assert hangs.find_culprits(measure_communication(folder).faults) == missing
@@ -60,7 +62,7 @@ def test_who_holds_up_the_run(number: int, tmp_path: Path, cli: CommandLine) -> 
     assert sentence in " ".join(cli(folder)[1].split())
 
 
-def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
+def test_late_ranks_are_found_by_the_lengths_of_operations_alone(tmp_path: Path) -> None:
     """Ends are observed late, so a shorter operation means that the member entered later."""
     entries = {rank: [everyone(60 - rank, length)] for rank, length in enumerate((9, 2, 2, 4))}
     entries[0] += (sent(1, 300, 5),)
@@ -87,7 +89,7 @@ def test_who_is_late_by_lengths_alone(tmp_path: Path) -> None:
         measure_communication(write_dumps(tmp_path, {rank: [] for rank in range(4)}))
 
 
-def test_a_batch_has_the_times_of_its_end_in_json_and_pickles(tmp_path: Path) -> None:
+def test_a_batch_has_the_times_of_its_end_entry_in_json_and_pickles(tmp_path: Path) -> None:
     # With several peers, the awaited peer is unknown.
     for peer, lengths in ((1, [4_000_000] * 2), (2, [-1, -1])):
         entries = {0: [sent(1), make_entry("1", f"recv 0<-{peer}", 1), batch(90, 4)]}

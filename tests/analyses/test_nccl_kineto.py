@@ -140,7 +140,7 @@ def test_bytes_are_counted_as_nccl_counts_them(
         assert measured(tmp_path, args).name == "AlltoAll"
 
 
-def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
+def test_kernels_of_one_operator_form_one_operation(tmp_path: Path) -> None:
     args, events = told("allreduce", 10), []
     for number, name in enumerate((KERNEL, KERNEL, "at::native::elementwise_kernel"), 1):
         events += launched(number, 80 + 20 * number, 10, args, name)
@@ -153,7 +153,7 @@ def test_kernels_of_one_operator_are_one_operation(tmp_path: Path) -> None:
 # Members
 
 
-def test_members_are_told_by_their_number_and_wait_for_the_last(tmp_path: Path) -> None:
+def test_members_are_identified_by_number_and_wait_for_the_last(tmp_path: Path) -> None:
     """Rank 1 begins each operation 40 us late; its capture lacks the first one."""
     pair = {"Group size": 2, "Process Group Ranks": "[0, 1]"}
     paths = []
@@ -179,7 +179,7 @@ STEP: dict[str, Any] = {"ph": "X", "cat": "user_annotation", "name": "step", "pi
 STEP |= {"ts": 0, "dur": 9}
 
 
-def test_sends_meet_the_receives_of_their_peers(tmp_path: Path) -> None:
+def test_sends_match_the_receives_of_their_peers(tmp_path: Path) -> None:
     """Ranks 4 and 6 of the run are ranks 0 and 1 of their group."""
     pair = {"Group size": 2, "Process Group Ranks": "[4, 6]", "Process Group Name": "17"}
     paths = []
@@ -246,7 +246,7 @@ CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ra
         ("[0, 0]", {"Group size": 2}, {}, ()),
     ],
 )
-def test_a_cut_list_of_ranks_is_made_whole_where_it_can_be(
+def test_a_truncated_list_of_ranks_is_completed_if_it_is_unambiguous(
     tmp_path: Path,
     ranks: object,
     arguments: dict[str, Any],
@@ -290,7 +290,7 @@ _KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Gl
     world=st.dictionaries(st.sampled_from(("rank", "world_size", "pg_config")), _ANY),
     group=st.dictionaries(st.sampled_from(("pg_name", "pg_size", "ranks")), _ANY),
 )
-def test_whatever_a_trace_says_of_collectives_it_is_read(
+def test_any_description_of_collectives_in_a_trace_is_read(
     tmp_path: Path,
     odd: dict[str, Any],
     of_operator: dict[str, Any],
@@ -318,7 +318,7 @@ NAMES = {"allreduce": "AllReduce", "broadcast": "Broadcast"}
 
 
 @pytest.mark.real_files
-def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
+def test_real_traces_have_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
     for name, ranks in [
         ("hta_nccl_data.json.gz", 2),
         ("tracelens_resnet_act_checkpoint.json.gz", 8),
@@ -353,7 +353,7 @@ def test_real_traces_tell_what_a_plain_reader_finds(subtests: pytest.Subtests) -
 
 
 @pytest.mark.parametrize("start_us", [0, -5_000_000_000])
-def test_kernels_of_traces_whose_times_cannot_be_are_left_out(
+def test_kernels_of_traces_with_impossible_times_are_left_out(
     tmp_path: Path, start_us: int
 ) -> None:
     """One kernel has no timestamps or precedes its launch; the other keeps its collective."""

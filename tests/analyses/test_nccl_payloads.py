@@ -53,7 +53,7 @@ def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
 
 @pytest.mark.parametrize("last", ["offset", "total", "text"])
 @pytest.mark.parametrize("declared", ["BLOB", "TEXT"])
-def test_ranges_carry_communicator_bytes_peer_and_rank(
+def test_ranges_contain_communicator_bytes_peer_and_rank(
     tmp_path: Path, last: str, declared: str
 ) -> None:
     path = passing(tmp_path, last=last, declared=declared)
@@ -100,7 +100,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
         "ALTER TABLE NVTX_EVENTS DROP COLUMN binaryData",
     ],
 )
-def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
+def test_unreadable_payloads_are_reported(tmp_path: Path, edit: str) -> None:
     path = passing(tmp_path)
     edit_database(Path(path), edit)
     communication = measure_communication(path)
@@ -116,7 +116,7 @@ def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> Non
         }
 
 
-def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
+def test_a_group_assigns_its_kernels_by_what_they_do(tmp_path: Path) -> None:
     """Two all-reduces and a send in one group: two kernels of one family, one of the other."""
     ranges = [
         R(0, 1, "ncclGroupStart"),
@@ -135,7 +135,7 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     assert called.kernel.tolist() == [0, 1, 2]
 
 
-def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) -> None:
+def test_kernels_pair_by_order_if_nothing_else_identifies_them(tmp_path: Path) -> None:
     rows = ExportRows()
     for rows.pid, delay_ns in ((1, 0), (2, 300)):
         for start in range(10_000, 60_000, 10_000):

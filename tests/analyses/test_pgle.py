@@ -19,7 +19,7 @@ from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.xla_runs import FORMS, NCCL, Run, list_costs, make_steps
 
 
-def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> None:
+def test_without_instructions_nothing_is_measured(tmp_path: Path) -> None:
     outside_run, compiling = Run(), Run()
     with outside_run.range("F0.0.0"):
         outside_run.launch(5)
@@ -45,7 +45,7 @@ def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> Non
 # Known truth
 
 
-def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
+def test_one_module_is_chosen_if_there_are_several(tmp_path: Path) -> None:
     run = Run()
     for _ in range(2):
         with run.module("jit_init", 1):
@@ -77,7 +77,7 @@ def test_modules_are_one_or_one_is_taken(tmp_path: Path) -> None:
         measure_costs(path, modules=["jit_nothing"])
 
 
-def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> None:
+def test_executions_that_are_cut_or_that_compile_are_left_out(tmp_path: Path) -> None:
     run = Run()
     run.thunk("fusion.1", 9_999)
     with run.range("TSL:XlaCompileBackend:#module=jit_step#"), run.module("autotune", 0):
@@ -111,7 +111,7 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
 
 
-def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
+def test_the_default_percentile_is_that_of_jax(tmp_path: Path) -> None:
     # xla/python/aggregate_profile_test.cc: the 90th percentile of 0, 10, .. 100 is 90.
     run = Run()
     for took in (7, *range(0, 101, 10)):
@@ -130,7 +130,9 @@ def test_the_default_is_the_percentile_of_jax(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shared_ns", "warned"), [(0, False), (10, False), (11, True)])
-def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_path: Path) -> None:
+def test_collectives_that_overlap_compute_are_reported(
+    shared_ns: int, warned: bool, tmp_path: Path
+) -> None:
     run = Run()
     for _ in range(2):
         with run.module():
@@ -162,7 +164,7 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
         ("send.1 recv.2 send-done.3 recv-done.4", []),
     ],
 )
-def test_pairs_with_something_between_are_told(
+def test_pairs_with_something_in_between_are_reported(
     instructions: str, expected_counts: list[int], tmp_path: Path
 ) -> None:
     run = Run()
@@ -222,7 +224,7 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
     assert (code, err.endswith("its suffix is not one of .csv, .pbtxt, .pb\n")) == (2, True)
 
 
-def test_the_command_compares(tmp_path: Path, cli: CommandLine) -> None:
+def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> None:
     path, file, table = make_steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
     # 0.540 us and 1.001 us were measured.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}

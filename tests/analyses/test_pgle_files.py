@@ -44,7 +44,7 @@ message_type {
 """
 
 
-def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path: Path) -> None:
+def test_hostile_names_stay_names_for_xla_and_in_files_with_latencies(tmp_path: Path) -> None:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(FILE, descriptor_pb2.FileDescriptorProto()))
     kind = message_factory.GetMessageClass(
@@ -83,7 +83,7 @@ def test_hostile_names_stay_names_for_xla_and_in_a_file_with_latencies(tmp_path:
         *(f'costs {{ name: "a" cost_us: {us} }}' for us in ('"1"', "nan", "inf", "-1")),
     ],
 )
-def test_what_is_no_such_text_is_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
+def test_other_texts_are_refused_in_a_sentence(text: str, tmp_path: Path) -> None:
     file = tmp_path / "a.pbtxt"
     with pytest.raises(InputError, match="no such file"):
         read_costs(str(file))

@@ -66,7 +66,7 @@ def test_the_memory_of_the_run_is_the_limit() -> None:
         resolve_memory(a_run(), None, "1", "2")
 
 
-def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
+def test_measured_memory_is_not_mixed_with_given_memory() -> None:
     run = replace(a_run(), memory=MEASURED)
 
     assert resolve_memory(run, "10GB")[0].limit == (9e9, 8e9, 7e9, 6e9)
@@ -83,7 +83,7 @@ def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
             resolve_memory(run, limit, backward, weight)
 
 
-def test_devices_with_different_memory_left_are_told_apart() -> None:
+def test_devices_with_different_free_memory_are_distinguished() -> None:
     run = replace(a_run(), memory=MEASURED)
     planned = plan_run(run, memory_limit="12GB")
 
@@ -106,7 +106,7 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert build_memory_plot(as_ran).limit == 8e9
 
 
-def test_a_plan_is_as_far_off_as_the_run_was() -> None:
+def test_a_prediction_for_a_plan_is_as_far_off_as_for_the_run() -> None:
     plain_plan = plan_run(a_run())
     assert plain_plan.executed is not None
     assert plain_plan.simulation_error is None
@@ -166,7 +166,7 @@ def _saved(name: str, folder: Path, *, with_operations: bool = True) -> Measured
     ("microbatches", "expected"),
     [(0, "0 microbatches: give at least one"), (1 << 31, "operations are too many to plan")],
 )
-def test_numbers_of_microbatches_that_cannot_be_planned_are_refused_unless_others_are_given(
+def test_unplannable_numbers_of_microbatches_are_refused_unless_others_are_given(
     microbatches: int, expected: str, tmp_path: Path
 ) -> None:
     report = bubbleviz.analyze(CHECKOUT / "fixtures/1f1b")
@@ -184,7 +184,7 @@ def test_numbers_of_microbatches_that_cannot_be_planned_are_refused_unless_other
 
 
 @pytest.mark.parametrize(("name", "overlaps"), [("1f1b", False), ("zb-h2", True)])
-def test_saved_reports_are_planned_and_overlapping_iterations_said(
+def test_saved_reports_are_planned_and_overlapping_iterations_are_reported(
     name: str, overlaps: bool, tmp_path: Path
 ) -> None:
     complete, rest = _saved(name, tmp_path), _saved(name, tmp_path, with_operations=False)
@@ -212,7 +212,7 @@ def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
     assert load_run(str(file)).overlaps == extract_run(report, "run").overlaps
 
 
-def test_where_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
+def test_if_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
     """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
     report = analyze_planting(ran)
@@ -242,7 +242,7 @@ def test_an_evaluation_that_overlaps_one_iteration_does_not_make_them_overlap() 
     assert planned.best.best.plan.name == "zb-h1"
 
 
-def test_results_of_what_ran_together_are_there_when_both_ended(tmp_path: Path) -> None:
+def test_results_of_an_overlapped_pair_are_ready_when_both_have_ended(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipev", iterations=1), tmp_path)
     planned = plan_run(extract_run(bubbleviz.analyze(tmp_path), "run"))
 

@@ -139,7 +139,7 @@ def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
 
 @pytest.mark.parametrize("utc", [True, False])
 @pytest.mark.parametrize("label", ["", "rank{}_{}"])
-def test_recordings_that_were_merged_into_a_file_may_begin_apart(
+def test_recordings_merged_into_one_file_may_begin_at_different_times(
     label: str, utc: bool, tmp_path: Path
 ) -> None:
     late_file = merged_trace(tmp_path / "late.json", 900, label, utc=utc)
@@ -190,7 +190,7 @@ def test_an_unclear_wait_is_no_reason_to_change_the_program(tmp_path: Path) -> N
     assert "overlap" not in unclear
 
 
-def test_pictures_name_what_is_limited(tmp_path: Path) -> None:
+def test_pictures_list_limitations(tmp_path: Path) -> None:
     rank_of(tmp_path, 1, 0, 10, utc=False)
     assert UNCLEAR not in draw_idle(bubbleviz.idle(tmp_path))
 
@@ -208,7 +208,7 @@ def test_a_wait_that_another_recording_saw_needs_no_clock(tmp_path: Path) -> Non
         assert UNCLEAR not in list_limitation_subjects(report)
 
 
-def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
+def test_a_window_chosen_by_the_user_is_kept(tmp_path: Path) -> None:
     rank_of(tmp_path, 1, 0, 10)
     rank_of(tmp_path, 2, 900, 900)
     report = bubbleviz.idle(tmp_path, window="time:0s-")
@@ -220,7 +220,7 @@ def test_a_window_of_the_user_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("waits_from_ms", "begin_ms", "utc"), [(10, 5, True), (900, 900, True), (10, 900, False)]
 )
-def test_ranks_that_were_recorded_in_time_keep_their_time(
+def test_waits_for_ranks_that_were_already_recorded_count(
     waits_from_ms: int, begin_ms: int, utc: bool, tmp_path: Path
 ) -> None:
     """A wait counts if the late rank was already recorded, or if UTC is unknown."""

@@ -85,7 +85,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_nothing_is_there_yet(tmp_path: Path, exists: bool) -> None:
+def test_an_empty_folder_has_no_iterations(tmp_path: Path, exists: bool) -> None:
     folder = tmp_path / "run"
     if exists:
         folder.mkdir()
@@ -127,7 +127,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
         assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
-def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
+def test_a_slow_rank_is_named_once_it_is_slow(job: Job) -> None:
     live, watcher = job
     run(live, 0, 1, 2)
     live.continue_as(planted(SLOW))
@@ -148,7 +148,7 @@ def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=list(HOSTILE))
-def test_names_of_hosts_direct_no_terminal(
+def test_host_names_do_not_control_the_terminal(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     live = LiveRun(planted(), tmp_path / "run", monkeypatch, host_ending=HOSTILE[text])
@@ -166,7 +166,7 @@ def test_names_of_hosts_direct_no_terminal(
     assert max(map(len, out.splitlines())) < 400
 
 
-def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
+def test_a_long_pause_before_an_iteration_is_reported(job: Job) -> None:
     live, watcher = job
     for iteration, later_ns in enumerate((0, 0, 0, 30 * MS, 30 * MS, 60 * MS)):
         live.begin_at(0, later_ns)
@@ -183,7 +183,7 @@ def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
     assert "Iteration 5 paused" in page(watcher.look(1.0))
 
 
-def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> None:
+def test_a_rank_that_stops_writing_is_silent_and_the_others_continue(job: Job) -> None:
     live, watcher = job
     run(live, 0)
     run(live, 1, ranks=[0, 1, 2])
@@ -236,7 +236,7 @@ def test_a_run_that_begins_again_is_followed(
         assert measured(rows) == [(1, stages), (2, stages)]
 
 
-def test_a_clock_that_is_put_is_said(job: Job) -> None:
+def test_a_clock_step_is_reported(job: Job) -> None:
     live, watcher = job
     run(live, 0, 1, 2)
     watcher.look(0.0)
@@ -251,9 +251,7 @@ def test_a_clock_that_is_put_is_said(job: Job) -> None:
         assert iteration.ratios["stage"] == pytest.approx(true, abs=1e-12)
 
 
-def test_what_is_kept_does_not_grow_with_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     truth = planted(replace(BASE, stages=2, microbatches=2, iterations=1))
     monkeypatch.setattr(watcher_module, "TREND", 4)
     live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
@@ -270,7 +268,7 @@ def ratio(number: int, value: float | None) -> WatchedIteration:
     return WatchedIteration(number, 0, MS, -1, 1, 1, "schedule", {"schedule": value}, (), ())
 
 
-def test_the_trend_tells_small_changes_apart_and_names_its_scale() -> None:
+def test_the_trend_distinguishes_small_changes_and_names_its_scale() -> None:
     trend = tuple(ratio(n, value) for n, value in enumerate([0.28, None, 0.28, 0.35]))
     page_text = page(Observation((), trend, (), "", (), 4), 50)
 
@@ -278,7 +276,7 @@ def test_the_trend_tells_small_changes_apart_and_names_its_scale() -> None:
     assert max(map(len, page_text.splitlines())) <= 50
 
 
-def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
+def test_limits_are_exceeded_by_one_iteration_or_by_several_in_a_row() -> None:
     exceeded = make_limit_check(["20%"], 3)
     values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
 
@@ -293,7 +291,7 @@ def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Observation:
     return Watcher(str(whole(planted(SLOW), tmp_path / "run", monkeypatch))).look(0.0)
 
 
-def test_a_scrape_holds_the_newest_iteration(sight: Observation) -> None:
+def test_a_scrape_contains_the_newest_iteration(sight: Observation) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
     metrics = Metrics("127.0.0.1:0", "big")
     try:
@@ -351,7 +349,7 @@ def test_tensorboard_reads_the_scalars(sight: Observation, tmp_path: Path) -> No
         assert (iteration.number, "bubbleviz/iteration_duration_seconds") in values
 
 
-def test_lines_of_json_are_added(sight: Observation, tmp_path: Path) -> None:
+def test_json_lines_are_appended(sight: Observation, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     for _ in range(2):
         with open_outputs(str(tmp_path), str(path), None, None) as outputs:
@@ -368,7 +366,7 @@ def watch(folder: Path, *options: str) -> int:
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_the_command_prints_iterations_and_heeds_limits(
+def test_the_command_prints_iterations_and_checks_limits(
     runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)
@@ -391,7 +389,7 @@ def test_the_command_prints_iterations_and_heeds_limits(
         assert line.startswith("schedule is ")
 
 
-def test_what_is_written_between_two_looks_is_new(
+def test_only_what_was_written_since_the_last_look_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live, seconds, rest = LiveRun(planted(), tmp_path / "run", monkeypatch), count(), iter((2, 3))
@@ -421,7 +419,7 @@ def test_what_is_written_between_two_looks_is_new(
         (["--interval", "0.01", "--stop-after", "0.05"], "no whole iteration yet", 0),
     ],
 )
-def test_what_the_command_says(
+def test_the_command_ends_with_a_message_and_a_code(
     options: list[str],
     complaint: str,
     code: int,
@@ -463,7 +461,7 @@ def start_watching(folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watching_that_is_ended_has_done_its_work(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_watching_succeeds(number: signal.Signals, tmp_path: Path) -> None:
     with start_watching(tmp_path) as running:
         assert running.stderr is not None
         # Watching has started when the waiting message appears.
@@ -498,7 +496,7 @@ def test_only_empty_recordings_end_in_the_reason(
     assert capsys.readouterr().err.count("the file is empty: its process recorded nothing") == 2
 
 
-def test_a_recording_without_a_whole_header_is_waited_for(
+def test_a_recording_without_a_complete_header_is_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rank-00000.bvrec").write_bytes(b'{"schema":')
@@ -553,7 +551,7 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
     assert "no whole iteration yet" not in err
 
 
-def test_recordings_of_damaged_lines_alone_end_in_the_reason(
+def test_recordings_with_only_damaged_lines_end_in_the_reason(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     path = write_recording(tmp_path, 3)
@@ -566,7 +564,7 @@ def test_recordings_of_damaged_lines_alone_end_in_the_reason(
     assert "rank-00000.bvrec: every line of the recording is damaged (line 2: " in err
 
 
-def test_damaged_lines_are_said_once(
+def test_damaged_lines_are_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)

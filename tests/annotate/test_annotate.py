@@ -69,7 +69,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def test_frameworks_are_found_by_their_names() -> None:
+def test_frameworks_are_found_by_name() -> None:
     assert annotate.supported() == ("deepspeed", "megatron", "torch", "torch_pipelining")
     assert set(annotate.supported()) < set(dir(annotate))
     with pytest.raises(
@@ -79,7 +79,7 @@ def test_frameworks_are_found_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("name", annotate.supported())
-def test_a_framework_that_is_not_there_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_framework_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for root in ("deepspeed", "megatron", "torch"):
         monkeypatch.setitem(sys.modules, root, None)
 
@@ -91,7 +91,7 @@ def test_a_framework_that_is_not_there_is_told(name: str, monkeypatch: pytest.Mo
     assert "\n" not in str(error.value)
 
 
-def test_its_phases_are_those_of_reports() -> None:
+def test_the_phases_are_those_of_reports() -> None:
     assert set(ranges.PHASES) == {phase.label for phase in Phase}
 
 
@@ -104,7 +104,9 @@ SECOND = ("second_microbatch", "second_chunk", "second_stage")
     phase=st.sampled_from(ranges.PHASES),
     numbers=st.fixed_dictionaries(dict.fromkeys((*NUMBERS, *SECOND), NUMBER)),
 )
-def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int | None]) -> None:
+def test_every_name_is_read_with_the_intended_meaning(
+    phase: str, numbers: dict[str, int | None]
+) -> None:
     name = annotate.phase(phase, **numbers).name
     native = built_in()["bubbleviz"]
 
@@ -129,7 +131,9 @@ def test_every_name_is_read_as_it_was_meant(phase: str, numbers: dict[str, int |
         ({"name": "F", "microbatch": [1]}, "numbers must be integers"),
     ],
 )
-def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], expected: str) -> None:
+def test_operations_that_cannot_be_named_are_refused(
+    arguments: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(UsageError, match=expected):
         annotate.phase(**arguments)
     with pytest.raises(UsageError, match="iteration=-1 must be a number"):
@@ -154,7 +158,7 @@ TORCH, OPTIMIZER = {"PP:0F0": 100, "PP:0B0": 100}, "bubbleviz:Optimizer"
         ({OPTIMIZER: 8}, []),
     ],
 )
-def test_names_written_for_us_come_before_a_frameworks(
+def test_names_written_for_bubbleviz_take_precedence_over_a_frameworks(
     counts: dict[str, int], followed: list[str]
 ) -> None:
     assert [c.name for c in recognize_conventions(counts)] == followed
@@ -171,7 +175,7 @@ def test_ranges_nest_and_close(recorded: Recorder) -> None:
     assert recorded.open_now == []
 
 
-def test_a_range_decorates(recorded: Recorder) -> None:
+def test_a_range_is_also_a_decorator(recorded: Recorder) -> None:
     @annotate.phase("Optimizer")
     def step(times: int) -> int:
         """Step."""
@@ -186,7 +190,7 @@ def test_a_range_decorates(recorded: Recorder) -> None:
     assert recorded.lines == ["iteration 0", "  Optimizer", "iteration 1", "  Optimizer"]
 
 
-def test_the_outermost_iteration_and_optimizer_hold(recorded: Recorder) -> None:
+def test_the_outermost_iteration_and_optimizer_count(recorded: Recorder) -> None:
     for _ in range(2):
         outer, inner = annotate.iteration(), annotate.iteration()
         forward = annotate.phase("F")
@@ -292,7 +296,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
         ({"built_for_gpus": True, "has_nvtx": False}, "KINETO", ["enter {}", "exit {}"]),
     ],
 )
-def test_whatever_records_gets_the_range(
+def test_every_recorder_gets_the_range(
     loaded: Callable[..., FakeTorch], torch: dict[str, bool], profiling: str | None, got: list[str]
 ) -> None:
     fake = loaded(**torch)
@@ -305,7 +309,7 @@ def test_whatever_records_gets_the_range(
     assert fake.log == [line.format(name) for name in names for line in got]
 
 
-def test_a_profiler_that_starts_or_stops_inside_a_range_gets_it_whole_or_not(
+def test_a_profiler_that_starts_or_stops_inside_a_range_gets_all_or_nothing_of_it(
     loaded: Callable[..., FakeTorch],
 ) -> None:
     torch = loaded(built_for_gpus=False)
@@ -359,7 +363,7 @@ def test_wrapping_is_undone(recorded: Recorder) -> None:
     assert Framework.step is original
 
 
-def test_what_others_wrapped_since_stays(
+def test_functions_that_others_wrapped_since_stay_wrapped(
     recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Framework, "step", Framework.step)
@@ -375,7 +379,7 @@ def test_what_others_wrapped_since_stays(
     assert recorded.lines == []
 
 
-def test_an_error_of_the_framework_is_its_own(recorded: Recorder) -> None:
+def test_errors_of_the_framework_pass_unchanged(recorded: Recorder) -> None:
     with wrapping.wrap_once("Framework", annotated), pytest.raises(ZeroDivisionError):
         Framework().step(13)
     with (
@@ -387,7 +391,7 @@ def test_an_error_of_the_framework_is_its_own(recorded: Recorder) -> None:
     assert recorded.open_now == []
 
 
-def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> None:
+def test_training_continues_if_a_call_cannot_be_named(recorded: Recorder) -> None:
     def unable(to: wrapping.Annotations) -> None:
         to.wrap(Framework, "step", lambda args, _: annotate.phase("F", stage=args[0].stage_index))
 
@@ -398,7 +402,7 @@ def test_training_goes_on_where_a_call_cannot_be_named(recorded: Recorder) -> No
     assert recorded.lines == []
 
 
-def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
+def test_a_missing_method_or_parameter_is_reported_and_nothing_stays_wrapped() -> None:
     def lacks_method(to: wrapping.Annotations) -> None:
         annotated(to)
         to.wrap(Framework, "leap", wrapping.make_range_factory(annotate.iteration))
@@ -419,7 +423,7 @@ def test_a_missing_method_or_parameter_is_told_and_nothing_stays() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_megatron_before_it_had_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_megatron_without_optimizer_classes_is_annotated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setitem(sys.modules, "megatron.core.optimizer.optimizer", None)
 
@@ -427,7 +431,7 @@ def test_megatron_before_it_had_optimizers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_renamed_function_is_told_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renamed_function_is_reported_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     schedules: Any = importlib.import_module("megatron.core.pipeline_parallel.schedules")
     monkeypatch.setattr(sys.modules["megatron.core"], "__version__", "0.99.1", raising=False)
     monkeypatch.delattr(schedules, "backward_step")
@@ -452,7 +456,7 @@ def _megatron(rank: int = 0, ranks: int = 1, *, tells: bool = True) -> Any:
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("tells", [True, False])
-def test_megatron_one_forward_one_backward(recorded: Recorder, tells: bool) -> None:
+def test_megatron_1f1b_gets_the_right_ranges(recorded: Recorder, tells: bool) -> None:
     schedules = _megatron(rank=1, ranks=3, tells=tells)
 
     schedules.forward_backward_pipelining_without_interleaving(num_microbatches=2)
@@ -474,7 +478,7 @@ def test_megatron_one_forward_one_backward(recorded: Recorder, tells: bool) -> N
 
 
 @pytest.mark.usefixtures("fakes")
-def test_megatron_counts_again_in_each_batch(recorded: Recorder) -> None:
+def test_megatron_counts_anew_in_each_batch(recorded: Recorder) -> None:
     schedules = _megatron(tells=False)
     optimizers: Any = importlib.import_module("megatron.core.optimizer")
     optimizer = optimizers.ChainedOptimizer([optimizers.DistributedOptimizer()] * 2)
@@ -498,7 +502,9 @@ def test_megatron_counts_again_in_each_batch(recorded: Recorder) -> None:
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("tells", [True, False])
-def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) -> None:
+def test_megatron_interleaved_and_overlapped_steps_get_the_right_ranges(
+    recorded: Recorder, tells: bool
+) -> None:
     schedules = _megatron(rank=1, ranks=2, tells=tells)
 
     order = ["F0", "F0", "F1", "B1", "F1B0", "B0", "B1"]
@@ -526,7 +532,7 @@ def test_megatron_interleaved_and_overlapped(recorded: Recorder, tells: bool) ->
 
 
 @pytest.mark.usefixtures("fakes")
-def test_megatron_before_its_groups_are_made_and_after_removal(recorded: Recorder) -> None:
+def test_megatron_runs_before_its_groups_exist_and_after_removal(recorded: Recorder) -> None:
     schedules = _megatron()
     importlib.import_module("megatron.core.parallel_state").initialized = False  # type: ignore[attr-defined]  # a fake
     schedules.forward_backward_no_pipelining(1)
@@ -560,7 +566,7 @@ def _instructions(text: str) -> list[Any]:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_deepspeed_counts_microbatches_whatever_the_buffers(recorded: Recorder) -> None:
+def test_deepspeed_counts_microbatches_whatever_buffers_they_use(recorded: Recorder) -> None:
     engines: Any = importlib.import_module("deepspeed.runtime.pipe.engine")
     order = "RA0 F0 SA0 RA1 F1 SA1 RG0 B0 SG0 RA0 F0 SA0 RG1 B1 SG1 RG0 B0 SG0 T R O"
     engine = engines.PipelineEngine(1, 3, [_instructions(order), _instructions("F0 F1")])
@@ -585,7 +591,7 @@ def test_deepspeed_counts_microbatches_whatever_the_buffers(recorded: Recorder) 
 
 
 @pytest.mark.usefixtures("fakes")
-def test_deepspeed_with_two_stages_a_rank_is_not_named(recorded: Recorder) -> None:
+def test_deepspeed_with_two_stages_per_rank_gets_no_names(recorded: Recorder) -> None:
     engines: Any = importlib.import_module("deepspeed.runtime.pipe.dualpipev")
     with annotate.deepspeed():
         engines.DualPipeVEngine(1, 4, [_instructions("F00 F10 B11 B00")]).train_batch()
@@ -652,7 +658,7 @@ print(*recorder.lines, sep="\\n")
 
 
 @pytest.mark.frameworks
-def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
+def test_every_optimizer_step_is_a_range_even_after_one_that_raised() -> None:
     raised = ["Optimizer", "raised"]
     assert run_python("-c", _OPTIMIZERS).splitlines() == [
         *raised,
@@ -707,7 +713,7 @@ if __name__ == "__main__":
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_steps_of_pytorch_are_recorded_and_train_the_same(kind: str, tmp_path: Path) -> None:
+def test_pytorch_steps_are_recorded_and_train_the_same(kind: str, tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "run"
     script.write_text(_STEPS)
     plain = run_python(script, kind, tmp_path / "store", "")
@@ -726,7 +732,7 @@ def test_steps_of_pytorch_are_recorded_and_train_the_same(kind: str, tmp_path: P
     assert (report.operations.busy_ns < report.operations.end_ns - report.operations.start_ns).any()
 
 
-def test_a_step_in_one_call_is_a_forward_and_its_backward(tmp_path: Path) -> None:
+def test_a_step_in_a_single_call_is_a_forward_and_its_backward(tmp_path: Path) -> None:
     with annotate.record(tmp_path, rank=0):
         for _ in range(2):
             with annotate.step():
@@ -735,7 +741,7 @@ def test_a_step_in_one_call_is_a_forward_and_its_backward(tmp_path: Path) -> Non
     assert [iteration.complete for iteration in report.iterations] == [True, True]
 
 
-def test_what_only_begins_when_it_is_called_is_refused() -> None:
+def test_generators_and_coroutines_are_refused() -> None:
     def generator() -> Iterator[int]:
         yield 1
 

@@ -330,7 +330,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path) -> None:
+def test_every_number_is_as_planted_whatever_names_are_used(name: str, tmp_path: Path) -> None:
     convention, expected_note, planting, rename = CASES[name]
     paths, truth = renamed(planting, tmp_path, rename)
     mine = tmp_path / "ours.toml"
@@ -359,7 +359,7 @@ def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("engine", ["DeepSpeedEngine", "PipelineEngine"])
-def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path) -> None:
+def test_deepspeed_names_no_backward_on_inner_stages(engine: str, tmp_path: Path) -> None:
     planting = replace(BASE, iterations=3)
     names = deepspeed("", engine)
     paths, truth = renamed(
@@ -451,7 +451,7 @@ XLA = replace(PLAIN, iteration_ranges=True, iterations=3, kernels=4)
 
 
 @pytest.mark.parametrize("name", THUNKS)
-def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
+def test_jax_thunks_of_one_microbatch_are_read(name: str, tmp_path: Path) -> None:
     paths, truth = as_thunks(replace(XLA, microbatches=1), tmp_path, THUNKS[name])
     report = bubbleviz.analyze(paths)
 
@@ -463,7 +463,7 @@ def test_jax_thunks_of_one_microbatch(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_jax_thunks_of_many_microbatches(schedule: str, tmp_path: Path) -> None:
+def test_jax_thunks_of_many_microbatches_are_read(schedule: str, tmp_path: Path) -> None:
     """Names contain no microbatch: all operations are kept, and inferred numbers are reported.
 
     A receive between thunks of one pass is a wait, not work; otherwise the ratio is too small.
@@ -503,7 +503,7 @@ def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
 
 
 @pytest.mark.parametrize("extra_name", ["jit_init", "jit_eval"])
-def test_jax_modules_without_both_passes_count_for_no_iteration(
+def test_jax_modules_without_both_passes_belong_to_no_iteration(
     extra_name: str, tmp_path: Path
 ) -> None:
     paths = [
@@ -545,7 +545,7 @@ def layered(path: Path, layers: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [3, 30])
-def test_layers_inside_operations_take_nothing_from_them(layers: int, tmp_path: Path) -> None:
+def test_layers_inside_operations_change_no_number(layers: int, tmp_path: Path) -> None:
     truth = plant(BASE, tmp_path)
     paths = [tmp_path / file.path for file in truth.files]
     for path in paths:
@@ -563,7 +563,7 @@ def test_layers_without_operations_around_them_are_work() -> None:
     assert convention == built_in()["megatron-core"]
 
 
-def test_transfers_hold_of_a_naming_whose_layers_lie_inside_operations() -> None:
+def test_a_naming_with_layers_inside_operations_keeps_its_transfers() -> None:
     receive = "megatron.core.pipeline_parallel.p2p_communication.recv_forward"
     conventions = recognize_conventions({"F0.0.0": 8, "layer_3f": 80, receive: 4})
 
@@ -604,7 +604,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_pair_is_one_operation(name: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_an_overlapped_pair_is_one_operation(name: str, tmp_path: Path, cli: CommandLine) -> None:
     text, forward, backward, microbatch, chunk = PAIRS[name]
     path = pair(tmp_path, text, forward, backward)
 

@@ -87,7 +87,7 @@ def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
     assert not operations.times_lost.any()
 
 
-def test_without_ranges_of_iterations_a_forward_behind_an_optimizer_begins_one(
+def test_without_iteration_ranges_a_forward_after_an_optimizer_begins_an_iteration(
     tmp_path: Path,
 ) -> None:
     with annotate.record(tmp_path):
@@ -102,7 +102,7 @@ def test_without_ranges_of_iterations_a_forward_behind_an_optimizer_begins_one(
     assert recorded.stretch.operations.iteration.tolist() == [0] * 8 + [1] * 7 + [2] * 6
 
 
-def test_work_between_iterations_is_none_of_theirs_once_a_forward_begins(tmp_path: Path) -> None:
+def test_work_between_iterations_belongs_to_neither_once_a_forward_begins(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         train(1)
         with annotate.phase("F", microbatch=0, stage=1):
@@ -112,7 +112,7 @@ def test_work_between_iterations_is_none_of_theirs_once_a_forward_begins(tmp_pat
     assert session(tmp_path).stretch.iterations.number.tolist() == [0, -1, 1]
 
 
-def test_some_iterations_of_every_so_many(tmp_path: Path) -> None:
+def test_only_some_iterations_of_every_period_are_recorded(tmp_path: Path) -> None:
     with annotate.record(tmp_path, every=5, iterations=2):
         train(12)
 
@@ -121,7 +121,7 @@ def test_some_iterations_of_every_so_many(tmp_path: Path) -> None:
     assert iterations.after_gap.tolist() == [False, False, True, False, True, False]
 
 
-def test_threads_record_beside_each_other(tmp_path: Path) -> None:
+def test_threads_record_concurrently(tmp_path: Path) -> None:
     def work(number: int) -> None:
         for microbatch in range(500):
             with annotate.phase("BW", microbatch=microbatch, chunk=number):
@@ -141,7 +141,7 @@ def test_threads_record_beside_each_other(tmp_path: Path) -> None:
     assert len(set(recorded.stretch.operations.thread.tolist())) >= 1
 
 
-def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
+def test_operations_that_end_after_their_iteration_are_counted(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         late_range = annotate.phase("BW", microbatch=0)
         with annotate.iteration():
@@ -154,7 +154,9 @@ def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
     assert recorded.stretch.iterations.n_lost.tolist() == [0, 1]
 
 
-def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_says_which_rank_and_host_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
@@ -174,7 +176,9 @@ def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rank_of_torch_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     distributed = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -189,7 +193,7 @@ def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert session(tmp_path, "rank-00005.bvrec").header.world_size == 6
 
 
-def test_a_restart_begins_another_file(tmp_path: Path) -> None:
+def test_a_restart_begins_a_new_file(tmp_path: Path) -> None:
     for world_size in (4, 2):
         ranges.append_recorder(None)
         with annotate.record(tmp_path, rank=1, world_size=world_size):
@@ -201,7 +205,7 @@ def test_a_restart_begins_another_file(tmp_path: Path) -> None:
     assert sizes == [2, 4]
 
 
-def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
+def test_old_files_make_room_for_later_ones(tmp_path: Path) -> None:
     limit = 8_000
     with annotate.record(tmp_path, limit_bytes=limit):
         train(200)
@@ -223,7 +227,7 @@ def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
     assert session(tmp_path, files[0].name).parts == MAX_PARTS
 
 
-def test_an_argument_of_a_framework_records_until_it_is_removed(tmp_path: Path) -> None:
+def test_a_framework_is_recorded_until_its_annotations_are_removed(tmp_path: Path) -> None:
     with wrapping.wrap_once("nothing", lambda _: None, tmp_path) as handle:
         train(1)
         assert wrapping.wrap_once("nothing", lambda _: None, tmp_path) is handle
@@ -233,7 +237,7 @@ def test_an_argument_of_a_framework_records_until_it_is_removed(tmp_path: Path) 
     assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1]
 
 
-def test_the_same_folder_is_recorded_once_and_another_in_its_place(tmp_path: Path) -> None:
+def test_a_folder_is_recorded_once_and_a_new_folder_replaces_it(tmp_path: Path) -> None:
     first = annotate.record(tmp_path / "a")
     assert annotate.record(str(tmp_path / "a")) is first
     train(1)
@@ -250,7 +254,7 @@ def test_the_same_folder_is_recorded_once_and_another_in_its_place(tmp_path: Pat
 @pytest.mark.parametrize(
     "arguments", [{"every": -1}, {"iterations": 0}, {"limit_bytes": 0}, {"every": 1.5}]
 )
-def test_numbers_without_a_meaning_are_refused(arguments: dict[str, int]) -> None:
+def test_meaningless_numbers_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=next(iter(arguments))):
         annotate.record("run", **arguments)
 
@@ -287,7 +291,9 @@ def script(folder: Path, *lines: str, **environment: str) -> subprocess.Popen[st
     )
 
 
-def test_a_variable_records_a_whole_process_with_the_standard_library_alone(tmp_path: Path) -> None:
+def test_an_environment_variable_records_a_process_with_only_the_standard_library(
+    tmp_path: Path,
+) -> None:
     done = script(
         tmp_path, "6", BUBBLEVIZ_RECORD_EVERY="3", BUBBLEVIZ_RECORD_ITERATIONS="1", RANK="2"
     )
@@ -298,7 +304,7 @@ def test_a_variable_records_a_whole_process_with_the_standard_library_alone(tmp_
     assert recorded.stretch.iterations.number.tolist() == [0, 3]
 
 
-def test_a_wrong_variable_ends_nothing(tmp_path: Path) -> None:
+def test_a_wrong_environment_variable_does_not_end_the_process(tmp_path: Path) -> None:
     done = script(tmp_path, "3", BUBBLEVIZ_RECORD_EVERY="often")
     out, error = done.communicate(timeout=300)
 
@@ -323,7 +329,7 @@ def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_killed_process_leaves_whole_iterations(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_complete_iterations(tmp_path: Path) -> None:
     killed = script(tmp_path, "100", "wait")
     assert killed.stdout is not None
     assert killed.stdout.readline() == "ready\n"

@@ -85,7 +85,7 @@ def iterate(
 
 
 @pytest.mark.parametrize("drift", [0.0, 20e-6, -20e-6])
-def test_times_are_those_of_the_device(
+def test_times_are_measured_on_the_device(
     drift: float, started: Callable[..., Started], tmp_path: Path
 ) -> None:
     recorder, gpu, clock = started(drift)
@@ -107,7 +107,7 @@ def test_times_are_those_of_the_device(
     assert header.device == "Fake H100"
 
 
-def test_a_device_that_is_behind_is_read_iterations_later(
+def test_events_of_a_device_that_lags_behind_are_read_iterations_later(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     """The host runs ahead: no event is queried twice in a row, and none is read too early."""
@@ -126,7 +126,7 @@ def test_a_device_that_is_behind_is_read_iterations_later(
     assert np.abs(lengths - np.array([b - a for a, b in true])[1:]).max() <= 100
 
 
-def test_events_are_used_again(started: Callable[..., Started]) -> None:
+def test_events_are_reused(started: Callable[..., Started]) -> None:
     recorder, gpu, _ = started()
     for number in range(1_000):
         iterate(recorder, gpu, number, host_ns=100_000)
@@ -138,7 +138,7 @@ def test_events_are_used_again(started: Callable[..., Started]) -> None:
     assert not recorder.active
 
 
-def test_a_device_that_stands_still_costs_no_more_than_the_pool(
+def test_a_stuck_device_needs_no_more_events_than_the_pool(
     started: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder_module, "_STOP_TIMEOUT_S", 0.05)
@@ -158,7 +158,7 @@ def test_a_device_that_stands_still_costs_no_more_than_the_pool(
     assert (recorded.stretch.operations.host_end_ns > 0).all()
 
 
-def test_events_are_recorded_on_the_stream_that_works(
+def test_events_are_recorded_on_the_stream_that_runs_the_work(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     recorder, gpu, clock = started()
@@ -179,7 +179,7 @@ def test_events_are_recorded_on_the_stream_that_works(
     assert len(stopped(recorder, clock, tmp_path)) == 3
 
 
-def test_an_anchor_that_is_late_moves_nothing(
+def test_a_late_anchor_does_not_shift_times(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     """With one hardware queue, a separate stream also waits, so earlier iterations are better."""
@@ -196,7 +196,7 @@ def test_an_anchor_that_is_late_moves_nothing(
 
 
 @pytest.mark.parametrize(("state", "is_used_before"), [("capturing", True), ("initialized", False)])
-def test_a_graph_that_is_captured_and_a_gpu_that_is_not_yet_used_get_no_events(
+def test_a_captured_graph_and_an_unused_gpu_get_no_events(
     state: str, is_used_before: bool, started: Callable[..., Started], tmp_path: Path
 ) -> None:
     recorder, gpu, clock = started()
@@ -230,7 +230,7 @@ def test_a_device_that_fails_ends_the_recording_and_nothing_else(
     assert "illegal memory access" in message
 
 
-def test_a_planted_run_on_gpus_gives_the_planted_numbers(
+def test_a_run_recorded_on_gpus_gives_the_planted_numbers(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     truth = plant(

@@ -59,7 +59,7 @@ def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> N
     ("op", "kernel"), [("fusion.9", FUSED), ("mover.3", "gemm"), ("mover.3", FUSED)]
 )
 @pytest.mark.parametrize("form", FORMS[:3])
-def test_pgle_takes_additions_for_kernels_and_instructions(
+def test_pgle_applies_additions_to_kernels_and_instructions(
     tmp_path: Path, op: str, kernel: str, form: str
 ) -> None:
     run = Run()
@@ -108,7 +108,7 @@ def write_run_with_transfers(folder: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["analyze", "idle", "pgle"])
-def test_transfers_of_xla_take_additions_as_built_in_names(
+def test_added_xla_transfers_count_like_built_in_names(
     tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
     built_in = write_run_with_transfers(tmp_path / "known", "all-gather.4")
@@ -131,7 +131,7 @@ def test_transfers_of_xla_take_additions_as_built_in_names(
 @pytest.mark.parametrize(
     "command", ["nccl", "pgle", "idle", "inspect", "analyze", "compare", "view"]
 )
-def test_a_file_of_additions_that_is_wrong_is_refused(
+def test_an_invalid_file_of_additions_is_refused(
     tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
     ours = write_additions(tmp_path, "communication = ['(']")

@@ -77,7 +77,7 @@ def list_pids_and_uuids(profile: Path) -> set[object]:
 
 
 @pytest.mark.parametrize("output", FORMATS)
-def test_no_name_in_reports(output: str, profile: Path, tmp_path: Path) -> None:
+def test_reports_contain_no_private_name(output: str, profile: Path, tmp_path: Path) -> None:
     file = tmp_path / "zqout"
 
     assert main(["analyze", str(profile), "--anonymous", f"--{output}", str(file)]) == 0
@@ -139,7 +139,9 @@ def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     ],
     ids=" ".join,
 )
-def test_no_name_on_the_terminal(command: list[str], profile: Path, cli: CommandLine) -> None:
+def test_no_private_name_is_printed_on_the_terminal(
+    command: list[str], profile: Path, cli: CommandLine
+) -> None:
     _, printed, complained = cli(*command, str(profile), "--anonymous")
 
     assert printed + complained
@@ -147,14 +149,14 @@ def test_no_name_on_the_terminal(command: list[str], profile: Path, cli: Command
     assert str(profile.parent.parent) not in printed + complained
 
 
-def test_no_process_or_device_in_what_inspect_prints(profile: Path, cli: CommandLine) -> None:
+def test_inspect_prints_no_process_id_or_device_uuid(profile: Path, cli: CommandLine) -> None:
     printed = cli.printed("inspect", "--anonymous", "-v", str(profile))
 
     assert "device1" in printed
     assert not {*map(str, list_pids_and_uuids(profile))} & {*re.findall(r"[\w-]+", printed)}
 
 
-def test_terms_that_folders_are_named_as_stay(cli: CommandLine) -> None:
+def test_terms_stay_even_if_folders_have_the_same_name(cli: CommandLine) -> None:
     assert "1f1b on 4 ranks" in cli.printed("analyze", "fixtures/1f1b", "--anonymous")
 
 
@@ -244,7 +246,9 @@ def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
         assert not leaking
 
 
-def test_the_token_is_in_these_formats_otherwise(tmp_path: Path, cli: CommandLine) -> None:
+def test_without_the_option_these_formats_contain_the_token(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     files = make_output_paths(tmp_path)
     words = [word for file in files.values() for word in ("-o", file)]
 
@@ -287,7 +291,7 @@ def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
     assert True in is_token_printed
 
 
-def test_names_of_ranges_and_kernels_stay(tmp_path: Path, cli: CommandLine) -> None:
+def test_names_of_ranges_and_kernels_are_kept(tmp_path: Path, cli: CommandLine) -> None:
     """Only private names inside them are replaced."""
     printed = cli.printed("idle", write_nsys_export(tmp_path), "--json", "-", "--anonymous")
 
@@ -364,7 +368,7 @@ def test_no_page_in_the_browser_contains_the_token(
     assert [has_token(page, TOKEN) for page in pages] == [True, False] * 3
 
 
-def test_recordings_and_what_is_watched(
+def test_recordings_and_watching_name_no_host(
     tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_recording(tmp_path, monkeypatch)
@@ -463,7 +467,7 @@ def test_no_error_on_a_damaged_file_contains_the_token(
     ],
     ids=" ".join,
 )
-def test_no_error_on_what_was_given_contains_the_token(
+def test_no_error_about_arguments_contains_the_token(
     words: list[str], tmp_path: Path, cli: CommandLine
 ) -> None:
     folder = tmp_path / TOKEN

@@ -17,7 +17,7 @@ from tests.support.places import FIXTURES
 ONE = str(FIXTURES / "1f1b")
 
 
-def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: CommandLine) -> None:
+def test_outputs_are_written_and_replaced_only_with_force(tmp_path: Path, cli: CommandLine) -> None:
     names = [renderer.name for renderer in list_renderers()]
     outputs = [(f"--{name}", tmp_path / f"out.{name}") for name in names]
     words = ("analyze", ONE, "--what-if")
@@ -30,7 +30,7 @@ def test_outputs_are_written_and_only_replaced_by_force(tmp_path: Path, cli: Com
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == first
 
 
-def test_what_is_printed_first(cli: CommandLine) -> None:
+def test_the_first_screen_is_printed(cli: CommandLine) -> None:
     assert "analyze" in cli.printed()
     assert cli.printed("--version").startswith("bubbleviz 0.")
     assert cli.printed("analyze", ONE).startswith("Bubble ratio (schedule): 27.27 %")
@@ -85,7 +85,7 @@ def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
-def test_options_of_pictures_need_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_picture_options_need_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
     """The table and JSON are not pictures, and panels cannot contain a heat map."""
     outputs_without_picture = [[], ["--json", str(tmp_path / "a.json")]]
     outputs_without_picture += (

@@ -44,7 +44,7 @@ def complete(words: list[str], shell: str = "bash") -> list[str]:
     ],
     ids=" ".join,
 )
-def test_bash_is_offered(words: list[str], offered: list[str]) -> None:
+def test_bash_is_offered_completions(words: list[str], offered: list[str]) -> None:
     assert complete(["bubbleviz", *words]) == offered
 
 
@@ -53,13 +53,13 @@ def test_other_shells_are_offered_options(shell: str) -> None:
     assert any("--what-if" in line for line in complete(["bubbleviz", "analyze", "--what"], shell))
 
 
-def test_a_file_is_no_completion_of_a_command(tmp_path: Path) -> None:
+def test_files_are_not_completions_of_a_command(tmp_path: Path) -> None:
     """The shell completes paths by itself if the program offers no completion."""
     assert complete(["bubbleviz", str(tmp_path)]) == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_bash_takes_the_script_that_it_is_shown(tmp_path: Path) -> None:
+def test_bash_accepts_the_script_that_is_printed(tmp_path: Path) -> None:
     program = tmp_path / "bubbleviz"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bubbleviz "$@"\n')
     program.chmod(0o755)

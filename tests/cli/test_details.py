@@ -32,11 +32,11 @@ ONE = str(FIXTURES / "1f1b")
         ("analyze -- -v", "analyze -- -v"),
     ],
 )
-def test_a_value_may_be_left_out(typed: str, spelled: str) -> None:
+def test_the_value_may_be_omitted(typed: str, spelled: str) -> None:
     assert insert_default_values(typed.split()) == spelled.split()
 
 
-def test_a_profile_after_the_option_is_no_value(
+def test_a_profile_after_the_option_is_not_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def test_a_profile_after_the_option_is_no_value(
     assert insert_default_values(["analyze", "-v", "run"]) == ["analyze", "-v", "all", "run"]
 
 
-def test_a_table_that_is_not_known_is_refused() -> None:
+def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(UsageError, match="rank: no such table; did you mean ranks"):
         select_tables(["rank"], ANALYZE_TABLES)
     with pytest.raises(UsageError, match="give all"):
@@ -59,7 +59,7 @@ def test_every_table_is_printed(name: str, cli: CommandLine) -> None:
     assert "What to do first" not in output
 
 
-def test_all_tables_are_those_of_the_text_file(cli: CommandLine) -> None:
+def test_all_tables_equal_those_of_the_text_file(cli: CommandLine) -> None:
     import bubbleviz
 
     assert cli.printed("analyze", "-v", ONE) == render(bubbleviz.analyze([ONE]), View())
@@ -81,7 +81,7 @@ def printed(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_pipe_is_plain() -> None:
+def test_output_to_a_pipe_is_plain() -> None:
     plain = printed()
 
     assert "\x1b" not in plain
@@ -89,7 +89,7 @@ def test_a_pipe_is_plain() -> None:
     assert max(map(len, plain.splitlines())) <= 80
 
 
-def test_colours_can_be_forced_and_refused() -> None:
+def test_colours_can_be_forced_or_turned_off() -> None:
     assert "\x1b[" in printed(FORCE_COLOR="1", TERM="xterm-256color")
     assert "\x1b[" not in printed(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
 

@@ -56,7 +56,7 @@ def test_options_follow_the_path(tmp_path: Path, cli: CommandLine) -> None:
     assert "--convention says how operations are" in cli(ONE, "--convention", "zero-bubble")[2]
 
 
-def test_a_trace_without_names_gets_idle_and_is_decoded_once(
+def test_a_trace_without_names_runs_idle_and_is_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     decoded: list[str] = []
@@ -79,7 +79,7 @@ def test_a_trace_without_names_gets_idle_and_is_decoded_once(
     assert cli("-q", str(trace))[1:] == ("", "")
 
 
-def test_what_is_no_profile_is_refused_without_a_word_on_commands(
+def test_a_file_that_is_no_profile_is_refused_without_suggesting_commands(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "notes.txt"
@@ -88,7 +88,7 @@ def test_what_is_no_profile_is_refused_without_a_word_on_commands(
     assert "is not a profile; give an SQLite export" in cli.refused(str(file), code=1)
 
 
-def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:
+def test_nccl_events_run_the_nccl_command(tmp_path: Path, cli: CommandLine) -> None:
     args = {"SeqNum": 1, "CommHash": 1, "Rank": 0, "Count": 8, "Datatype": "ncclFloat32"}
     event = {"name": "AllReduce", "cat": "COLL", "id": 0, "pid": 1, "tid": 0, "args": args}
     events = [{**event, "ph": ph, "ts": ts} for ph, ts in (("b", 1.0), ("e", 2.0))]
@@ -101,7 +101,7 @@ def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("command", ["idle", "gaps", "guide"])
-def test_a_command_wins_over_a_path_of_its_name(
+def test_a_command_takes_precedence_over_a_path_of_the_same_name(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,11 +125,13 @@ def test_a_command_wins_over_a_path_of_its_name(
         ("nothing*.sqlite", "no file matches this pattern"),
     ],
 )
-def test_neither_a_command_nor_a_path(word: str, expected: str, cli: CommandLine) -> None:
+def test_a_word_that_is_neither_a_command_nor_a_path_is_refused(
+    word: str, expected: str, cli: CommandLine
+) -> None:
     assert expected in cli.refused(word)
 
 
-def test_the_path_is_hidden_where_names_are(cli: CommandLine) -> None:
+def test_the_path_is_hidden_if_names_are_hidden(cli: CommandLine) -> None:
     assert "1f1b/node0" not in cli(ONE, "--anonymous")[2]
 
 

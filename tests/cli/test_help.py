@@ -43,7 +43,7 @@ def test_help_fits_80_columns_and_has_an_example(
     assert helped(cli, command) == cli.printed(command, "-h").splitlines()
 
 
-def test_options_are_grouped_by_what_one_wants(cli: CommandLine) -> None:
+def test_options_are_grouped_by_purpose(cli: CommandLine) -> None:
     titles = [line.split()[1] for line in helped(cli, "analyze") if line.startswith("╭")]
 
     assert {"Outputs", "Pictures", "Selection", "Names", "Clocks", "Reading"} <= {*titles}
@@ -68,7 +68,7 @@ def test_the_list_of_commands_names_them_all(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("words", [("help", "gate"), ("--help", "gate"), ("-h", "gate")])
-def test_help_is_found_as_it_is_typed_first(
+def test_help_is_found_in_every_common_spelling(
     words: tuple[str, ...], cli: CommandLine, tmp_path: Path
 ) -> None:
     assert cli.printed(*words) == cli.printed("gate", "--help")

@@ -36,7 +36,7 @@ def test_a_table_becomes_options_of_frameworks(layers: str, cli: CommandLine) ->
     assert '["layers.4", "layers.5", "norm", "output"]]' in out
 
 
-def test_files_hold_all_schedules(layers: str, tmp_path: Path) -> None:
+def test_files_contain_all_schedules(layers: str, tmp_path: Path) -> None:
     files = [str(tmp_path / f"out.{suffix}") for suffix in ("json", "csv", "svg")]
     outputs = [word for file in files for word in ("-o", file)]
     assert main(["layout", "--layers", layers, *SIZES, *outputs]) == 0
@@ -56,7 +56,7 @@ def test_files_hold_all_schedules(layers: str, tmp_path: Path) -> None:
     assert main(["layout", "--layers", files[1], *SIZES]) == 0
 
 
-def test_a_picture_says_where_nothing_moves(tmp_path: Path) -> None:
+def test_a_picture_says_if_no_layer_moves(tmp_path: Path) -> None:
     table, svg = tmp_path / "even.csv", tmp_path / "out.svg"
     table.write_text("name,forward_ms,backward_ms\n" + "".join(f"l.{i},1,2\n" for i in range(4)))
     assert (
@@ -68,7 +68,7 @@ def test_a_picture_says_where_nothing_moves(tmp_path: Path) -> None:
     assert ">after<" not in content
 
 
-def test_devices_hold_stages_of_both_directions(
+def test_devices_have_stages_of_both_directions(
     layers: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     svg = tmp_path / "out.svg"

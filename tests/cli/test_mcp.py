@@ -95,7 +95,7 @@ def test_folders_with_profiles_are_listed(tmp_path: Path) -> None:
         ]
 
 
-def test_arguments_that_are_missing_or_wrong_are_refused_in_a_sentence() -> None:
+def test_missing_or_wrong_arguments_are_refused_in_a_sentence() -> None:
     missing_path, wrong_type, missing_runs = call_tools(
         FIXTURES,
         ("analyze", {}),
@@ -168,7 +168,7 @@ def test_texts_of_a_profile_are_quoted_and_shortened(tmp_path: Path) -> None:
         assert max(map(len, re.findall(r"⟦([^⟦⟧]*)⟧", text)), default=0) <= 400
 
 
-def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
+def test_nothing_outside_the_folders_is_read(tmp_path: Path) -> None:
     served_folder, secret = tmp_path / "own", tmp_path / "secret"
     shutil.copytree(FIXTURES / "1f1b", secret)
     (served_folder / "linked").mkdir(parents=True)
@@ -188,7 +188,9 @@ def test_nothing_outside_of_the_folders_is_read(tmp_path: Path) -> None:
         assert len(refusal) < 500
 
 
-def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_goes_on(tmp_path: Path) -> None:
+def test_damaged_profiles_are_refused_in_a_sentence_and_the_server_continues(
+    tmp_path: Path,
+) -> None:
     content = (FIXTURES / "1f1b" / "node0.sqlite").read_bytes()
     (tmp_path / "cut.sqlite").write_bytes(content[:50_000])
     (tmp_path / "empty.sqlite").write_bytes(b"")

@@ -23,7 +23,7 @@ def run(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("limit", ["-v 100000", "-v 200000", "-v 300000", "-v 524287", "-d 100000"])
 @pytest.mark.parametrize("command", ["analyze", "idle"])
-def test_too_little_memory_is_a_sentence(limit: str, command: str) -> None:
+def test_too_little_memory_is_reported_in_a_sentence(limit: str, command: str) -> None:
     done = run(limit, command, EXAMPLE)
 
     option, kibibytes = limit.split()
@@ -36,7 +36,7 @@ def test_too_little_memory_is_a_sentence(limit: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["-v 524288", "-d 262144", "-v unlimited"])
-def test_enough_memory_is_enough(limit: str) -> None:
+def test_commands_run_with_enough_memory(limit: str) -> None:
     done = run(limit, "analyze", EXAMPLE, "--jobs", "2")
 
     assert (done.returncode, done.stderr) == (0, "")

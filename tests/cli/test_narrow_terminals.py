@@ -29,7 +29,7 @@ NOTE = "no room for in columns; COLUMNS= shows it them left"
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_fits(
+def test_the_output_of_a_command_fits_the_terminal(
     command: str, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.chdir(CHECKOUT)
@@ -65,7 +65,7 @@ def test_text_without_room_next_to_its_lead_continues_below(
 
 @pytest.mark.parametrize("runs", [2, 20])
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_compare_fits(
+def test_the_output_of_compare_fits_the_terminal(
     width: int, runs: int, saved: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

@@ -48,7 +48,7 @@ def run_named_commands(text: str, path: str, cli: CommandLine) -> list[str]:
     ("kernels", "name", "command"),
     [(0, "F0", "inspect"), (1, "other", "inspect"), (2, "other", "idle")],
 )
-def test_a_refusal_names_what_runs(
+def test_a_refusal_names_commands_that_run(
     kernels: int, name: str, command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     work = [K(30 + 30 * n, 50 + 30 * n, n) for n in range(kernels)]
@@ -90,7 +90,9 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.real_files
-def test_no_advice_for_gpus(cli: CommandLine, subtests: pytest.Subtests) -> None:
+def test_advice_for_gpus_is_not_given_for_other_devices(
+    cli: CommandLine, subtests: pytest.Subtests
+) -> None:
     for suffix in ["xplane.pb", "trace.json.gz"]:
         for command in ["idle", "pgle", "analyze"]:
             with subtests.test(command=command, suffix=suffix):

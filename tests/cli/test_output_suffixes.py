@@ -18,7 +18,7 @@ SIZES = ["--schedule", "1f1b", "-p", "2", "-m", "2", "--tf=1", "--tb=1", "--tw=1
 NAMES = [renderer.name for renderer in list_renderers()]
 
 
-def test_every_format_has_a_suffix_of_its_own() -> None:
+def test_every_format_has_a_separate_suffix() -> None:
     suffixes = [suffix for renderer in list_renderers() for suffix in renderer.suffixes]
 
     assert len(set(suffixes)) == len(suffixes)
@@ -160,7 +160,7 @@ def test_an_option_writes_any_suffix_that_names_no_other_content(
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
+def test_two_outputs_cannot_share_a_file(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
     for option in ("--svg", "-o"):
         message = cli.refused("analyze", ONE, "-o", file, option, file, code=2)

@@ -43,7 +43,7 @@ def test_a_full_device_is_reported() -> None:
         write_outputs({"/dev/full": "text"}, force=False)
 
 
-def test_the_target_of_a_link_is_replaced_by_force_only(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced_only_with_force(tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("old", encoding="utf-8")
     link.symlink_to(target)
@@ -60,7 +60,7 @@ def test_the_target_of_a_link_is_replaced_by_force_only(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
 
 
-def test_a_link_to_nothing_makes_its_target(tmp_path: Path) -> None:
+def test_writing_to_a_dangling_link_creates_its_target(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "target.json")
 
@@ -77,12 +77,14 @@ def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
     assert "is empty; name a file" in message
 
 
-def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:
+def test_an_unwritable_folder_is_refused_with_the_next_step() -> None:
     with pytest.raises(OutputError, match="; name a file in a directory you may write to"):
         write_outputs({"/proc/x.svg": "text"}, force=False)
 
 
-def test_a_name_that_is_too_long_asks_for_a_shorter_one(cli: CommandLine) -> None:
+def test_a_name_that_is_too_long_is_refused_with_a_request_for_a_shorter_one(
+    cli: CommandLine,
+) -> None:
     name = "n" * 300
 
     assert cli.refused("analyze", ONE, "--svg", f"{name}.svg").endswith("give it a shorter name\n")
@@ -136,7 +138,7 @@ def test_files_on_standard_output_are_utf_8(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
-def test_a_file_that_is_replaced_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text("old")
     report.chmod(mode)

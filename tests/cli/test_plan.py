@@ -36,7 +36,7 @@ def planned(*words: str) -> dict[str, object]:
     return document
 
 
-def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> None:
+def test_plan_files_are_in_formats_that_runtimes_read(reports: Path, tmp_path: Path) -> None:
     endings = ("csv", "json", "svg")
     files = {ending: tmp_path / f"plan.{ending}" for ending in endings}
     outputs = [word for file in files.values() for word in ("-o", str(file))]
@@ -60,7 +60,7 @@ def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> No
     ElementTree.parse(files["svg"])
 
 
-def test_profiles_and_their_report_give_the_same(reports: Path, tmp_path: Path) -> None:
+def test_profiles_and_their_report_give_the_same_plan(reports: Path, tmp_path: Path) -> None:
     of_report = planned(str(reports / "1f1b.json"), str(tmp_path / "a.json"))
     of_profiles = planned(str(FIXTURES / "1f1b"), str(tmp_path / "b.json"))
 
@@ -105,7 +105,7 @@ def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     assert "more memory" in out
 
 
-def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path: Path) -> None:
+def test_a_split_backward_is_planned_if_it_is_allowed(reports: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "split.csv")
     assert main(["plan", str(reports / "1f1b.json"), "--backward", "split", "-o", file]) == 0
     plan = read_file(file).plan

@@ -17,16 +17,14 @@ def test_a_report_alone_gives_schedule_sizes_and_times(cli: CommandLine, saved: 
     assert cli.json(*words) == cli.json(*words, "--schedule", "1f1b")
 
 
-def test_schedules_that_are_named_one_by_one_are_all_compared(
-    cli: CommandLine, saved: Path
-) -> None:
+def test_schedules_named_one_by_one_are_all_compared(cli: CommandLine, saved: Path) -> None:
     words = ("simulate", "--from", str(saved), "--json", "-")
     repeated_option = cli.json(*words, "--schedule", "1f1b", "--schedule", "zb-h1")
 
     assert repeated_option == cli.json(*words, "--schedule", "1f1b,zb-h1")
 
 
-def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(
+def test_a_report_with_an_unknown_schedule_lacks_only_its_name(
     saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     document = json.loads(saved.read_text())
@@ -40,7 +38,7 @@ def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(
     assert cli.printed("simulate", "--from", str(unknown), "--schedule", "gpipe")
 
 
-def test_only_what_lacks_is_asked(cli: CommandLine) -> None:
+def test_only_missing_options_are_asked_for(cli: CommandLine) -> None:
     assert "give --tf, --tb and --tw, or a report with --from" in cli.refused("simulate", code=2)
     assert "give --tw, or a report" in cli.refused("simulate", "--tf", "1", "--tb", "1", code=2)
     times = ("--tf", "1", "--tb", "1", "--tw", "1")

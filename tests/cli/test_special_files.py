@@ -52,7 +52,7 @@ def run_refused(command: str, path: str, cli: CommandLine) -> str:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_device_that_never_ends(command: str, cli: CommandLine) -> None:
+def test_a_device_that_never_ends_is_refused(command: str, cli: CommandLine) -> None:
     link = "/dev/zero"
 
     assert link in run_refused(command, link, cli) or command in {"plan", "analyzed plan"}
@@ -60,7 +60,7 @@ def test_a_device_that_never_ends(command: str, cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", ".toml"])
-def test_a_pipe_without_a_writer(
+def test_a_pipe_without_a_writer_is_refused(
     command: str, suffix: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     pipe = tmp_path / f"pipe{suffix}"
@@ -71,7 +71,7 @@ def test_a_pipe_without_a_writer(
 
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
 @pytest.mark.parametrize("command", [*COMMANDS][4:])
-def test_a_kernel_log(command: str, cli: CommandLine) -> None:
+def test_a_kernel_log_is_refused(command: str, cli: CommandLine) -> None:
     assert "/proc/kmsg" in run_refused(command, "/proc/kmsg", cli)
 
 
@@ -79,7 +79,7 @@ def test_a_kernel_log(command: str, cli: CommandLine) -> None:
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
 @pytest.mark.parametrize("command", ["profile", "any", "events", "inspected"])
 @pytest.mark.parametrize("name", ["log.json.gz", "log.sqlite"])
-def test_a_kernel_log_among_profiles(
+def test_a_kernel_log_among_profiles_is_refused(
     name: str, command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "node0.sqlite").symlink_to(FIXTURES / "1f1b" / "node0.sqlite")
@@ -93,14 +93,16 @@ def test_a_kernel_log_among_profiles(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_directory_and_an_empty_file(command: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_a_directory_and_an_empty_file_are_refused(
+    command: str, tmp_path: Path, cli: CommandLine
+) -> None:
     empty = tmp_path / "empty.csv"
     empty.touch()
 
     run_refused(command, str(empty), cli)
 
 
-def test_an_output_pipe_without_a_reader(tmp_path: Path) -> None:
+def test_an_output_pipe_without_a_reader_is_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
 

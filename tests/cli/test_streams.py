@@ -33,7 +33,7 @@ def run(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_closed_output_is_a_sentence(arguments: list[str]) -> None:
+def test_closed_output_is_reported_in_a_sentence(arguments: list[str]) -> None:
     done = run(arguments, ">&-")
 
     assert done.returncode == 1
@@ -44,14 +44,14 @@ def test_closed_output_is_a_sentence(arguments: list[str]) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", COMMANDS[:5], ids=" ".join)
-def test_full_output_is_a_sentence(arguments: list[str]) -> None:
+def test_full_output_is_reported_in_a_sentence(arguments: list[str]) -> None:
     done = run(arguments, ">/dev/full")
 
     assert done.returncode == 1
     assert done.stderr == ("bubbleviz: stopped (No space left on device); fix that and run again\n")
 
 
-def test_files_are_written_though_output_is_closed(tmp_path: Path) -> None:
+def test_files_are_written_although_output_is_closed(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
 
     done = run(["analyze", EXAMPLE, "--json", str(report)], ">&-")
@@ -88,5 +88,5 @@ def without_reader(arguments: list[str]) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_a_reader_that_has_seen_enough_is_no_error(arguments: list[str]) -> None:
+def test_a_reader_that_stops_early_is_no_error(arguments: list[str]) -> None:
     assert without_reader(arguments) == (0, b"")

@@ -92,7 +92,7 @@ def test_a_shell_reads_the_path_that_was_given(
     assert {file.name for file in tmp_path.iterdir()} == {f"{stem}{suffix}"}
 
 
-def test_costs_with_blanks_in_their_name_are_one_flag(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_costs_file_with_blanks_in_its_name_is_one_flag(tmp_path: Path, cli: CommandLine) -> None:
     path = make_steps(3).written(tmp_path)
     costs = tmp_path / 'the "costs" of\\step.pbtxt'
 

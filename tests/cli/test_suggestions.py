@@ -33,7 +33,7 @@ RUN = str(FIXTURES / "1f1b" / "node0.sqlite")
         (["gate", "report.json", "--max-bubble", "schedule=300"], None),
     ],
 )
-def test_commands_suggest_near_words(
+def test_commands_suggest_similar_words(
     arguments: list[str], suggestion: str | None, cli: CommandLine
 ) -> None:
     complaint = cli.refused(*arguments, code=2).lower()

@@ -32,7 +32,7 @@ def run_with_signal(number: signal.Signals, folder: Path) -> subprocess.Complete
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_leaves_no_temporary_file(number: signal.Signals, tmp_path: Path) -> None:
     done = run_with_signal(number, tmp_path)
 
     assert list(tmp_path.iterdir()) == []

@@ -40,7 +40,7 @@ def test_the_bar_is_never_full_before_the_analysis_ends() -> None:
     assert bars.tasks[0].total is None
 
 
-def test_failed_is_red(tmp_path: Path) -> None:
+def test_the_word_failed_is_red(tmp_path: Path) -> None:
     report = str(tmp_path / "report.json")
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", report]) == 0
 
@@ -61,7 +61,7 @@ def test_failed_is_red(tmp_path: Path) -> None:
 NAME, PRINTED = "a\x1b]0;t\x07\x9b2J\u202eb\nc", "a ]0;t  2J b c"
 
 
-def test_a_name_directs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     line = (Span("rank 0 "), Span(NAME, "bold"))
     show_lines([line], Display())
     plain = capsys.readouterr().out

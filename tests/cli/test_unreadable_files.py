@@ -89,7 +89,7 @@ def test_unreadable_files_of_a_directory_are_warnings(
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
-def test_a_directory_of_nothing_that_can_be_read_is_an_error(
+def test_a_directory_without_readable_files_is_an_error(
     command: str, bad: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     _put(BAD[bad], tmp_path)
@@ -98,7 +98,7 @@ def test_a_directory_of_nothing_that_can_be_read_is_an_error(
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
-def test_a_named_file_that_cannot_be_read_ends_the_command(
+def test_an_unreadable_file_that_is_named_ends_the_command(
     command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     profile = _write_fixture(command, tmp_path)

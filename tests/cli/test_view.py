@@ -29,7 +29,7 @@ def fetch(url: str, host: str | None = None) -> tuple[int, bytes]:
         return error.code, b""
 
 
-def test_only_the_address_itself_is_answered() -> None:
+def test_only_requests_for_the_exact_address_are_answered() -> None:
     with open_server(b"page") as (url, server):
         answering = threading.Thread(target=server.serve_forever)
         answering.start()
@@ -86,7 +86,7 @@ def test_a_page_is_served_until_it_is_interrupted(
         ([ONE], 2, "view shows one report"),
     ],
 )
-def test_what_does_not_go_with_a_report_is_refused(
+def test_options_that_do_not_apply_to_a_report_are_refused(
     arguments: list[str], code: int, expected: str, saved: Path, cli: CommandLine
 ) -> None:
     assert expected in cli.refused("view", str(saved), *arguments, "--no-browser", code=code)

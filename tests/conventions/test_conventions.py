@@ -56,7 +56,7 @@ WORD = "[[pattern]]\nmatch = '^word$'\nphase = 'F'\n"
         ),
     ],
 )
-def test_a_wrong_file_is_told(text: str, expected: str, tmp_path: Path) -> None:
+def test_an_invalid_convention_file_is_refused(text: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r".*") as error:
         load_convention(write(tmp_path, text))
 
@@ -111,14 +111,12 @@ def test_a_glob_is_read_as_sqlite_reads_it(glob: str) -> None:
         (InputError, "mine.toml", r"mine\.toml"),
     ],
 )
-def test_a_convention_that_is_not_there_is_told(
-    error: type[Exception], name: str, expected: str
-) -> None:
+def test_an_unknown_convention_is_refused(error: type[Exception], name: str, expected: str) -> None:
     with pytest.raises(error, match=expected):
         find_convention(name)
 
 
-def test_numbers_that_are_none_are_told_or_left_out(tmp_path: Path) -> None:
+def test_invalid_numbers_are_reported_or_left_out(tmp_path: Path) -> None:
     mine = load_convention(
         write(tmp_path, "[[pattern]]\nmatch = '^f(?P<microbatch>.+)$'\nphase = 'F'\n")
     )
@@ -129,7 +127,7 @@ def test_numbers_that_are_none_are_told_or_left_out(tmp_path: Path) -> None:
     assert long.phase.tolist() == [-1]
 
 
-def test_a_path_of_jax_may_hold_a_hash() -> None:
+def test_a_jax_path_may_contain_a_hash() -> None:
     """Paths number repeated parts (``dot#1``); only the last ``#`` ends the thunk."""
     thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
     names = parse_range_names(

@@ -68,7 +68,7 @@ MEANINGS = {
 
 
 @pytest.mark.parametrize("name", MEANINGS)
-def test_a_draft_understands_the_names_it_was_made_of(name: str, tmp_path: Path) -> None:
+def test_a_draft_recognizes_the_names_it_was_made_from(name: str, tmp_path: Path) -> None:
     names = parse_range_names([name], _load_draft({name: 3}, tmp_path))
 
     assert (names.phase[0], names.microbatch[0]) == MEANINGS[name]
@@ -88,7 +88,7 @@ NONE += ("load_checkpoint 3", "forward_backward 3", "model.layers.7")
 
 
 @pytest.mark.parametrize("names", [(), *((name,) for name in NONE), NONE])
-def test_what_is_no_operation_gives_no_draft(names: tuple[str, ...]) -> None:
+def test_names_of_other_things_give_no_draft(names: tuple[str, ...]) -> None:
     assert suggest(dict.fromkeys(names, 3)) is None
 
 
@@ -128,7 +128,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
 @pytest.mark.parametrize(
     "name", ["fwd mb=3, op_id = 12", "fwd mb=3, seq = 5", "fwd mb=3, seq = 7, op_id = 9"]
 )
-def test_what_emit_nvtx_writes_behind_a_name_is_no_part_of_a_draft(
+def test_text_that_emit_nvtx_appends_to_a_name_is_not_part_of_a_draft(
     name: str, tmp_path: Path
 ) -> None:
     convention = _load_draft({name: 3}, tmp_path)
@@ -178,7 +178,7 @@ def test_a_draft_is_tried_before_it_is_shown(tmp_path: Path, cli: CommandLine) -
     ],
     ids=["no words", "operators", "forward only", "steps only"],
 )
-def test_without_a_draft_that_works_the_command_that_does_is_named(
+def test_without_a_working_draft_a_command_that_works_is_named(
     names: dict[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
     run = _plant_renamed(tmp_path, **names)
@@ -188,7 +188,7 @@ def test_without_a_draft_that_works_the_command_that_does_is_named(
     assert f"bubbleviz idle {run}" in " ".join(cli.printed("inspect", str(run)).split())
 
 
-def test_numbers_of_transfers_mean_what_those_of_work_mean() -> None:
+def test_numbers_in_transfer_names_mean_the_same_as_in_names_of_work() -> None:
     names = [
         f"{name}{microbatch}.{chunk}.0"
         for name in ("fwd ", "bwd ", "RECV_BACKWARD.")
@@ -296,7 +296,7 @@ def test_ranges_inside_operations_are_left_out_of_a_draft(
     assert _try_draft(run, tmp_path)[1] == pytest.approx(3 / 11)
 
 
-def test_a_rank_in_the_name_of_an_iteration_is_no_iteration(tmp_path: Path) -> None:
+def test_a_rank_in_an_iteration_name_is_not_its_number(tmp_path: Path) -> None:
     run = _plant_renamed(tmp_path, F="fwd #", B="bwd #")
     name_expression = "'iteration_' || (globalTid >> 24 & 3) || '_7'"
     edit_database(run, f"UPDATE NVTX_EVENTS SET text = {name_expression} WHERE text = 'Optimizer'")
@@ -357,7 +357,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("names", NUMBERS, ids=lambda names: names[0])
-def test_a_number_counts_but_for_one_with_a_unit(names: tuple[str, ...]) -> None:
+def test_numbers_count_unless_they_have_a_unit(names: tuple[str, ...]) -> None:
     draft = suggest(dict.fromkeys(names, 3))
 
     assert draft is not None

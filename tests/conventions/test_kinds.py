@@ -83,7 +83,7 @@ NAMES = [
 @pytest.mark.parametrize(
     ("name", "communicates", "receives", "point_to_point", "collective"), NAMES
 )
-def test_what_names_tell(
+def test_kernels_are_classified_by_name(
     name: str, communicates: bool, receives: bool, point_to_point: bool, collective: bool
 ) -> None:
     kinds = default_kinds()
@@ -118,17 +118,17 @@ def is_communication_kernel(name: str) -> bool:
     return bool(match_any([name], default_kinds().communication)[0])
 
 
-def test_there_are_instructions_that_communicate() -> None:
+def test_some_instructions_communicate() -> None:
     assert len(XLA_KERNELS) == len(XLA_RANGES) == 2
 
 
 @given(st.sampled_from(XLA_KERNELS).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
-def test_whatever_kernels_tell_ranges_tell(name: str) -> None:
+def test_ranges_recognize_what_kernel_names_recognize(name: str) -> None:
     assert is_communication_range(name.removesuffix("\n"))
 
 
 @given(st.sampled_from(XLA_RANGES).flatmap(lambda r: st.from_regex(r, fullmatch=True)))
-def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
+def test_kernel_names_recognize_what_ranges_recognize(text: str) -> None:
     meaning = parse_range_names([text])
 
     assert is_communication_kernel(meaning.instructions[meaning.instruction[0]])
@@ -178,7 +178,9 @@ COMPUTE = [
         *((name, False, False) for name in COMPUTE),
     ],
 )
-def test_kernels_communicate_or_look_like_it(name: str, is_known: bool, is_likely: bool) -> None:
+def test_kernels_that_communicate_or_look_like_it_are_recognized(
+    name: str, is_known: bool, is_likely: bool
+) -> None:
     kinds = default_kinds()
     assert match_any([name], kinds.communication).tolist() == [is_known]
     assert mask_communication_candidates([name], kinds).tolist() == [is_likely]
@@ -207,7 +209,7 @@ def test_each_public_kernel_has_the_class_of_its_work(library: str) -> None:
     assert dict(zip(expected, classes, strict=True)) == expected
 
 
-def test_the_table_of_public_kernels_holds_every_class() -> None:
+def test_the_table_of_public_kernels_contains_every_class() -> None:
     names = [name for _, _, name in KERNEL_NAMES]
 
     assert len(set(names)) == len(names) >= 300
@@ -226,7 +228,7 @@ def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> N
 
 
 @pytest.mark.parametrize("length", [1, MATCHED_CHARACTERS, 1 << 23])
-def test_only_the_front_of_a_name_is_matched(length: int) -> None:
+def test_only_the_start_of_a_name_is_matched(length: int) -> None:
     name = f"void softmax_kernel<{'x' * length}>(float*)"
     long_template = (
         f"void f<{'x' * max(length, MATCHED_CHARACTERS)}, ncclDevKernel_SendRecv>(float*)"
@@ -244,7 +246,7 @@ def test_only_the_front_of_a_name_is_matched(length: int) -> None:
     assert activity == TRANSFER
 
 
-def test_a_range_name_of_megabytes_is_no_operation() -> None:
+def test_a_range_name_of_megabytes_is_not_an_operation() -> None:
     convention = built_in()["zero-bubble"]
     tail = ", sizes = " + "[1], " * (1 << 18)
 
@@ -259,7 +261,7 @@ def _write_additions(folder: Path, text: str = 'communication = ["^acme::"]') ->
     return file
 
 
-def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> None:
+def test_a_file_of_additions_does_not_replace_built_in_names(tmp_path: Path) -> None:
     kernels = [K(0, 10, 1), K(10, 90, 2, "acme::all_reduce"), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
@@ -301,7 +303,7 @@ def test_the_first_screen_mentions_names_that_take_a_percent_of_the_kernel_time(
 
 
 @pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
-def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_empty_file_of_additions_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"pattern|list of texts"):
         bubbleviz.idle(
             write_profile(tmp_path, [k(0, 1, 1)]), convention=_write_additions(tmp_path, text)
@@ -356,7 +358,7 @@ def _list_concurrent_notes(file: Path, **options: Any) -> list[str]:
         "it's 日本",
     ],
 )
-def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_them(
+def test_long_concurrent_kernels_are_pointed_out_with_the_line_that_adds_them(
     tmp_path: Path, name: str, compute: str
 ) -> None:
     file = _write_concurrent_kernels(tmp_path, name, compute)
@@ -385,7 +387,7 @@ def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_the
         {"offset": 1, "length": 17},
     ],
 )
-def test_kernels_that_compute_or_run_alone_or_are_short_are_none(
+def test_short_and_lone_and_computing_kernels_are_not_pointed_out(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     assert not _list_concurrent_notes(_write_concurrent_kernels(tmp_path, **changed))
@@ -422,7 +424,7 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
 # Calls that launch work are recognized by name, also among host activities.
 
 
-def test_launches_and_copies_are_activities_of_their_own() -> None:
+def test_launches_and_copies_are_separate_activities() -> None:
     calls = default_activities().copy()
 
     assert {calls.classify_call(name)[0] for name in (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)} == {

@@ -16,7 +16,7 @@ from bubbleviz.conventions.layer_names import (
 
 
 @pytest.mark.parametrize("table", load_layer_tables(), ids=range(len(load_layer_tables())))
-def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
+def test_a_pattern_matches_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
     for name in table.get("examples", ()):
         parsed_name = parse_layer_name(name)
         assert parsed_name is not None, name
@@ -39,7 +39,7 @@ def test_a_layer_has_its_number(name: str, number: int) -> None:
     assert parse_layer_name(name) == LayerName("layer", number)
 
 
-def test_names_that_are_none() -> None:
+def test_similar_names_are_not_layers() -> None:
     assert parse_layer_name("") is None
     assert parse_layer_name("layers." + "9" * 400) is None
     assert parse_layer_name("F0.0.0") is None

@@ -70,7 +70,7 @@ def measure_match_s(match: Callable[[str], object], text: str) -> float:
 
 
 @pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in list_patterns()])
-def test_regexes(regex: re.Pattern[str]) -> None:
+def test_regexes_take_linear_time(regex: re.Pattern[str]) -> None:
     for name in make_long_names(regex.pattern):
         # A busy machine may take longer once.
         seconds = min(measure_match_s(regex.search, name) for _ in range(3))
@@ -118,7 +118,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("file", "text", "reason"), WRONG, ids=range(len(WRONG)))
-def test_what_cannot_be_compiled_is_refused(
+def test_patterns_that_cannot_be_compiled_are_refused(
     file: str, text: str, reason: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     command, option, _ = FILES[file]
@@ -172,7 +172,7 @@ PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
     ("registered", "without"), [(False, ()), (True, ()), (False, ("StringIds",))]
 )
 @pytest.mark.parametrize(("names", "globs", "expected"), PREFILTERED, ids=range(len(PREFILTERED)))
-def test_names_are_read_that_a_pattern_lets_through(
+def test_only_names_that_match_a_pattern_are_read(
     names: list[str],
     globs: list[str],
     expected: list[str],
@@ -215,7 +215,9 @@ def match_in_duckdb(globs: list[str], names: list[str]) -> Bools:
 @example(["a[0-9]9"], ["a09", "a08", "a99"])
 @example(["F0-9", "[+-0-9]"], ["F0-9", "5"])
 @example(["[!a]", "[#*?]*", "a\\"], ["!", "a", "#x", "?", "*", "a\\"])
-def test_patterns_match_many_names_as_they_match_each(globs: list[str], names: list[str]) -> None:
+def test_patterns_match_names_together_as_they_match_each_one(
+    globs: list[str], names: list[str]
+) -> None:
     likely = match_in_duckdb(globs, names)
     expected = [any(is_glob_match(glob, name) for glob in globs) for name in names]
 

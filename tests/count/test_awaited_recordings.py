@@ -116,7 +116,7 @@ def test_a_short_wait_at_the_start_of_a_long_capture_counts(tmp_path: Path) -> N
     assert averaged(report) == [False, *[True] * 19]
 
 
-def test_clocks_that_dependencies_align_show_it_as_well(tmp_path: Path) -> None:
+def test_clocks_aligned_by_dependencies_also_show_the_wait(tmp_path: Path) -> None:
     planting = Planting(iterations=4, files="rank", iteration_ranges=True, servers=4)
     folder = plant_late(tmp_path / "late", {2}, 500 * MS, planting)
     for path in folder.glob("*.sqlite"):
