@@ -58,7 +58,7 @@ def test_a_forward_without_a_backward_of_its_number_is_not_cut(
 @pytest.mark.parametrize(
     ("names", "expected"), [("numbered", "numbers in"), ("constant", "by order")]
 )
-def test_numbers_are_to_be_checked_only_where_names_have_some(
+def test_advice_to_check_numbers_appears_only_if_names_have_numbers(
     names: str, expected: str, tmp_path: Path
 ) -> None:
     plant(Planting(names=names), tmp_path)
@@ -94,7 +94,7 @@ def since(first: int, folder: Path) -> Report:
     return bubbleviz.analyze(path)
 
 
-def test_an_iteration_that_begins_with_another_microbatch_is_whole(tmp_path: Path) -> None:
+def test_an_iteration_that_begins_with_another_microbatch_is_complete(tmp_path: Path) -> None:
     truth = plant(SWAPPED, tmp_path)
     for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
         assert [i.complete for i in report.iterations] == [True] * 6
@@ -129,7 +129,7 @@ def recorded(folder: Path, planting: Planting, after_ns: int, before_ns: int = 1
 
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("after_ns", range(6_000_000, 26_000_000, 1_500_000))
-def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
+def test_the_rest_of_a_cut_iteration_forms_no_iteration_with_the_next_forwards(
     after_ns: int, stages: int, tmp_path: Path
 ) -> None:
     planting = Planting(stages=stages, iterations=3, optimizer_ns=-1, barrier=True)
@@ -141,7 +141,7 @@ def test_what_a_cut_leaves_is_no_whole_iteration_with_the_next_ones_forwards(
 
 @pytest.mark.parametrize("stages", [2, 4])
 @pytest.mark.parametrize("after_ns", [900_000, 1_700_000, 2_200_000, 3_300_000])
-def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
+def test_iterations_of_both_directions_are_complete_after_a_cut_one(
     after_ns: int, stages: int, tmp_path: Path
 ) -> None:
     planting = Planting(schedule="dualpipe", stages=stages, iterations=4, optimizer_ns=-1)
@@ -164,7 +164,7 @@ def test_iterations_of_both_directions_are_whole_behind_one_that_is_cut(
         (replace(SWAPPED, swapped_at=0, iterations=2), 500_000),
     ],
 )
-def test_backwards_of_forwards_before_the_capture_are_no_whole_iteration(
+def test_backwards_of_forwards_before_the_capture_are_no_complete_iteration(
     planting: Planting, after_ns: int, tmp_path: Path
 ) -> None:
     first, *other_iterations = recorded(tmp_path, planting, after_ns).iterations
@@ -172,7 +172,7 @@ def test_backwards_of_forwards_before_the_capture_are_no_whole_iteration(
     assert all(other.complete for other in other_iterations)
 
 
-def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: Path) -> None:
+def test_passes_on_both_sides_of_an_optimizer_are_no_complete_iteration(tmp_path: Path) -> None:
     report = recorded(tmp_path, Planting(stages=1), 17_900_000, 36_300_000)
     assert [i.microbatches for i in report.iterations] == [6]
     assert not any(i.complete for i in report.iterations)
@@ -180,7 +180,7 @@ def test_passes_on_both_sides_of_an_optimizer_are_no_whole_iteration(tmp_path: P
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "chimera"])
 @pytest.mark.parametrize("after_ns", range(1_000_000, 20_000_000, 3_000_000))
-def test_iterations_behind_one_that_a_capture_cuts_are_whole(
+def test_iterations_after_one_that_the_capture_cuts_are_complete(
     after_ns: int, schedule: str, tmp_path: Path
 ) -> None:
     planting = Planting(schedule=schedule, microbatches=8, iterations=4, optimizer_ns=-1)
@@ -193,7 +193,7 @@ def test_iterations_behind_one_that_a_capture_cuts_are_whole(
 
 @pytest.mark.parametrize("optimizer_ns", [-1, 0, 500_000])
 @pytest.mark.parametrize("after_ns", range(1_000_000, 9_000_000, 3_000_000))
-def test_a_capture_that_begins_in_an_evaluation_cuts_it_alone(
+def test_a_capture_that_begins_in_an_evaluation_cuts_only_the_evaluation(
     after_ns: int, optimizer_ns: int, tmp_path: Path
 ) -> None:
     planting = Planting(schedule="zb-h1", evaluation_at=0, iterations=3, optimizer_ns=optimizer_ns)
@@ -221,7 +221,7 @@ def run_of(folder: Path) -> Report:
     return bubbleviz.analyze(path)
 
 
-def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
+def test_operations_that_ranks_lack_are_reported(tmp_path: Path) -> None:
     complete, cut = run_of(tmp_path).iterations
 
     assert list_missing(complete.ranks) == [None, None]
@@ -246,7 +246,7 @@ def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> No
     assert report.iteration(0).ratios["schedule"].value == pytest.approx(0.5)
 
 
-def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
+def test_ranks_behave_like_a_tuple(tmp_path: Path) -> None:
     ranks = run_of(tmp_path).iteration(0).ranks
     values = tuple(ranks)
 
@@ -260,6 +260,6 @@ def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
 # Quantiles of Student's t agree with scipy.
 
 
-def test_quantiles_of_students_t_are_those_of_scipy() -> None:
+def test_quantiles_of_students_t_agree_with_scipy() -> None:
     for df, rel in (*((df, 1e-14) for df in range(1, 21)), (21, 1e-7), (50, 1e-8), (1000, 1e-9)):
         assert compute_quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=rel)

@@ -76,7 +76,7 @@ def test_damaged_runs_promise_no_saving(tmp_path: Path, cli: CommandLine, *, del
     assert ("kernels-lost" in list_restriction_codes(bubbleviz.analyze(path))) is deleted
 
 
-def test_gate_takes_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
+def test_gate_checks_no_promise_from_a_damaged_run(tmp_path: Path, cli: CommandLine) -> None:
     good, lost_path = tmp_path / "good.json", tmp_path / "lost.json"
     plant(SIX, tmp_path / "good")
     bubbleviz.analyze(tmp_path / "good").save(good)
@@ -194,7 +194,7 @@ def test_without_averaged_iterations_all_damage_counts(tmp_path: Path) -> None:
     assert list_restriction_codes(report) == ["kernels-lost"]
 
 
-def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
+def test_wrong_ends_count_in_their_iteration(tmp_path: Path) -> None:
     plant(replace(SIX, kernels=6), tmp_path)
     path = tmp_path / "node0.sqlite"
     row = (
@@ -226,7 +226,9 @@ def test_ends_that_are_wrong_count_in_their_iteration(tmp_path: Path) -> None:
         ("end + 3000000", "Profile again: recorded ends of kernels are wrong"),
     ],
 )
-def test_idle_advises_first_to_record_again(end: str, sentence: str, tmp_path: Path) -> None:
+def test_the_first_advice_of_idle_is_to_record_again(
+    end: str, sentence: str, tmp_path: Path
+) -> None:
     plant(replace(SIX, kernels=6), tmp_path)
     path = tmp_path / "node0.sqlite"
     edit_database(

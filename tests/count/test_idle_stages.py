@@ -321,7 +321,9 @@ def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Pat
 
 
 @pytest.mark.parametrize("steps", [True, False])
-def test_rows_without_times_make_a_stage_idle_that_has_stepped(steps: bool, tmp_path: Path) -> None:
+def test_a_stage_that_stepped_is_idle_if_its_rows_have_no_times(
+    steps: bool, tmp_path: Path
+) -> None:
     path = table_of(tmp_path / "run.csv", set(), steps=steps)
     lines = path.read_text().splitlines()
     is_empty = [line.startswith(("1,0,0,F,", "1,0,0,BW,")) for line in lines]
@@ -381,7 +383,7 @@ def table_of(
         ({(1, 0), (2, 1)}, False, [True, False, False]),
     ],
 )
-def test_which_iterations_with_an_idle_stage_are_complete(
+def test_iterations_with_an_idle_stage_are_complete_if_they_are_known_to_be_recorded(
     idle: set[tuple[int, int]], steps: bool, complete: list[bool], tmp_path: Path
 ) -> None:
     report = bubbleviz.analyze(table_of(tmp_path / "run.csv", idle, steps=steps))
@@ -462,7 +464,7 @@ def slow_idle_parts(
 
 
 @given(MASKS)
-def test_idle_parts_are_those_of_a_slow_reference(
+def test_idle_parts_agree_with_a_slow_reference(
     masks: tuple[list[list[bool]], list[list[bool]], list[list[bool]], list[bool]],
 ) -> None:
     present, can_idle, is_recorded, is_whole = masks
@@ -473,7 +475,7 @@ def test_idle_parts_are_those_of_a_slow_reference(
     assert is_idle.tolist() == slow_idle_parts(present, can_idle, is_recorded, is_whole)
 
 
-def test_no_iteration_has_no_idle_part() -> None:
+def test_without_iterations_there_are_no_idle_parts() -> None:
     none = np.zeros((0, 2), bool)
     assert find_idle_ranks(none, np.zeros(0, bool), none, none).shape == (0, 2)
 
@@ -505,7 +507,7 @@ def test_an_iteration_of_unknown_time_follows_the_one_before(column: int) -> Non
     assert numbers.tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_an_iteration_of_unknown_time_needs_a_number_of_its_own() -> None:
+def test_an_iteration_of_unknown_time_needs_a_separate_number() -> None:
     """Iteration 1 of rank 1 has no time, and iterations 0 and 2 leave no number between them."""
     rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
     start_ns = np.array([0, 100, 0, 100])
@@ -532,13 +534,13 @@ def test_nothing_pairs_without_work_or_overlap() -> None:
     assert pair_by_time(rank, zero, start_ns, start_ns + 50, mask_of(rank, zero)) is None
 
 
-def test_two_iterations_never_get_one_number() -> None:
+def test_two_iterations_never_share_a_number() -> None:
     rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     start_ns, end_ns = np.array([0, 100, 10, 20]), np.array([50, 150, 20, 30])
     assert pair_by_time(rank, iteration, start_ns, end_ns, mask_of(rank, iteration)) is None
 
 
-def test_an_iteration_without_work_has_the_number_before() -> None:
+def test_iterations_pair_around_one_without_work() -> None:
     rank, iteration = np.array([0, 0, 1]), np.array([0, 1, 1])
     start_ns = np.array([0, 100, 100])
     numbers = pair_by_time(rank, iteration, start_ns, start_ns + 50, mask_of(rank, iteration))

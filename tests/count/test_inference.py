@@ -32,7 +32,7 @@ FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
         ((Phase.SEND_F,), "training"),
     ],
 )
-def test_what_shows_that_a_run_trains(phases: tuple[Phase, ...], kind: str) -> None:
+def test_the_phases_of_a_run_show_whether_it_trains(phases: tuple[Phase, ...], kind: str) -> None:
     import numpy as np
 
     assert run_kind(np.array(phases, np.int64)) == kind
@@ -51,7 +51,7 @@ def test_several_batches_are_iterations_and_the_time_between_them_counts() -> No
     assert {i["kind"] for i in document["iterations"]} == {"inference"}
 
 
-def test_batches_of_other_sizes_are_averaged_too(tmp_path: Path) -> None:
+def test_batches_of_different_sizes_are_also_averaged(tmp_path: Path) -> None:
     path = tmp_path / "operations.csv"
     rows = ["rank,phase,iteration,microbatch,stage,start_ns,end_ns"]
     time_ns = 0

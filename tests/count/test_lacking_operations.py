@@ -67,7 +67,7 @@ def test_lacking_operations_are_counted_and_bound_the_ratio(
     assert LACKING in [entry["what"] for entry in make_document(report)["limitations"]]
 
 
-def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:
+def test_operations_that_no_rank_ran_are_not_lacking(tmp_path: Path) -> None:
     report = _without(tmp_path, "F3.0.0", "B3.0.0")
 
     assert not report.operations_lacking

@@ -98,7 +98,7 @@ def test_windows_are_written(
         (f"iteration:{'9' * 80}", "…'"),
     ],
 )
-def test_no_window_is_refused(text: str, expected: str, cli: CommandLine) -> None:
+def test_an_invalid_window_is_refused(text: str, expected: str, cli: CommandLine) -> None:
     with pytest.raises(UsageError, match=r"--window ") as error:
         parse_window(text)
     assert expected in str(error.value)
@@ -111,7 +111,7 @@ def test_no_window_is_refused(text: str, expected: str, cli: CommandLine) -> Non
     since=st.integers(0, 50),
     length=st.integers(1, 50),
 )
-def test_a_window_of_time_holds_what_begins_and_ends_in_it(
+def test_a_window_of_time_contains_what_begins_and_ends_in_it(
     starts: list[int], lengths: list[int], since: int, length: int
 ) -> None:
     times = [(start, start + own) for start, own in zip(starts, lengths, strict=False)]
@@ -130,7 +130,9 @@ def test_a_window_of_time_holds_what_begins_and_ends_in_it(
             window.mask_iterations(names, start_ns, end_ns)
 
 
-def test_a_window_beside_the_capture_names_what_there_is(cli: CommandLine) -> None:
+def test_a_window_outside_the_capture_is_refused_with_the_times_of_the_capture(
+    cli: CommandLine,
+) -> None:
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "iteration:90-99", code=1)
     assert "--window iteration:90-99: there is no such iteration; the capture contains " in message
     message = cli.refused("analyze", "fixtures/1f1b", "--window", "time:90s-99s", code=1)
@@ -154,7 +156,7 @@ def test_a_window_without_steps_names_the_command_that_was_run(
     assert f"no ranges are recognized as steps; {remedy} time:1.5s-3s" in message
 
 
-def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
+def test_a_window_of_everything_changes_nothing(profiles: Path) -> None:
     full_report = analysed(profiles)
     for text in ("time:-", "iteration:0-99"):
         part = analysed(profiles, text)
@@ -164,7 +166,7 @@ def test_a_window_of_everything_is_no_window(profiles: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:7", "iteration:12", "iteration:9-99"])
-def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -> None:
+def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text: str) -> None:
     full_report, part = analysed(profiles), analysed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
     averaged_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
@@ -199,7 +201,7 @@ def test_numbers_of_a_window_are_those_of_the_whole(profiles: Path, text: str) -
 
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:12"])
-def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text: str) -> None:
+def test_tables_of_a_window_are_rows_of_the_complete_tables(profiles: Path, text: str) -> None:
     full_report, part = analysed(profiles), analysed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
     iteration_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
@@ -238,7 +240,7 @@ def test_tables_of_a_window_are_rows_of_those_of_the_whole(profiles: Path, text:
     assert len(starts) == 0 or starts.min() >= min(i.start_ns for i in part.iterations)
 
 
-def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles: Path) -> None:
+def test_the_typical_iteration_is_in_the_window(profiles: Path) -> None:
     full_report, part = analysed(profiles), analysed(profiles, "iteration:11")
     typical = part.typical_iteration()
     assert typical is not None
@@ -261,7 +263,7 @@ def test_what_is_told_of_the_typical_iteration_is_of_one_in_the_window(profiles:
     assert set(part.schedule.judged) <= {0}
 
 
-def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> None:
+def test_a_window_of_time_equals_the_window_of_its_iterations(profiles: Path) -> None:
     full_report = analysed(profiles)
     eight, nine = full_report.iterations[1], full_report.iterations[2]
     exact = f"time:{eight.start_ns}ns-{max(eight.end_ns, nine.end_ns)}ns"

@@ -104,7 +104,7 @@ def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
     return int(report.explanation.causes.idle_ns[ratio][:, :, cause].sum())
 
 
-def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
+def test_a_profile_without_gaps_has_no_causes(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     report = bubbleviz.analyze(path)
 
@@ -115,7 +115,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     assert render_bubbles(report, View()).splitlines() == [",".join(list_bubble_columns(report))]
 
 
-def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> None:
+def test_overlapping_iterations_without_idle_time_leave_nothing_to_gain() -> None:
     report = bubbleviz.analyze(FIXTURES / "zb-h2")
 
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(0.1273, abs=1e-4)
@@ -124,7 +124,7 @@ def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> Non
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the_headline(
+def test_causes_add_up_to_the_bubble_of_every_window(
     name: str,
 ) -> None:
     _, report = planted(name)
@@ -150,7 +150,7 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
 
 
 @pytest.mark.parametrize("name", ["slow link", "slow link, receive inside F"])
-def test_a_slow_link_is_communication(name: str) -> None:
+def test_time_lost_to_a_slow_link_is_communication(name: str) -> None:
     _, report = planted(name)
 
     assert idle_of(report, Cause.COMMUNICATION) % (300 * US) == 0
@@ -163,7 +163,7 @@ def test_a_slow_link_is_communication(name: str) -> None:
     assert changes["no-delay"].bubble_ratio == pytest.approx(3 / 11, abs=5e-3)
 
 
-def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
+def test_waits_for_a_slow_stage_are_dependencies_and_its_times_reveal_it() -> None:
     _, report = planted("slow stage")
 
     assert idle_of(report, Cause.HOST) == idle_of(report, Cause.COMMUNICATION) == 0
@@ -174,7 +174,7 @@ def test_a_slow_stage_is_a_dependency_and_told_by_its_times() -> None:
     assert givers == {1}
 
 
-def test_a_profiler_flush_is_the_profilers() -> None:
+def test_a_profiler_flush_is_attributed_to_the_profiler() -> None:
     path, report = planted("profiler")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         overhead_ns = database.execute(
@@ -192,7 +192,7 @@ def test_an_exposed_all_reduce_is_collective_once_all_have_entered() -> None:
     assert idle_of(report, Cause.DRAIN) > 1_000 * US
 
 
-def test_who_waits_in_a_collective_is_told_for_whom() -> None:
+def test_a_wait_in_a_collective_names_the_awaited_rank() -> None:
     _, report = planted("a replica reduces late")
     stages = [rank.stage for rank in report.ranks]
     late_rank = next(r.index for r in report.ranks if r.pid == 2001 + 64 * 5)
@@ -221,7 +221,7 @@ def test_receives_split_into_wait_and_transfer() -> None:
     assert {exposed[after] for after in moving.after.tolist()} == {300 * US}
 
 
-def test_what_is_measured_is_put_together_again() -> None:
+def test_a_replay_reproduces_the_measured_run() -> None:
     for name in ("plain", "all of it", "slow stage", "interleaved"):
         _, report = planted(name)
         measured = report.explanation.changes[0]
@@ -233,7 +233,7 @@ def test_what_is_measured_is_put_together_again() -> None:
         assert all(c.makespan_ns > 0 for c in report.explanation.changes)
 
 
-def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
+def test_the_json_has_causes_of_ranks_of_iterations_and_of_the_run() -> None:
     _, report = planted("all of it")
     document = json_document.make_document(report)
     averaged = [i for i in document["iterations"] if i["averaged"]]
@@ -268,7 +268,7 @@ def heat_cells(svg: str, shade: str) -> int:
     return sum(path.count("M") for path in paths)
 
 
-def test_heat_maps_have_a_row_a_stage_and_mark_the_slow_microbatch() -> None:
+def test_heat_maps_have_a_row_per_stage_and_mark_the_slow_microbatch() -> None:
     _, report = planted("plain")
     even = render(report, View(heat_map=True))
     operations = report.operations
@@ -294,7 +294,7 @@ def drawn(report: Report) -> int:
     return typical.index
 
 
-def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> None:
+def test_the_critical_path_is_drawn_on_request_if_all_of_it_is_shown() -> None:
     _, report = planted("plain")
     line = f'stroke="{CRITICAL}"'
 
@@ -303,7 +303,7 @@ def test_the_critical_path_is_drawn_on_request_where_all_of_it_is_shown() -> Non
     assert line not in render(report, View(critical=True, ranks=(0, 1)))
 
 
-def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
+def test_without_stages_nothing_is_said_to_bound_the_iteration() -> None:
     """Microbatches of DualPipe run in both directions, so they show no order of stages."""
     report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iterations=1, iteration_ranges=True),
@@ -322,7 +322,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration() -> None:
     assert report.what_if.reason == reasons["critical path, slack and effects of changes"]
 
 
-def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock() -> None:
+def test_without_a_common_clock_gaps_are_those_of_the_headline() -> None:
     for align, ratio in (("none", "stage"), ("causal", "schedule")):
         report = analyze_planting(
             Planting(servers=2, iterations=2, iteration_ranges=True), align=align
@@ -388,7 +388,7 @@ def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -
     assert idle_of(report, Cause.HOST, "step") == 191 + 491
 
 
-def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
+def test_concurrent_operations_are_replayed_without_negative_ratios(
     tmp_path: Path,
 ) -> None:
     ms = 1_000 * US
@@ -407,7 +407,7 @@ def test_operations_side_by_side_are_put_together_again_without_negative_ratios(
     assert all(part.time_ns > 0 for part in report.explanation.path.parts)
 
 
-def test_copies_of_a_stage_wait_for_what_was_ready_last() -> None:
+def test_replicas_of_a_stage_wait_for_the_last_input_to_be_ready() -> None:
     report = analyze_planting(replace(BASE, replicas=2, tensor=2, jitter=0.05))
     waits, moves = (
         idle_of(report, cause, "stage") for cause in (Cause.DEPENDENCY, Cause.COMMUNICATION)
@@ -441,7 +441,7 @@ def _communication_window(
 
 
 @pytest.mark.parametrize("source", ["slow link", "1f1b", "zb-h2", "zb-v"])
-def test_overlap_is_that_of_kernels(source: str) -> None:
+def test_overlap_is_computed_from_kernels(source: str) -> None:
     report = planted(source)[1] if source in RUNS else bubbleviz.analyze(FIXTURES / source)
     kernels = [
         (start_ns + summary.clock_offset_ns, end_ns + summary.clock_offset_ns, number, *row)
@@ -471,7 +471,7 @@ def test_overlap_is_that_of_kernels(source: str) -> None:
             assert communication.exposed_ns[iteration.index, rank_iteration.rank] <= expected_ns[0]
 
 
-def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
+def test_times_and_stragglers_follow_from_the_kernels(tmp_path: Path) -> None:
     lengths_us = [90, 100, 100, 110, 300]
     names = [*(f"F{n}.0.0" for n in range(5)), *(f"B{n}.0.0" for n in range(5))]
     rows = ExportRows()
@@ -488,7 +488,7 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     assert times.stragglers == ((4, 3.0),)
 
 
-def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere() -> None:
+def test_inputs_of_a_bottleneck_take_as_long_as_elsewhere() -> None:
     """The slow stage never waits in a receive, so its receives do not show the transfer time."""
     memory = Memory(8.0, 1.0, 32 / 74)
     work = build_device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)

@@ -32,7 +32,7 @@ def costs(folder: Path, tokens: list[int], times_ns: list[float]) -> tuple[Chunk
     return report_of(folder, tokens, times_ns).explanation.chunk_costs
 
 
-def test_without_tokens_there_is_none(tmp_path: Path) -> None:
+def test_without_tokens_there_is_no_cost(tmp_path: Path) -> None:
     assert costs(tmp_path, [], [1e6, 2e6]) == ()
 
 
@@ -44,7 +44,7 @@ def test_equally_long_chunks_have_a_mean(tmp_path: Path) -> None:
     assert second.fixed_ns == 4e6
 
 
-def test_a_line_is_a_line(tmp_path: Path) -> None:
+def test_a_linear_cost_is_fitted_by_a_line(tmp_path: Path) -> None:
     tokens = [64, 128, 512, 1024, 4096]
     first, second = costs(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
 
@@ -55,7 +55,7 @@ def test_a_line_is_a_line(tmp_path: Path) -> None:
     assert first.explained == pytest.approx(1)
 
 
-def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
+def test_attention_makes_the_cost_a_curve(tmp_path: Path) -> None:
     noise = np.random.default_rng(3).normal(0, 5_000, 40)
     tokens = np.linspace(64, 4096, 40).astype(int).tolist()
     times = [200_000 + 500 * t + 0.2 * t * t + n for t, n in zip(tokens, noise, strict=True)]
@@ -100,7 +100,7 @@ def test_the_prefix_of_a_prompt_makes_its_chunks_longer(expected: bool, tmp_path
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("shortest", [8_190, 10**6, 10**9])
-def test_lengths_far_from_zero_and_close_together(tmp_path: Path, shortest: int) -> None:
+def test_lengths_may_be_far_from_zero_and_close_together(tmp_path: Path, shortest: int) -> None:
     tokens = [shortest + number % 6 for number in range(12)]
     first, _ = costs(tmp_path, tokens, [1e6 + 500.0 * (t - shortest) for t in tokens])
 
@@ -108,7 +108,7 @@ def test_lengths_far_from_zero_and_close_together(tmp_path: Path, shortest: int)
     assert first.token_squared_ns == 0
 
 
-def test_what_costs_nothing_is_zero_in_words(tmp_path: Path) -> None:
+def test_a_cost_of_nothing_is_described_as_zero(tmp_path: Path) -> None:
     tokens = [10, 20, 10, 30, 10, 10, 20, 10]
     cost, _ = costs(tmp_path, tokens, [1e5 * t for t in tokens])
     fixed, _ = costs(tmp_path, tokens, [1e6] * len(tokens))
@@ -117,7 +117,7 @@ def test_what_costs_nothing_is_zero_in_words(tmp_path: Path) -> None:
     assert format_cost(fixed) == "1.000 ms + 0 us/token"
 
 
-def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
+def test_noise_alone_is_not_fitted_by_a_curve(tmp_path: Path) -> None:
     noise = np.random.default_rng(5).normal(0, 100_000, 60)
     tokens = np.linspace(64, 4096, 60).astype(int).tolist()
     first, _ = costs(
@@ -127,7 +127,7 @@ def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
     assert first.token_squared_ns == 0
 
 
-def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
+def test_a_page_contains_the_measured_chunks(tmp_path: Path) -> None:
     tokens = [64, 128, 512, 1024, 4096]
     report = report_of(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
     first, second = collect_unsaved_numbers(report).chunk_times
@@ -142,7 +142,7 @@ def test_a_page_carries_the_measured_chunks(tmp_path: Path) -> None:
     }
 
 
-def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
+def test_a_page_contains_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_table(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
 
     assert [
@@ -154,7 +154,7 @@ def test_a_page_carries_chunks_of_ranks_without_a_stage(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 10**10)), min_size=1, max_size=60),
     st.integers(0, 60),
 )
-def test_select_sample_chunks_lie_next_to_all_others(
+def test_every_chunk_has_a_sample_chunk_nearby(
     chunks: list[tuple[int, int]], max_chunks: int
 ) -> None:
     tokens, busy_ns = np.array(chunks, np.int64).T

@@ -91,7 +91,7 @@ def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
         ([(0, 100, 1_000, 7), (1, 996, 1_000, 7)], [], [(1_000, 1, -1), (996, -1, -1)]),
     ],
 )
-def test_the_last_to_enter_begins_the_move(
+def test_the_transfer_starts_when_the_last_rank_enters(
     rows: list[tuple[int, int, int, int]],
     worked_before: list[tuple[int, int, int]],
     expected: list[tuple[int, int, int]],
@@ -130,7 +130,7 @@ def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
     return Path(add_payloads(path, payloads, pid=rank + 1))
 
 
-def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
+def test_recorded_communicators_need_no_common_clock(tmp_path: Path) -> None:
     report = bubbleviz.analyze([rank_of_run(tmp_path, rank, communicator=0xAB) for rank in (0, 1)])
     idle_ns = report.explanation.causes.idle_ns["period"]
 
@@ -144,7 +144,7 @@ UNKNOWN = "collectives with unknown members"
 LACKING = "collectives with members that were not recorded"
 
 
-def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> None:
+def test_without_communicators_and_clock_all_of_the_wait_is_collective(tmp_path: Path) -> None:
     paths = [rank_of_run(tmp_path, rank, communicator=None) for rank in (0, 1)]
     report = bubbleviz.analyze(paths, align="none")
     idle_ns = report.explanation.causes.idle_ns["period"]
@@ -154,7 +154,7 @@ def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> Non
     assert note.count == 6
 
 
-def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
+def test_the_longest_wait_in_a_collective_is_reported_with_its_last_rank() -> None:
     planting = Planting(
         iterations=2,
         replicas=2,
@@ -182,7 +182,7 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(pieces: int) -> None:
+def test_transfers_are_the_planted_ones_despite_clock_errors(pieces: int) -> None:
     planting = Planting(
         iterations=3,
         replicas=2,
@@ -264,7 +264,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     assert ("AllGather", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
 
 
-def test_a_bucket_under_the_late_rank_s_own_compute_ends_the_others_wait(tmp_path: Path) -> None:
+def test_a_bucket_reduced_during_compute_ends_the_wait_of_other_ranks(tmp_path: Path) -> None:
     """Rank 1 reduces while it still computes; rank 0 has been waiting for it."""
     rows = ExportRows()
     for rows.pid, done, entered in ((1, 3, 3), (2, 7, 6)):

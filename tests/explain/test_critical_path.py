@@ -46,7 +46,7 @@ def path_of(report: Report) -> CriticalPath:
 @pytest.mark.parametrize(
     "name", ["plain", "interleaved", "slow stage", "zb-v", "no optimizer", "barrier", "one stage"]
 )
-def test_it_has_no_slack_and_ends_with_the_optimizer(name: str) -> None:
+def test_the_path_has_no_slack_and_ends_with_the_optimizer(name: str) -> None:
     report = report_of(RUNS[name])
     path = path_of(report)
     iteration = report.iteration(path.iteration)
@@ -61,7 +61,7 @@ def test_it_has_no_slack_and_ends_with_the_optimizer(name: str) -> None:
 
 
 @pytest.mark.parametrize("slow_rank", [0, 1, 2, 3])
-def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> None:
+def test_the_path_runs_from_the_slow_replica_through_the_collectives(slow_rank: int) -> None:
     """Devices of the first replica are 0 and 1; the optimizer of all ranks waits for all."""
     report = report_of(replace(COPIES, slow_rank=slow_rank))
     path = path_of(report)
@@ -80,7 +80,7 @@ def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> 
     assert time_of_part["AllReduce"] == COPIES.norm_ns
 
 
-def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
+def test_work_before_a_late_collective_has_the_delay_as_slack() -> None:
     """A host launches the reduce-scatter late, so all earlier work of its rank has slack."""
     late_planting = replace(COPIES, late_reducer=0, late_reduce_ns=900 * US)
     report, punctual_report = report_of(late_planting), report_of(COPIES)

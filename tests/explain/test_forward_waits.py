@@ -34,7 +34,7 @@ def causes_of(report: Report) -> list[dict[str, int]]:
     return [{c: ns[row] for c, ns in columns.items() if ns[row]} for row in range(len(ranks))]
 
 
-def test_one_chunk_waits_for_nothing_but_the_others(tmp_path: Path) -> None:
+def test_a_single_chunk_on_a_single_stage_waits_for_nothing(tmp_path: Path) -> None:
     folder_run = Serving((1.0,), stages=(1.0,))
     report = report_of(tmp_path, folder_run)
 
@@ -59,7 +59,7 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
     assert "--what-if" not in advice
 
 
-def test_a_slow_stage_makes_those_behind_it_wait(tmp_path: Path) -> None:
+def test_a_slow_stage_makes_later_stages_wait(tmp_path: Path) -> None:
     first, second, third, last = causes_of(report_of(tmp_path, Serving(EVEN, (1.0, 1.5, 1.0, 1.0))))
 
     assert set(first) | set(second) <= {"warmup", "drain"}
@@ -86,7 +86,7 @@ def test_one_request_at_a_time_waits_for_its_token(tmp_path: Path) -> None:
         assert causes["host"] == 23 * 20_000
 
 
-def test_the_host_is_the_cause_where_the_token_was_there(tmp_path: Path) -> None:
+def test_the_host_is_the_cause_if_the_token_had_returned(tmp_path: Path) -> None:
     run = Serving(EVEN, stages=(1.0, 1.0), depth=2, host_ns=300_000)
     first, second = causes_of(report_of(tmp_path, run))
 
@@ -94,7 +94,7 @@ def test_the_host_is_the_cause_where_the_token_was_there(tmp_path: Path) -> None
     assert first["host"] == 11 * 300_000
 
 
-def test_transfers_are_the_cause_where_the_data_moves(tmp_path: Path) -> None:
+def test_transfers_are_the_cause_while_data_moves(tmp_path: Path) -> None:
     chunks = simulate_serving(Serving(EVEN, depth=1, transfer_ns=50_000))
     receives = {
         "received_ns": [0 if c.stage == 0 else c.start_ns for c in chunks],

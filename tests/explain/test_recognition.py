@@ -65,7 +65,7 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
     return rule.plan(p, m, rule.chunks)
 
 
-def test_nothing_ran() -> None:
+def test_an_empty_run_has_no_schedule() -> None:
     nothing = make_measured([], [])
     assert named(nothing).name is None
     assert named(nothing).reason == "no training iteration is in the capture"
@@ -129,7 +129,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
 
 
 @pytest.mark.real_files
-def test_orders_of_the_authors_schedulers_are_named(subtests: pytest.Subtests) -> None:
+def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtests) -> None:
     """A dozen orders of each scheduler are tested, to limit the run time."""
     for name in [*SEARCHED, *(name for name in OURS if name not in SEARCHED)]:
         with subtests.test(name=name):
@@ -271,7 +271,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 
 
 @pytest.mark.parametrize(("orders", "expected"), ORDERS, ids=range(len(ORDERS)))
-def test_an_order_is_what_it_is_said_to_be(
+def test_orders_are_recognised_under_their_name(
     orders: list[list[Op]], expected: Mapping[str, object]
 ) -> None:
     recognition = named(run_orders(orders))
@@ -310,7 +310,7 @@ CHANGES: list[tuple[Callable[[list[Op]], list[Op]], Told, int]] = [
 
 
 @pytest.mark.parametrize(("change_order", "possible", "count"), CHANGES)
-def test_planted_deviations_come_out_by_name(
+def test_planted_deviations_are_named(
     change_order: Callable[[list[Op]], list[Op]], possible: Told, count: int
 ) -> None:
     plan = planned("1f1b")
@@ -423,7 +423,7 @@ def cleared(plan: Plan) -> list[list[Op]]:
         ("v-half", 4, 8),
     ],
 )
-def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) -> None:
+def test_searched_schedules_may_clear_remaining_weights(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
     complete_recognition, cleared_recognition = (
         named(run_orders(list_devices(plan))),
@@ -437,7 +437,7 @@ def test_searched_schedules_may_clear_what_is_left(name: str, p: int, m: int) ->
     )
 
 
-def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
+def test_a_clearing_range_without_work_found_no_weights_left() -> None:
     orders = [[*order, Op(W, -1)] for order in list_devices(planned("1f1b"))]
     run = run_orders(orders)
     idle = run.operations.replace_columns(has_span=(run.operations.phase != W).astype(np.int64))
@@ -485,7 +485,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     with_stages=st.booleans(),
     swaps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 14)), max_size=2),
 )
-def test_copies_are_recognised_as_one_is(
+def test_replicas_are_recognised_like_one_pipeline(
     rule: Schedule, copies: int, with_stages: bool, swaps: list[tuple[int, int]]
 ) -> None:
     """Replicas are recognised with and without known pipelines."""
@@ -512,7 +512,7 @@ def test_copies_are_recognised_as_one_is(
     assert recognition_of_copies.deviation_count == copies * recognition.deviation_count
 
 
-def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
+def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
     orders = list_devices(planned("dualpipe", 4, 8))
     cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
     recognition = named(make_measured(cells, [(None, 0)] * 12))
@@ -542,7 +542,7 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     assert (recognition.deviations[0].rank, recognition.deviations[0].what) == (5, "missing")
 
 
-def test_a_plan_of_other_sizes_is_refused() -> None:
+def test_a_plan_of_different_sizes_is_refused() -> None:
     run = run_orders(list_devices(planned("1f1b", 4, 8)))
     for plan in (planned("1f1b", 4, 6), planned("1f1b", 8, 8), planned("zb-v", 4, 8)):
         with pytest.raises(MismatchError, match="the profiles 4 of 1 with 8"):
@@ -584,7 +584,7 @@ def plantable(schedule: str) -> str:
 @pytest.mark.parametrize(
     ("schedule", "name"), [("1f1b", "1f1b"), ("looped-bfs", "gpipe"), ("v-min", None)]
 )
-def test_where_microbatches_are_counted_by_order_no_name_is_certain(
+def test_if_microbatches_are_counted_by_order_no_name_is_certain(
     schedule: str, name: str | None
 ) -> None:
     planting = Planting(

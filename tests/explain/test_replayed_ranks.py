@@ -41,7 +41,7 @@ def _run(folder: Path, pipelines: int, slow: int = -1, *, with_pipelines: bool =
 
 
 @pytest.mark.parametrize(("pipelines", "with_pipelines"), [(8, False), (4, True)])
-def test_unknown_pipelines_and_few_are_replayed_whole(
+def test_few_or_unknown_pipelines_are_replayed_completely(
     pipelines: int, with_pipelines: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_REPLAYED_OPERATIONS", 30)
@@ -50,7 +50,7 @@ def test_unknown_pipelines_and_few_are_replayed_whole(
     assert _REPLAYED not in list_limitation_subjects(report)
 
 
-def test_the_part_shows_what_the_whole_does(
+def test_the_replayed_part_behaves_like_the_complete_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     complete = _run(tmp_path, 12, slow=7)

@@ -68,7 +68,7 @@ def test_ranks_of_the_run_without_a_profile_are_counted(
         ]
 
 
-def test_idle_time_between_iterations_is_not_no_bubble(tmp_path: Path) -> None:
+def test_idle_time_between_iterations_is_not_reported_as_no_bubble(tmp_path: Path) -> None:
     rows = ExportRows()
     for iteration in range(3):
         for number, name in enumerate(("F0.0.0", "B0.0.0", "Optimizer")):

@@ -67,7 +67,7 @@ def in_stretches(path: Path, max_bytes: int, *, replayed: int | None = None) -> 
 
 @pytest.mark.parametrize("replayed", [None, 1])
 @pytest.mark.parametrize("name", RUNS)
-def test_one_pipeline_at_a_time_is_all_at_once(
+def test_explaining_one_pipeline_at_a_time_gives_the_same(
     name: str, replayed: int | None, tmp_path: Path
 ) -> None:
     plant(RUNS[name], tmp_path)

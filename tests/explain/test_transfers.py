@@ -47,7 +47,7 @@ def measured(report: bubbleviz.Report) -> dict[Kind, tuple[float, float | None]]
     }
 
 
-def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
+def test_transfers_and_gaps_are_measured_on_idle_ranks(tmp_path: Path) -> None:
     times = measured(analysed(TWO_STAGES, tmp_path))
 
     assert times == {
@@ -60,7 +60,7 @@ def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
     }
 
 
-def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
+def test_a_message_that_is_sent_late_shows_no_transfer_time(tmp_path: Path) -> None:
     """The third forward overlaps a backward of 40 ms, and its result is sent after it."""
     rows = (
         (0, "F", 0, 0, 10),

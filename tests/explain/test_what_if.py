@@ -48,7 +48,7 @@ def planted(planting: Planting) -> tuple[Report, WhatIf]:
     return report, report.what_if
 
 
-def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
+def test_a_run_without_backwards_has_no_predictions(tmp_path: Path) -> None:
     path = write_profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
     assert bubbleviz.analyze(path).what_if is None
     report = bubbleviz.analyze(path, what_if=True)
@@ -63,7 +63,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planting", RUNS)
-def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting) -> None:
+def test_measured_times_and_the_order_are_as_planted(planting: Planting) -> None:
     _, what_if = planted(planting)
     assert what_if.measured is not None
     assert what_if.same_schedule is not None
@@ -89,7 +89,7 @@ def test_measured_times_are_those_planted_and_so_is_what_ran(planting: Planting)
     assert what_if.same_schedule.plan.name == planting.schedule
 
 
-def test_a_long_microbatch_is_as_long_in_any_order() -> None:
+def test_a_long_microbatch_is_equally_long_in_any_order() -> None:
     _, what_if = planted(replace(FUSED, microbatches=8, lengths=(1, 1, 1, 3, 1, 1, 1, 1)))
     times = {row.schedule: row.makespan_ms for row in what_if.rows}
 
@@ -120,7 +120,7 @@ def test_equal_microbatches_have_no_better_order() -> None:
     assert planted(FUSED)[1].reordered is None
 
 
-def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
+def test_alternatives_are_compared_by_the_same_memory_and_time() -> None:
     """A planted 1F1B. Searched schedules use its memory, counted like the measured memory."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
     _, what_if = planted(planting)
@@ -138,7 +138,7 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
 
 
 @pytest.mark.parametrize("phases", [(), (Phase.F,), (Phase.BW,), (Phase.F, Phase.B, Phase.FB)])
-def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
+def test_times_that_lack_a_phase_predict_nothing(phases: tuple[Phase, ...]) -> None:
     kinds = [OperationTimes(phase, 2e6, 0, 0) for phase in phases]
 
     with pytest.raises(MismatchError, match="does not show the times of its schedule"):
@@ -186,7 +186,7 @@ def test_panels_change_no_other_output(tmp_path: Path) -> None:
     assert texts[0].replace("alone", "beside") == texts[1].replace("alone", "beside")
 
 
-def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
+def test_panels_show_the_best_schedule_if_others_were_simulated() -> None:
     report, what_if = planted(replace(SPLIT, schedule="1f1b"))
     panel_titles = titles(theory(report, View()))
 
@@ -200,7 +200,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     assert panel_titles[0].endswith("ideal: equal stages, free transfers")
 
 
-def test_why_there_is_no_theory_is_told_to_the_end() -> None:
+def test_the_reason_for_a_missing_theory_is_given_in_full() -> None:
     report = analyze_planting(
         Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), what_if=True
     )
@@ -238,7 +238,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
 
 
 @pytest.mark.parametrize(("ran", "name"), [("1f1b", "gpipe"), ("interleaved-1f1b",) * 2])
-def test_every_command_promises_the_same_of_a_schedule(
+def test_every_command_predicts_the_same_for_a_schedule(
     ran: str, name: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     """One replica has a slow rank, which is slow in any order. The slowest pipeline counts."""
@@ -298,7 +298,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
 
 
 @pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
-def test_stages_of_two_replicas_are_whole_ones_though_a_v_ran(schedule: str) -> None:
+def test_stages_of_two_replicas_are_complete_stages_although_a_v_ran(schedule: str) -> None:
     report = bubbleviz.analyze([FIXTURES / "zb-v"])
 
     # A rank computes for 24 ms.

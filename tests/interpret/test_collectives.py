@@ -63,7 +63,7 @@ def test_a_rank_without_collectives_has_none(tmp_path: Path) -> None:
     assert len(write_recording(tmp_path, (SENDRECV, 12, 500, 600)).collectives) == 0
 
 
-def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None:
+def test_collectives_after_the_last_backward_are_kept_in_order(tmp_path: Path) -> None:
     work = [(REDUCE, 43, 500, 650), (SCATTER, 42, 410, 500), (REDUCE, 48, 500, 660)]
     table = write_recording(tmp_path, *work).collectives
 
@@ -76,13 +76,13 @@ def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None
     assert set(table.group.tolist()) == set(table.meeting.tolist()) == {-1}
 
 
-def test_what_comes_before_the_first_operation_has_no_iteration(tmp_path: Path) -> None:
+def test_collectives_before_the_first_operation_have_no_iteration(tmp_path: Path) -> None:
     table = write_recording(tmp_path, (REDUCE, -5, 20, 90)).collectives
 
     assert table.iteration.tolist() == [-1]
 
 
-def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Path) -> None:
+def test_tensor_parallel_collectives_inside_operations_are_left_out(tmp_path: Path) -> None:
     in_operations = [(REDUCE, 11, 110 + n, 111 + n) for n in range(65)]
 
     assert len(write_recording(tmp_path, *in_operations[:64]).collectives) == 64
@@ -190,7 +190,7 @@ def make_record(sequence: int, operator: int) -> dict[str, Any]:
     }
 
 
-def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
+def test_kernels_of_one_operator_form_one_collective(tmp_path: Path) -> None:
     path = trace(
         tmp_path,
         0,
@@ -237,7 +237,7 @@ def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
         ("mscclKernel_Sum_half_LL", ""),
     ],
 )
-def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
+def test_kernels_are_named_after_what_they_do(kernel: str, kind: str) -> None:
     kinds = default_kinds().collective_kinds
     number = classify_collective(kernel, kinds)
 
@@ -283,7 +283,7 @@ def _measure_exposed(report: Report) -> int:
     return int(report.explanation.communication.exposed_ns[0, 0])
 
 
-def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
+def test_a_range_around_the_launch_identifies_an_all_to_all(tmp_path: Path) -> None:
     events = _make_range("nccl:all_to_all", 19, 23)
     plain = _analyze(tmp_path, _make_step(_make_work_event(2, 300, 600, SENDRECV)))
     recorded_events = _analyze(
@@ -313,7 +313,7 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
         ("nccl:recv 0<-1", {}),
     ],
 )
-def test_a_receive_is_left_one(name: str, recorded: dict[str, Any], tmp_path: Path) -> None:
+def test_a_receive_stays_a_receive(name: str, recorded: dict[str, Any], tmp_path: Path) -> None:
     events = _make_range(name, 19, 23)
     report = _analyze(
         tmp_path, _make_step([events, *_make_work_event(2, 300, 600, SENDRECV, **recorded)])
@@ -323,7 +323,7 @@ def test_a_receive_is_left_one(name: str, recorded: dict[str, Any], tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["ncclAllToAll", "nccl:all_to_all"])
-def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
+def test_nsys_ranges_also_identify_operations(tmp_path: Path, name: str) -> None:
     kernels = [K(100, 200, 1), K(300, 600, 2, name=SENDRECV), K(600, 700, 3), K(700, 900, 4)]
     calls = [C(10, 12, 1), C(20, 22, 2), C(30, 32, 3), C(50, 52, 4)]
     ranges = [R(5, 45, "F0.0.0"), R(19, 23, name), R(45, 75, "B0.0.0")]

@@ -47,7 +47,7 @@ def test_a_forward_of_communication_has_a_span_and_is_never_busy(tmp_path: Path)
     assert "operations-without-gpu-work" not in list_restriction_codes(report)
 
 
-def test_a_forward_without_any_kernel_is_still_told(tmp_path: Path) -> None:
+def test_a_forward_without_any_kernel_is_still_reported(tmp_path: Path) -> None:
     names = ["F0.0.0", "F1.0.0", "B1.0.0", "B0.0.0"]
     kernels = [K(100, 200, 0), K(500, 700, 2), K(700, 800, 3)]
 
@@ -56,7 +56,7 @@ def test_a_forward_without_any_kernel_is_still_told(tmp_path: Path) -> None:
     assert "operations-without-gpu-work" in list_restriction_codes(report)
 
 
-def test_of_kernels_that_begin_together_the_first_launched_counts(tmp_path: Path) -> None:
+def test_the_first_launched_of_kernels_that_begin_together_counts(tmp_path: Path) -> None:
     names = ["F0.0.0", "B0.0.0"]
     kernels = [K(100, 300, 0, DISPATCH), K(100, 200, 0, DISPATCH, stream=8), K(300, 400, 1)]
 
@@ -92,7 +92,7 @@ def _layers(count: int) -> tuple[list[str], list[K]]:
     return names, kernels
 
 
-def test_parts_with_the_suffix_of_their_pass_are_known(tmp_path: Path) -> None:
+def test_parts_with_the_suffix_of_their_pass_are_recognized(tmp_path: Path) -> None:
     names, kernels = _layers(2)
 
     report = _run(tmp_path, kernels, [], names)
@@ -111,7 +111,7 @@ def test_the_suffix_is_the_phase(name: str) -> None:
     assert meaning.part.tolist() == [True]
 
 
-def test_drafts_take_dispatch_and_combine_for_parts() -> None:
+def test_drafts_treat_dispatch_and_combine_as_parts() -> None:
     verbs = {"forward": ("attn", "dispatch", "mlp", "combine"), "backward": ("attn", "mlp")}
     counts = {f"{part} {verb}": 4 for verb, parts in verbs.items() for part in parts}
 

@@ -100,7 +100,7 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
 # Rows that are recorded twice, and kernels without a length.
 
 
-def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
+def test_nodes_of_one_graph_are_separate_kernels(tmp_path: Path) -> None:
     kernels = [K(20, 30, 1, stream=7, graph_node=5), K(20, 30, 1, stream=8, graph_node=6)]
     for name, repeated in (("cudaGraphLaunch_v10000", 0), ("cudaLaunchKernel_v7000", 1)):
         path = write_profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
@@ -116,7 +116,7 @@ def test_a_kernel_recorded_twice_changes_no_number(tmp_path: Path) -> None:
     assert sum(count_limitations(analyze([t]))[TWICE] for t in write_traces(path, tmp_path)) == 141
 
 
-def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
+def test_kernels_without_a_length_are_reported(tmp_path: Path) -> None:
     rows = (
         f"SELECT rowid FROM {KERNEL} WHERE demangledName IN "
         "(SELECT id FROM StringIds WHERE value LIKE 'ampere%') LIMIT 3"
@@ -177,14 +177,14 @@ def test_damaged_kernels_are_left_out_and_counted(
     assert _ratios(report) == _ratios(true)
 
 
-def test_a_profile_of_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> None:
+def test_a_profile_in_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> None:
     path = _damaged(tmp_path, 'start = 0, "end" = 0', f"SELECT rowid FROM {KERNEL}")
     with pytest.raises(NothingToAnalyseError, match="kernels without timestamps: 708"):
         analyze([path])
 
 
 @pytest.mark.parametrize("shift_ns", [-90_000, -2_000_000, -3_600_000_000_000, 3_000_000_000])
-def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: Path) -> None:
+def test_a_different_gpu_clock_loses_no_kernel(shift_ns: int, tmp_path: Path) -> None:
     change = f'start = start + {shift_ns}, "end" = "end" + {shift_ns}'
     rows = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 1"
     path = _damaged(tmp_path, change, rows)
@@ -206,7 +206,9 @@ def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: 
     [{"ts": 0, "dur": 0}, {"ts": -1_000_000}, {"dur": 86_400e6}, {"ts": 86_400e6}],
     ids=["no timestamps", "before its launch", "ends a day late", "a day late"],
 )
-def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path: Path) -> None:
+def test_damaged_kernels_of_pytorch_traces_are_also_left_out(
+    damage: dict[str, float], tmp_path: Path
+) -> None:
     traces = write_traces(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
     trace = json.loads(gzip.decompress(traces[0].read_bytes()))
     kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
@@ -240,7 +242,7 @@ def _moved(folder: Path, change: str) -> Path:
 
 
 @pytest.mark.parametrize("damage", ELSEWHERE)
-def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
+def test_a_kernel_of_an_unknown_process_creates_no_rank(damage: str, tmp_path: Path) -> None:
     change, expected_place = ELSEWHERE[damage]
     path = _moved(tmp_path, change)
     report, idle_time = analyze(path), idle([path])
@@ -259,7 +261,7 @@ def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
     assert NOWHERE not in count_limitations(without)
 
 
-def test_a_device_that_the_tables_lack_is_kept_and_told(tmp_path: Path) -> None:
+def test_a_device_missing_from_the_tables_is_kept_and_reported(tmp_path: Path) -> None:
     report = analyze(_changed(tmp_path, "DELETE FROM TARGET_INFO_CUDA_DEVICE WHERE cudaId = 3"))
     assert len(report.ranks) == 4
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
@@ -369,7 +371,7 @@ def test_kernels_that_are_missing_while_the_capture_went_on_are_lost(tmp_path: P
     assert count_limitations(report)[LOST] > 100
 
 
-def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:
+def test_kernels_left_out_while_reading_are_reported_once(tmp_path: Path) -> None:
     rows = f"SELECT rowid FROM {KERNEL} WHERE rowid % 10 = 3"
     notes = count_limitations(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
     assert "kernels without timestamps" in notes
@@ -401,7 +403,7 @@ def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql:
         ("cudaMemsetAsync_v3020", 0),
     ],
 )
-def test_only_launches_of_kernels_lose_some(name: str, n_lost: int, tmp_path: Path) -> None:
+def test_only_kernel_launches_can_lose_kernels(name: str, n_lost: int, tmp_path: Path) -> None:
     assert _three_launches(tmp_path, name=name) == n_lost
 
 
@@ -430,13 +432,13 @@ _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
         ((_end(13), *_TWICE), 0),
     ],
 )
-def test_a_launch_into_a_graph_makes_no_kernel(
+def test_a_launch_into_a_graph_creates_no_kernel(
     around: tuple[C, ...], n_lost: int, tmp_path: Path
 ) -> None:
     assert _three_launches(tmp_path, *around) == n_lost
 
 
-def test_what_fails_launches_and_captures_nothing(tmp_path: Path) -> None:
+def test_failed_calls_launch_and_capture_nothing(tmp_path: Path) -> None:
     failing = f"UPDATE {CALL} SET returnValue = 2 WHERE start = "
     assert _three_launches(tmp_path, sql=f"{failing}20") == 0
     assert _three_launches(tmp_path, _begin(18), sql=f"{failing}18") == 1
@@ -453,7 +455,7 @@ def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     assert _lost_of(write_profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
 
 
-def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:
+def test_a_thread_without_kernels_ends_with_its_process(tmp_path: Path) -> None:
     calls = [
         C(10, 12, 1),
         C(20, 22, 2, tid=5),
@@ -507,7 +509,7 @@ def _periodic(folder: Path, order: tuple[str, ...], count: int, kernel_period: i
     "order", [("cudaEventRecord", "cudaLaunchKernel"), ("cudaLaunchKernel", "cudaEventRecord")]
 )
 @pytest.mark.parametrize("limit", [1 << 18, 1 << 12])
-def test_lost_kernels_of_periodic_calls_are_told(
+def test_lost_kernels_of_periodic_calls_are_reported(
     order: tuple[str, ...], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WorklessRows.__init__, "__defaults__", (limit,))
@@ -557,7 +559,7 @@ def test_kernels_lost_before_the_span_count_as_no_idle_time(
     assert effect in _loss(loss).reason
 
 
-def test_kernels_that_are_lost_first_are_said_to_lie_before_the_span(tmp_path: Path) -> None:
+def test_kernels_that_are_lost_first_are_said_to_be_before_the_span(tmp_path: Path) -> None:
     plant(Planting(iterations=2), tmp_path)
     first = "SELECT rowid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY start LIMIT 1"
     path = tmp_path / "node0.sqlite"
@@ -618,11 +620,11 @@ def test_kernels_that_share_the_id_of_a_launch_are_not_lost(form: str, tmp_path:
     assert report.unknown_ns == 0
 
 
-def test_fewer_kernels_than_launches_are_lost_though_some_share_an_id(tmp_path: Path) -> None:
+def test_missing_kernels_are_lost_even_if_some_share_an_id(tmp_path: Path) -> None:
     assert list_restriction_codes(idle(_pairs(tmp_path, n_lost=4))) == ["kernels-lost"]
 
 
-def test_kernels_recorded_twice_stand_for_no_lost_ones(tmp_path: Path) -> None:
+def test_kernels_recorded_twice_do_not_replace_lost_ones(tmp_path: Path) -> None:
     path = _pairs(tmp_path)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"DELETE FROM {KERNEL} WHERE rowid % 2 = 0")

@@ -87,7 +87,7 @@ def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
     }
 
 
-def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None:
+def test_autograd_threads_launch_backwards_of_the_main_thread(tmp_path: Path) -> None:
     """One thread opens all ranges; pt_autograd_d launches the backward on device d."""
     rows = Rows()
     for device in range(2):
@@ -103,7 +103,7 @@ def test_one_main_thread_and_autograd_threads_of_devices(tmp_path: Path) -> None
     assert report.profiles[0].cross_thread_kernels == 2
 
 
-def test_one_backward_range_that_runs_on_several_devices(tmp_path: Path) -> None:
+def test_a_backward_range_has_a_part_on_each_device(tmp_path: Path) -> None:
     """A range that launches on two devices has a part on each."""
     rows = Rows()
     rows.ranges += [R(0, 200, "F0.0.0"), R(300, 600, "B0.0.0")]
@@ -132,7 +132,7 @@ def two_threads(devices: tuple[int, int]) -> Rows:
 
 
 @pytest.mark.parametrize(("devices", "device"), [((0, 0), 0), ((0, 1), 2)])
-def test_backwards_that_no_device_tells_apart_are_ambiguous_and_counted(
+def test_backwards_that_no_device_distinguishes_are_ambiguous_and_counted(
     devices: tuple[int, int], device: int, tmp_path: Path
 ) -> None:
     rows = two_threads(devices)
@@ -164,7 +164,7 @@ def test_a_helper_thread_launches_no_backward(name: str, tmp_path: Path) -> None
     assert name in unattributed_kernels[0].where
 
 
-def test_users_add_names_of_helper_threads(tmp_path: Path) -> None:
+def test_users_can_add_names_of_helper_threads(tmp_path: Path) -> None:
     rows = Rows()
     rows.run("F0.0.0", 0)
     rows.run("B0.0.0", 300, by=20)
@@ -300,7 +300,9 @@ def test_each_process_gets_the_gpu_that_it_sees(
     assert (report_document[11, 0], report_document[12, 0]) == found
 
 
-def test_the_drivers_number_counts_where_no_process_says(tmp_path: Path, cli: CommandLine) -> None:
+def test_the_drivers_number_counts_if_no_process_gives_one(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     """``id`` 0 is ``cuDevice`` 3, as in a real export."""
     rows = Rows()
     rows.step(0, device=3)
@@ -311,7 +313,7 @@ def test_the_drivers_number_counts_where_no_process_says(tmp_path: Path, cli: Co
     assert document(path, cli) == {(1, 3): ("GPU-0", "0000:00:00.0")}
 
 
-def test_exports_of_2020_number_gpus_otherwise(tmp_path: Path, cli: CommandLine) -> None:
+def test_exports_of_2020_number_gpus_differently(tmp_path: Path, cli: CommandLine) -> None:
     rows = Rows()
     rows.step(0, device=1)
     path = rows.write(tmp_path)
@@ -344,7 +346,7 @@ def test_kernels_without_a_process_belong_to_the_only_one(way: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("way", ["dropped", "null"])
-def test_kernels_of_several_processes_stay_unlinked_and_that_is_said(
+def test_kernels_of_several_processes_stay_unlinked_which_is_reported(
     way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = two_processes(tmp_path)
@@ -372,7 +374,7 @@ def lose_process(path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("autograd", ["named", "unnamed"])
 @pytest.mark.parametrize("devices", ["zero", "local"])
-def test_planted_processes_with_backward_threads(
+def test_backward_threads_of_planted_processes_give_the_planted_numbers(
     devices: str, autograd: str, tmp_path: Path
 ) -> None:
     base = Planting(stages=4, microbatches=4, watchdog=True)

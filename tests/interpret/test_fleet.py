@@ -80,7 +80,7 @@ def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
         "cut, split backward",
     ],
 )
-def test_a_file_read_in_stretches_by_several_threads_is_the_same(
+def test_a_file_read_in_stretches_by_several_threads_gives_the_same_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(RUNS[name], tmp_path)
@@ -93,7 +93,7 @@ def test_a_file_read_in_stretches_by_several_threads_is_the_same(
 
 @pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize("started", [0, 1])
-def test_where_no_thread_can_be_started_it_is_read_here(
+def test_a_file_is_read_in_this_thread_if_no_other_can_be_started(
     started: int, exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = exports_folder / "node0.sqlite"
@@ -113,7 +113,7 @@ def test_where_no_thread_can_be_started_it_is_read_here(
 
 
 @pytest.mark.usefixtures("short_stretches")
-def test_what_a_thread_finds_damaged_ends_the_run(
+def test_damage_found_by_a_thread_ends_the_run(
     exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = SqliteExport.read_range
@@ -130,7 +130,7 @@ def test_what_a_thread_finds_damaged_ends_the_run(
     assert not [thread for thread in threading.enumerate() if "bubbleviz-read" in thread.name]
 
 
-def test_many_files_at_once_are_the_same(exports_folder: Path) -> None:
+def test_many_files_read_at_once_give_the_same_report(exports_folder: Path) -> None:
     assert written(bubbleviz.analyze(exports_folder, jobs=9)) == written(
         bubbleviz.analyze(exports_folder)
     )
@@ -155,7 +155,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
         yield
 
 
-def test_a_file_whose_process_dies_is_done_again(
+def test_a_file_whose_process_dies_is_read_again(
     exports_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = written(bubbleviz.analyze(exports_folder))
@@ -176,7 +176,7 @@ def test_a_file_that_kills_every_process_is_named(
     assert len(report.profiles) == 3
 
 
-def test_of_several_files_that_cannot_be_read_the_first_is_named(
+def test_the_first_of_several_unreadable_files_is_named(
     exports_folder: Path, tmp_path: Path
 ) -> None:
     bad = [tmp_path / f"bad{number}.sqlite" for number in range(3)]
@@ -202,7 +202,7 @@ def test_two_runs_at_once_do_not_disturb_each_other(exports_folder: Path) -> Non
     assert [written(run.result()) for run in runs] == [whole] * 2
 
 
-def test_where_no_process_can_be_started_all_is_done_here(
+def test_everything_is_done_in_this_process_if_no_other_can_be_started(
     exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = written(bubbleviz.analyze(exports_folder))
@@ -230,7 +230,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_progress_tells_of_every_file(jobs: int, exports_folder: Path) -> None:
+def test_progress_reports_every_file(jobs: int, exports_folder: Path) -> None:
     noted = Noted()
     bubbleviz.analyze(exports_folder, jobs=jobs, progress=noted)
     files = {str(path): path.stat().st_size for path in exports_folder.glob("*.sqlite")}
@@ -296,7 +296,7 @@ def test_timings_name_steps_and_rows(jobs: str, exports_folder: Path, cli: Comma
 @pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("afresh", [False, True])
-def test_a_signal_ends_all_at_once(
+def test_a_signal_ends_all_processes_at_once(
     number: signal.Signals, afresh: bool, exports_folder: Path, tmp_path: Path
 ) -> None:
     begun, output = tmp_path / "begun", tmp_path / "output"
@@ -494,7 +494,7 @@ def test_a_worker_lost_during_the_run_costs_nothing(
     assert written(report) == written(bubbleviz.analyze(exports_folder))
 
 
-def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
+def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_read(
     cluster: Path, exports_folder: Path, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.sqlite"
@@ -521,7 +521,7 @@ run_recordings.record = record
 
 
 @pytest.mark.thorough
-def test_of_files_read_together_only_what_kills_workers_is_lost(
+def test_only_files_that_kill_workers_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = Planting(stages=8, servers=8, iterations=2, microbatches=2)
@@ -547,7 +547,7 @@ def _deadly(number: int) -> int:
 
 
 @pytest.mark.thorough
-def test_parts_that_workers_die_of_are_done_here(
+def test_parts_that_kill_workers_are_done_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "scheduler.json"
@@ -561,7 +561,7 @@ def test_parts_that_workers_die_of_are_done_here(
         assert fleet.map(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
 
 
-def test_a_path_that_no_worker_sees_is_an_error(cluster: Path, tmp_path: Path) -> None:
+def test_a_path_that_no_worker_can_see_is_an_error(cluster: Path, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.sqlite")
     with pytest.raises(InputError, match=r"missing\.sqlite.*no worker"):
         bubbleviz.analyze(missing, dask=str(cluster))
@@ -576,7 +576,7 @@ def test_a_cluster_without_workers_is_an_error(scheduler: Path, exports_folder: 
     "address",
     ["garbage", "", "tcp://", "tcp://a..b:8786", "inproc://127.0.0.1/4/1", "tcp://[::1]:9"],
 )
-def test_where_no_scheduler_can_be_is_an_error(
+def test_an_impossible_scheduler_address_is_an_error(
     address: str, exports_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
@@ -635,7 +635,7 @@ def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
     ],
     ids=["silent", "http", "zeros", "promises"],
 )
-def test_a_port_of_something_else_is_an_error_within_seconds(
+def test_a_port_of_another_program_is_an_error_within_seconds(
     answer: bytes | None,
     exports_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -701,7 +701,7 @@ def test_a_scheduler_with_another_bubbleviz_is_an_error(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=needs_stopping)])
-def test_where_no_worker_is_left_is_an_error(
+def test_losing_the_last_worker_is_an_error(
     how: str, scheduler: Path, exports_folder: Path
 ) -> None:
     with workers(scheduler, 2) as running:
@@ -767,7 +767,7 @@ def test_a_frozen_worker_is_named_after_ten_seconds_and_given_up_after_the_limit
 
 @pytest.mark.thorough
 @needs_stopping
-def test_a_frozen_worker_that_goes_on_costs_nothing(
+def test_a_frozen_worker_that_continues_costs_nothing(
     patient_scheduler: Path,
     exports_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -795,7 +795,7 @@ def test_a_frozen_worker_that_goes_on_costs_nothing(
         (["--dask", "x", "--dask-timeout", "nan"], "--dask-timeout nan: give seconds, more than 0"),
     ],
 )
-def test_timeouts_that_are_none(
+def test_invalid_timeouts_are_refused(
     options: list[str], message: str, exports_folder: Path, cli: CommandLine
 ) -> None:
     assert message in cli.refused("analyze", exports_folder, *options, code=2)

@@ -76,7 +76,7 @@ def test_every_node_of_a_graph_belongs_to_the_operation_that_launched_it(tmp_pat
     assert "--cuda-graph-trace" not in join_limitations(report)
 
 
-def test_nodes_on_several_devices_are_work_of_each(tmp_path: Path) -> None:
+def test_nodes_on_several_devices_are_work_of_each_device(tmp_path: Path) -> None:
     kernels = [
         K(k.start, k.end, k.correlation, device=int(k.graph_node == 3), graph_node=k.graph_node)
         for k in NODES
@@ -91,7 +91,7 @@ TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
 
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
-def test_graphs_traced_as_a_whole_are_work(
+def test_graphs_traced_as_a_whole_count_as_work(
     without: tuple[str, ...], tmp_path: Path, cli: CommandLine
 ) -> None:
     path = graphs(write_profile(tmp_path, [], CALLS, RANGES, without=without), TRACED)
@@ -135,7 +135,7 @@ def test_a_graph_outside_every_operation_is_listed(tmp_path: Path) -> None:
     assert "graph" in report.unattributed_kernels[0].name.lower()
 
 
-def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
+def test_a_table_of_graphs_that_lacks_a_column_is_reported(tmp_path: Path) -> None:
     kernels = [K(300, 400, 10), K(2_300, 2_400, 12)]
     path = graphs(write_profile(tmp_path, kernels, CALLS, RANGES), TRACED)
     edit_database(path, LOST_COLUMN)
@@ -149,7 +149,7 @@ def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaGraphLaunch_ptsz"]
 )
-def test_graphs_of_which_nothing_was_recorded_are_told(
+def test_graphs_without_any_recorded_work_are_reported(
     name: str, empty: bool, tmp_path: Path
 ) -> None:
     calls = [C(c.start, c.end, c.correlation, name=name) for c in CALLS[2:]]
@@ -164,7 +164,7 @@ def test_graphs_of_which_nothing_was_recorded_are_told(
     assert all(i.ratios["schedule"].value is None for i in report.iterations)
 
 
-def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
+def test_a_profile_with_only_unrecorded_graphs_is_refused_with_the_missing_option(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     path = write_profile(tmp_path, [], CALLS, RANGES, without=("CUPTI_ACTIVITY_KIND_KERNEL",))
@@ -172,7 +172,7 @@ def test_nothing_but_unrecorded_graphs_is_an_error_that_names_the_option(
     assert "--cuda-graph-trace=node" in cli.refused("analyze", str(path), code=1)
 
 
-def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path: Path) -> None:
+def test_copies_and_fills_do_not_extend_the_span_of_kernels(tmp_path: Path) -> None:
     calls = [
         *CALLS,
         C(220, 230, 50, name="cudaMemcpyAsync"),
@@ -188,7 +188,7 @@ def test_copies_and_fills_are_reported_and_make_no_span_beside_kernels(tmp_path:
     assert report.coverage[0].copy_ns == 59
 
 
-def test_copies_alone_make_the_span(tmp_path: Path, cli: CommandLine) -> None:
+def test_an_operation_with_only_copies_spans_them(tmp_path: Path, cli: CommandLine) -> None:
     """An operation that only copies (an offload, say) spans its copies, and has no kernels."""
     path = write_profile(
         tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 340, 10)], fills=[M(400, 450, 10)]
@@ -206,7 +206,7 @@ def with_kernel(folder: Path, name: str) -> Path:
     return write_profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)
 
 
-def test_kernels_are_communication_by_name(tmp_path: Path) -> None:
+def test_kernels_are_recognized_as_communication_by_name(tmp_path: Path) -> None:
     sends = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm *, unsigned long, ncclWork *)"
     report = bubbleviz.analyze([with_kernel(tmp_path, sends)])
     assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
@@ -216,7 +216,7 @@ def test_kernels_are_communication_by_name(tmp_path: Path) -> None:
     assert report.profiles[0].comm_ns == 0
 
 
-def test_what_is_not_attributed_is_named_with_its_place(tmp_path: Path) -> None:
+def test_unattributed_kernels_are_named_with_their_place(tmp_path: Path) -> None:
     calls = [*CALLS, C(600, 610, 90, tid=1), C(4_000, 4_010, 91, tid=8), C(1_600, 1_610, 92)]
     kernels = [
         *NODES,

@@ -54,7 +54,7 @@ class Host:
         return self.rows.write(folder, name=name, hostname="one")
 
 
-def test_an_evaluation_between_named_iterations_is_none_of_them(tmp_path: Path) -> None:
+def test_an_evaluation_between_named_iterations_belongs_to_neither(tmp_path: Path) -> None:
     host = Host()
     host.marked("iter_0_5", *TRAINING)
     host.marked("iter_0_6", *TRAINING[:4]).run("Optimizer")
@@ -73,7 +73,7 @@ def test_an_evaluation_between_named_iterations_is_none_of_them(tmp_path: Path) 
     assert len({i.ratios["schedule"].value for i in report.iterations[:2]}) == 1
 
 
-def test_a_mark_that_holds_no_forward_says_where_its_iteration_begins(tmp_path: Path) -> None:
+def test_a_mark_without_a_forward_shows_where_its_iteration_begins(tmp_path: Path) -> None:
     host = Host()
     for number in (3, 4):
         host.marked(f"iter_0_{number}").run(*TRAINING)
@@ -103,7 +103,7 @@ def test_evaluations_pair_across_ranks_by_the_iteration_they_follow(tmp_path: Pa
     ]
 
 
-def test_the_name_of_an_operation_may_hold_its_iteration(tmp_path: Path) -> None:
+def test_the_name_of_an_operation_may_contain_its_iteration(tmp_path: Path) -> None:
     operations = naming(
         tmp_path,
         "glob = 'it*'\nmatch = '^it(?P<iteration>\\d+) (?P<phase>F|B) (?P<microbatch>\\d+)$'",
@@ -173,7 +173,9 @@ UNDIVIDED = "iteration boundaries are unknown"
         ("F0 F1 B0 O O B1 O F0 F1 B0 O B1 O", "0 0 0 0 0 0 0 1 1 1 1 1 1"),
     ],
 )
-def test_which_optimizers_are_iterations_without_work(ranges: str, numbers: str) -> None:
+def test_optimizers_without_other_work_are_iterations_if_they_are_unambiguous(
+    ranges: str, numbers: str
+) -> None:
     assert numbers_of(ranges) == [numbers]
 
 
@@ -188,7 +190,7 @@ def test_which_optimizers_are_iterations_without_work(ranges: str, numbers: str)
         ("F0 B0 O O F0 B0 O O", "F0 F1 B0 O B1 O F0 F1 B0 O B1 O", "0 0 0 0 1 1 1 1"),
     ],
 )
-def test_ranks_that_run_as_many_optimizers_step_together(
+def test_ranks_that_run_equally_many_optimizers_step_together(
     ranges: str, of_another: str, numbers: str
 ) -> None:
     """A rank may idle in every other iteration."""
@@ -228,7 +230,7 @@ def naming(folder: Path, *patterns: str) -> Path:
         (("fwd 0", "fwd 1", "bwd 0", "bwd 1") * 3, 0),
     ],
 )
-def test_names_that_divide_no_iterations_are_told(
+def test_names_that_do_not_separate_iterations_are_reported(
     names: tuple[str, ...], count: int, tmp_path: Path
 ) -> None:
     operations = naming(
@@ -254,7 +256,7 @@ def test_names_that_divide_no_iterations_are_told(
     "schedule", ["1f1b", "gpipe", "looped-bfs", "zb-v", "interleaved-1f1b", "dualpipev"]
 )
 @pytest.mark.parametrize("stages", [2, 4])
-def test_constant_names_that_nothing_divides_give_no_stages(schedule: str, stages: int) -> None:
+def test_constant_names_without_iterations_give_no_stages(schedule: str, stages: int) -> None:
     planting = Planting(schedule=schedule, stages=stages, names="constant", optimizer_ns=-1)
     report = analyze_planting(replace(planting, iterations=3, jitter=0.1, transfer_ns=100_000))
 
@@ -289,7 +291,7 @@ def test_ratios_of_such_names_are_unknown_whatever_the_order_of_stages(
 
 
 @pytest.mark.parametrize(("microbatches", "is_named"), [(1, False), (8, True)])
-def test_one_microbatch_and_named_iterations_are_told_apart(
+def test_named_iterations_of_one_microbatch_are_distinguished(
     microbatches: int, *, is_named: bool
 ) -> None:
     planting = Planting(iterations=3, names="constant", optimizer_ns=-1, iteration_ranges=is_named)
@@ -350,7 +352,7 @@ def measured(path: Path | list[Path], convention: str) -> bubbleviz.Report:
 @pytest.mark.parametrize("names", [vllm, sglang])
 @pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("traced", [False, True])
-def test_chunks_and_their_tokens(
+def test_chunks_are_read_with_their_tokens(
     tmp_path: Path, names: Callable[[Chunk], list[str]], steps: bool, traced: bool
 ) -> None:
     path = export(tmp_path, names, steps=steps)
@@ -378,7 +380,7 @@ def test_scopes_alone_name_the_chunks(tmp_path: Path, name: str, convention: str
     assert report.explanation.chunk_costs == ()
 
 
-def test_scopes_inside_steps_are_no_chunks_of_their_own(tmp_path: Path) -> None:
+def test_scopes_inside_steps_are_not_separate_chunks(tmp_path: Path) -> None:
     path = export(tmp_path, lambda chunk: [*vllm(chunk), "gpu_model_runner: forward"])
     report = measured(path, "vllm")
 

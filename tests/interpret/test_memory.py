@@ -93,7 +93,7 @@ HELD = [
 ]
 
 
-def test_what_backwards_free_is_held_by_their_forwards() -> None:
+def test_memory_that_backwards_free_is_held_by_their_forwards() -> None:
     names = [(Phase.F, 0), (Phase.F, 1), (Phase.B, 0), (Phase.W, 0), (Phase.B, 1), (Phase.W, 1)]
     rows = [(start, address, size) for address, (start, _, size) in enumerate(HELD)]
     rows += [(end, address, -size) for address, (_, end, size) in enumerate(HELD) if end]
@@ -134,7 +134,7 @@ def test_operation_without_memory_events_needs_no_memory() -> None:
     assert use.operations.net.tolist() == [100, 0]
 
 
-def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
+def test_memory_from_before_the_capture_is_never_negative() -> None:
     keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
     use = measure_memory(
         events_of([(5, -300), (10, 100), (50, -200)]),
@@ -154,7 +154,7 @@ def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
 
 
 @pytest.mark.frameworks
-def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
+def test_memory_events_written_by_pytorch_are_read(tmp_path: Path) -> None:
     file = tmp_path / "rank0.pt.trace.json"
     subprocess.run(
         [get_python_with_torch(), "-c", RECORDED, str(file)], check=True, capture_output=True

@@ -39,7 +39,7 @@ def test_every_refusal_leads_to_a_command_that_works(
 
 
 @pytest.mark.parametrize("command", ["analyze", "pgle", "inspect"])
-def test_where_nccl_ran_its_command_is_named(
+def test_the_nccl_command_is_named_if_nccl_ran(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernels = [*KERNELS, K(70, 90, 3, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)")]
@@ -51,7 +51,7 @@ def test_where_nccl_ran_its_command_is_named(
     assert [main(words) for words in advised] == [0, 0]
 
 
-def test_a_single_kernel_leads_to_inspect_alone(
+def test_a_single_kernel_leads_only_to_inspect(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(write_profile(tmp_path, KERNELS[:1], CALLS[:1], []))

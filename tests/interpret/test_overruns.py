@@ -188,7 +188,7 @@ def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -
     assert corrected(*work(noisy))[1] == {WHAT: 19}
 
 
-def test_queues_that_are_not_serial_are_left_alone() -> None:
+def test_queues_that_are_not_serial_are_not_corrected() -> None:
     rows = [
         row for i in range(20) for row in ((100 * i, 100 * i + 90), (100 * i + 10, 100 * i + 20))
     ]
@@ -381,7 +381,7 @@ def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, for
         {"late_us": 0},
     ],
 )
-def test_ends_that_no_wait_contradicts_are_left_alone(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_ends_that_no_wait_contradicts_are_kept(tmp_path: Path, how: dict[str, Any]) -> None:
     path = waited_for(tmp_path, **how)
     assert not idle(path).restrictions
 
@@ -394,7 +394,7 @@ def test_a_wait_for_one_of_several_devices_shows_no_wrong_end(tmp_path: Path) ->
     assert not idle(path).restrictions
 
 
-def test_sqlite_gives_the_streams_that_pages_give(
+def test_sqlite_gives_the_same_streams_as_the_page_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = run(tmp_path, damaged=True)
@@ -501,7 +501,7 @@ def test_copies_of_rpd_bound_kernels_of_their_queue_alone(
     assert bool(idle(file).restrictions) == is_clipped
 
 
-def test_kernels_by_which_rocm_copies_bound_others_of_their_queue(tmp_path: Path) -> None:
+def test_kernels_that_copy_for_rocm_bound_others_of_their_queue(tmp_path: Path) -> None:
     kernels = [K(0, 900 * US, 1), K(100 * US, 110 * US, 2), K(1000 * US, 1010 * US, 3)]
     path = write_profile(tmp_path, kernels, [C(0, 1, i) for i in (1, 2, 3)])
     (process,) = read_processes(path)

@@ -37,7 +37,7 @@ def columns(value: object) -> object:
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_ranks_are_recorded_as_if_alone(
+def test_ranks_are_the_same_when_read_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     plant(EVERYTHING[name], tmp_path)

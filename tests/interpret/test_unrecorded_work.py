@@ -65,7 +65,7 @@ def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) ->
     assert UNRECORDED not in list_times(report.ranks[0])
 
 
-def test_calls_inside_a_launch_are_no_launches(tmp_path: Path) -> None:
+def test_calls_inside_a_launch_are_not_launches(tmp_path: Path) -> None:
     # The driver's call has another id than the runtime's, which the kernels have.
     kernels = [K(1_000 * US * i, 1_000 * US * i + 500 * US, i) for i in range(1, 9)]
     calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
@@ -162,7 +162,7 @@ def test_graphs_traced_as_a_whole_are_not_lost(tmp_path: Path, form: str) -> Non
 
 
 @pytest.mark.parametrize(("n_unlinked", "is_marked"), [(9, True), (10, False)])
-def test_kernels_of_unknown_launches_may_be_those_of_graphs(
+def test_kernels_with_unknown_launches_may_belong_to_graphs(
     tmp_path: Path, n_unlinked: int, *, is_marked: bool
 ) -> None:
     report = bubbleviz.idle(without_graphs(tmp_path, n_unlinked=n_unlinked))

@@ -90,7 +90,7 @@ def test_whole_numbers_are_not_copied(report: Report) -> None:
         assert chunk.buffers()[1].address == getattr(report.operations, attribute).ctypes.data
 
 
-def test_operations_are_those_of_the_csv(report: Report) -> None:
+def test_operations_agree_with_the_csv(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render(report, View()))
     table = pa.table(report.operations)
 
@@ -100,7 +100,7 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
     assert {name: format_cells(table[name].to_pylist()) for name in file} == file
 
 
-def test_gaps_are_those_of_the_file(report: Report) -> None:
+def test_gaps_agree_with_the_csv(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render_bubbles(report, View()))
     table = pa.table(report.bubbles)
     renamed = list(csv_renderer.list_bubble_columns(report))
@@ -123,7 +123,7 @@ def test_an_operation_without_work_has_no_times() -> None:
     assert table["host_end_ns"].to_pylist() == [10, 12]
 
 
-def test_stages_that_are_not_known_are_null(report: Report) -> None:
+def test_unknown_stages_are_null(report: Report) -> None:
     half = tuple(rank.stage if rank.index % 2 else None for rank in report.ranks)
     operations = replace(report.operations, stages=half)
     bubbles = replace(report.bubbles, operations=operations)
@@ -134,7 +134,7 @@ def test_stages_that_are_not_known_are_null(report: Report) -> None:
     assert pa.table(replace(operations, stages=()))["stage"].null_count == len(operations)
 
 
-def test_iterations_are_those_of_the_json(report: Report) -> None:
+def test_iterations_agree_with_the_json(report: Report) -> None:
     iterations = json.loads(json_renderer.render(report, View()))["iterations"]
     table = pa.table(report.iterations)
     primary = table["bubble_ratio"].to_pylist()
@@ -174,7 +174,7 @@ def test_polars_reads_the_same_as_pyarrow(report: Report) -> None:
         assert pa.table(table).equals(pa.table(table))
 
 
-def test_a_schema_that_is_asked_for_is_given(report: Report) -> None:
+def test_a_requested_schema_is_used(report: Report) -> None:
     schema = pa.table(report.operations).schema
     requested = schema.set(schema.get_field_index("phase"), pa.field("phase", pa.string()))
 
@@ -201,7 +201,7 @@ def test_iterations_are_a_sequence_of_iterations(report: Report) -> None:
         report.iterations[len(iterations)]
 
 
-def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None:
+def test_a_report_and_its_tables_have_a_one_line_representation(report: Report) -> None:
     long_names = make_iteration_records(
         replace(i, name="\n" + "n" * 10_000) for i in report.iterations
     )
@@ -223,12 +223,12 @@ def test_a_report_and_its_tables_are_one_line_for_people(report: Report) -> None
     assert f"{len(report.operations):,} operations" in repr(report)
 
 
-def test_a_table_is_equal_to_itself_alone(report: Report) -> None:
+def test_a_table_equals_only_itself(report: Report) -> None:
     for table in (report.operations, report.busy, report.bubbles):
         assert len({table, table.take(slice(0, 1))}) == 2
 
 
-def test_no_library_is_loaded_but_arro3_and_nothing_that_draws() -> None:
+def test_only_arro3_is_loaded_and_nothing_that_draws() -> None:
     script = (
         "import sys, bubbleviz; report = bubbleviz.analyze(['fixtures/1f1b']);"
         "[t.__arrow_c_stream__() for t in (report.operations, report.bubbles, report.iterations)];"

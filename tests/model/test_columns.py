@@ -83,7 +83,7 @@ rows_of_tables = st.lists(
 
 
 @given(rows_of_tables, st.booleans(), st.data())
-def test_joined_tables_have_the_rows_of_all_in_order(
+def test_joined_tables_have_the_rows_of_all_parts_in_order(
     tables: list[list[tuple[int, int]]], compact: bool, data: st.DataObject
 ) -> None:
     parts = [Pairs(column(*(a for a, _ in t)), column(*(b for _, b in t))) for t in tables]
@@ -101,7 +101,7 @@ def test_joined_tables_have_the_rows_of_all_in_order(
     assert not selected.first.flags.writeable
 
 
-def test_joined_columns_have_room_for_the_values_of_all() -> None:
+def test_joined_columns_can_store_the_values_of_all_parts() -> None:
     concatenated = join_tables([Numbers(np.array([1, -1], np.int16)), Numbers(column(1 << 40))])
 
     assert concatenated.number.tolist() == [1, -1, 1 << 40]
@@ -132,7 +132,7 @@ def test_equal_rows_share_a_text_that_is_made_once() -> None:
     assert sorted(calls) == [(0, 7), (1, 2), (1, 5)]
 
 
-def test_rows_without_a_text() -> None:
+def test_rows_without_a_text_stay_without() -> None:
     texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
 
     assert texts.known.tolist() == [True, False, True, True]
@@ -181,12 +181,12 @@ _APART = _RANDOM.integers(-9, 9, (_MANY, 4))
         (_APART[:, 1], _APART[::-1, 3]),
     ],
 )
-def test_columns_of_all_kinds(keys: tuple[Key, ...]) -> None:
+def test_columns_of_all_kinds_are_sorted_like_numpy(keys: tuple[Key, ...]) -> None:
     _check(*keys)
 
 
 @given(st.data())
-def test_any_columns(data: st.DataObject) -> None:
+def test_any_columns_are_sorted_like_numpy(data: st.DataObject) -> None:
     size = data.draw(st.integers(_MANY, _MANY + 9))
     of_kind = (
         st.integers(_LEAST, _MOST), st.integers(-2, 2), st.sampled_from([_LEAST, 0, _MOST, 5]),
@@ -207,7 +207,7 @@ def test_any_columns(data: st.DataObject) -> None:
 @example([_LEAST, _LEAST + 1], [_MOST, _LEAST, 0], False)
 @example([_MOST - 1, _MOST], [_LEAST, _MOST], False)
 @example([1, 1, 3], [1, 2, 3], False)
-def test_values_are_found_at_their_first_place(
+def test_values_are_found_at_their_first_position(
     ascending: list[int], values: list[int], narrow: bool
 ) -> None:
     of = np.int32 if narrow else np.int64

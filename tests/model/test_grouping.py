@@ -15,7 +15,7 @@ ROWS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans()), max_size=12)
 
 
 @given(ROWS)
-def test_distinct_rows_are_those_of_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
+def test_distinct_rows_are_taken_from_the_chosen_rows(rows: list[tuple[int, int, bool]]) -> None:
     first, second, mask = np.array(rows, np.int64).reshape(-1, 3).T
     distinct = find_distinct_rows(first, second, mask=mask == 1)
     expected = sorted(

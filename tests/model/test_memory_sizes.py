@@ -32,7 +32,7 @@ def test_invalid_sizes_are_refused(text: str) -> None:
         parse_memory(text, "--memory-limit")
 
 
-def test_a_size_is_written_for_people() -> None:
+def test_a_size_is_formatted_for_people() -> None:
     sizes = [0, 999, 1000, 1.5e6, 80e9, 2e12, -3e9]
 
     assert [format_memory(size) for size in sizes] == [

@@ -341,7 +341,7 @@ CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[.
 
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
-def test_both_make_the_same(case: str, data: st.DataObject) -> None:
+def test_both_implementations_agree(case: str, data: st.DataObject) -> None:
     strategies, _, work = CASES[case]
     rows = data.draw(st.tuples(*strategies))
 
@@ -351,7 +351,7 @@ def test_both_make_the_same(case: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_make_the_same_of_examples(case: str) -> None:
+def test_both_implementations_agree_on_examples(case: str) -> None:
     for rows in CASES[case][1]:
         without, compiled_result = run_both(partial(CASES[case][2], *rows))
 
@@ -365,7 +365,7 @@ def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -
         measure_work_times([(owner, 0, 5, 1)])
 
 
-def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
+def test_a_library_of_a_different_source_is_not_loaded(tmp_path: Path) -> None:
     build_library()  # skips without a compiler
     library, foreign_library = tmp_path / "own.so", tmp_path / "other.so"
 

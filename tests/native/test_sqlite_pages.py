@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[list[str], Callable[[bytearray], None]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
+def test_pages_that_sqlite_refuses_are_not_decoded(name: str, tmp_path: Path) -> None:
     texts, edit = REFUSED[name]
     path = _write_file(tmp_path, texts, edit)
 
@@ -165,7 +165,7 @@ def test_what_sqlite_refuses_is_not_decoded(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [[], ["forward"], MANY, ["x" * 120_000]], ids=len)
-def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
+def test_intact_pages_are_decoded(texts: list[str], tmp_path: Path) -> None:
     path = _write_file(tmp_path, texts)
 
     assert _decode_columns(path) == _read_by_sqlite(path)
@@ -206,7 +206,7 @@ MEMBERS = {
 }
 
 
-def test_what_stands_in_json_of_one_member(tmp_path: Path) -> None:
+def test_the_string_in_json_of_one_member_is_decoded(tmp_path: Path) -> None:
     with _open_table(_write_file(tmp_path, [*MEMBERS])) as table:
         rows = table and table.read_named(1, (), before='{"message":')
 
@@ -227,7 +227,7 @@ def test_texts_are_numbered(texts: list[str | None], times: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["fwd_mb{:02}", "forward_step {}", "F{}.0.0", "layers.{}.fwd"])
-def test_names_that_differ_by_their_numbers_are_given_once(form: str) -> None:
+def test_names_that_differ_only_in_numbers_are_returned_once(form: str) -> None:
     raw = [form.format(number % 200).encode() for number in range(30_000)]
     length = np.array([len(text) for text in raw], np.int64)
 
@@ -270,7 +270,7 @@ def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
         assert table.read_rows(*EVERYTHING) is None
 
 
-def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
+def test_pages_beyond_four_gigabytes_are_decoded(tmp_path: Path) -> None:
     """The file is sparse; its last page is the only leaf besides the root's first."""
     path = _write_file(tmp_path, ["forward"])
     far = (5 << 30) // PAGE

@@ -48,7 +48,7 @@ SLOW_COPY = Planting(
 )
 
 
-def test_an_empty_report_can_be_looked_at(opened: Open) -> None:
+def test_an_empty_report_can_be_shown(opened: Open) -> None:
     page = opened(make_report([])).page
 
     assert page.locator("#failed").is_hidden()
@@ -145,7 +145,7 @@ def test_a_window_around_an_iteration_has_its_ratios(name: str, opened: Open) ->
         assert read == {key: percent(ratio.value) for key, ratio in iteration.ratios.items()}
 
 
-def test_the_ratios_of_a_part_are_those_of_a_plain_sum(opened: Open) -> None:
+def test_the_ratios_of_a_part_agree_with_a_plain_sum(opened: Open) -> None:
     page = opened(SMALL)
     start, end = page.run("return run.workSpan(0)")
     low, high = start + (end - start) * 0.3, start + (end - start) * 0.62
@@ -172,7 +172,7 @@ def compute_schedule_ratio(report: Report, index: int, low: float, high: float) 
 
 
 @pytest.mark.parametrize("name", list(REPORTS))
-def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, opened: Open) -> None:
+def test_idle_time_of_an_iteration_agrees_with_the_report_by_cause(name: str, opened: Open) -> None:
     report = REPORTS[name]
     page = opened(report)
     for iteration in report.iterations:
@@ -212,7 +212,7 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"), [("bw2 stage 1", ("BW 2", 1)), ("rank 3", ("F 0", 3)), ("nothing", None)]
 )
-def test_an_operation_of_a_rank_is_found(
+def test_an_operation_can_be_found_by_its_rank(
     words: str, expected: tuple[str, int] | None, opened: Open
 ) -> None:
     page = opened(SMALL)
@@ -224,7 +224,7 @@ def test_an_operation_of_a_rank_is_found(
     assert selected == (None if expected is None else [*expected])
 
 
-def test_dragging_pans_and_zero_shows_all(opened: Open) -> None:
+def test_dragging_pans_and_the_zero_key_shows_everything(opened: Open) -> None:
     page = opened(SMALL)
     x, y = page.box(5)
     page.run("timeline.zoom(0.3)")
@@ -316,7 +316,7 @@ def test_a_click_shows_the_chain_of_the_microbatch(opened: Open) -> None:
     assert page.run("return timeline.selected") == -1
 
 
-def test_keys_go_from_operation_to_operation(opened: Open) -> None:
+def test_keys_move_from_operation_to_operation(opened: Open) -> None:
     page = opened(SMALL)
     page.page.locator("#timeline canvas").focus()
     visited = []
@@ -331,7 +331,7 @@ def test_keys_go_from_operation_to_operation(opened: Open) -> None:
     assert page.page.locator("#live").inner_text() != ""
 
 
-def test_a_chain_stays_on_its_rank_where_pipelines_are_not_known(opened: Open) -> None:
+def test_a_chain_stays_on_its_rank_if_pipelines_are_unknown(opened: Open) -> None:
     copies = tuple(replace(rank, stage=rank.index // 2, pipeline=None) for rank in SMALL.ranks)
     page = opened(replace(SMALL, ranks=copies))
     page.run("timeline.select(run.compute.operation[3])")
@@ -389,7 +389,7 @@ def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Op
 
 
 @pytest.mark.parametrize("lane", ["operations", "communication", "causes", "critical path"])
-def test_lanes_are_switched(lane: str, opened: Open) -> None:
+def test_lanes_can_be_switched(lane: str, opened: Open) -> None:
     page = opened(SMALL)
     initial_pixels = pixels(page)
     box = page.page.get_by_label(lane, exact=True)
@@ -467,7 +467,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
     assert further
 
 
-def test_light_and_dark(opened: Open) -> None:
+def test_colours_follow_the_light_or_dark_scheme(opened: Open) -> None:
     light, dark = opened(SMALL), opened(SMALL, scheme="dark")
     ground = "() => getComputedStyle(document.body).backgroundColor"
     initial_colour = dark.page.evaluate(ground)
@@ -479,7 +479,7 @@ def test_light_and_dark(opened: Open) -> None:
 
 @pytest.mark.parametrize("width", [1024, 1280, 2560])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Open) -> None:
+def test_the_page_does_not_scroll_sideways(width: int, scheme: str, opened: Open) -> None:
     page = opened(SMALL, width, scheme)
 
     assert page.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -501,7 +501,7 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
     assert "; ".join(restriction.text for restriction in report.restrictions) in headline
 
 
-def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Open) -> None:
+def test_the_headline_of_one_iteration_mentions_no_spread(opened: Open) -> None:
     report = replace(analyze_planting(Planting(iterations=1)), limitations=(LACKING,))
 
     head = opened(report).page.locator("#headline").inner_text()
@@ -511,7 +511,7 @@ def test_the_headline_of_one_iteration_has_no_joint_without_a_spread(opened: Ope
     assert not rest.strip().startswith(";")
 
 
-def test_the_iterations_are_those_that_the_primary_ratio_is_a_mean_of(opened: Open) -> None:
+def test_the_iterations_are_those_that_the_primary_ratio_averages(opened: Open) -> None:
     report = analyze(FIXTURES / "zb-h2")
 
     about = opened(report).page.locator("#about").inner_text()
@@ -567,9 +567,7 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("of_idle", [False, True])
-def test_a_served_page_is_shown_to_those_who_know_its_address(
-    of_idle: bool, browser: Browser
-) -> None:
+def test_a_served_page_is_shown_only_at_its_address(of_idle: bool, browser: Browser) -> None:
     idle = measured([str(FIXTURES / "1f1b")]) if of_idle else None
     page = (html.render(SMALL, View()) if idle is None else idle_page(idle)).encode()
     with open_server(page) as (url, server):
@@ -610,7 +608,7 @@ def test_a_page_without_scripts_says_what_to_do(browser: Browser, tmp_path: Path
     context.close()
 
 
-def test_a_page_that_is_damaged_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_a_damaged_page_says_so(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     text = html.render(SMALL, View())
     start = text.index('id="columns">') + len('id="columns">')

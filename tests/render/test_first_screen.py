@@ -65,7 +65,7 @@ def select_rows(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("stage ", "0 GPU ", "node"))]
 
 
-def test_no_rank_and_no_iteration() -> None:
+def test_a_report_without_ranks_and_iterations_has_a_screen() -> None:
     empty = replace(make_report([]), ranks=(), iterations=make_iteration_records(()))
 
     for display in DISPLAYS:
@@ -77,7 +77,7 @@ def test_no_rank_and_no_iteration() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 16, 31, 32, 64, 1024])
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
-def test_a_screen_is_one_screen(ranks: int, display: Display) -> None:
+def test_the_first_screen_fits_on_one_screen(ranks: int, display: Display) -> None:
     lines = render_lines(make_run(ranks), display)
 
     assert all(measure_cells(line) <= display.width for line in lines)
@@ -134,7 +134,7 @@ def test_no_number_of_a_text_is_cut(width: int, max_lines: int, numbers: list[in
     assert all(measure_cells(line) <= max(width, 13) for line in lines)
 
 
-def test_stages_are_grouped_unless_all_fit() -> None:
+def test_stages_are_grouped_unless_they_all_fit() -> None:
     grouped, tall = (
         select_rows(render_lines(make_run(32), Display(height=rows))) for rows in (24, 60)
     )
@@ -239,7 +239,7 @@ def test_colours_double_the_resolution() -> None:
     assert not any("#" in span.style for line in plain for span in line)
 
 
-def test_what_limits_a_ratio_is_named_on_one_line() -> None:
+def test_the_restriction_of_a_ratio_is_named_on_one_line() -> None:
     lost_kernels = Limitation("kernels", "they have no times", kind=LimitationKind.KERNELS_LOST)
     notes = (lost_kernels, Limitation("a thing", "it is so"), Limitation("another", "it is not"))
 
@@ -249,7 +249,7 @@ def test_what_limits_a_ratio_is_named_on_one_line() -> None:
     assert "-v coverage (3 notes)" in lines[-1]
 
 
-def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: Path) -> None:
+def test_an_unknown_ratio_names_no_iteration_and_says_how_to_measure_it(tmp_path: Path) -> None:
     copies = Planting(stages=4, tensor=2, replicas=2, servers=2, slow_rank=5, iterations=6)
     plant(copies, tmp_path)
 
@@ -265,7 +265,7 @@ def test_an_unknown_ratio_is_of_no_iteration_and_says_how_to_know_it(tmp_path: P
 
 
 @pytest.mark.parametrize(("cut_ns", "limit"), [(20_000_000, True), (80_000_000, False)])
-def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
+def test_the_capture_restricts_a_ratio_if_it_cut_most_iterations(
     cut_ns: int, limit: bool, tmp_path: Path
 ) -> None:
     plant(Planting(iterations=3, cut_ns=cut_ns), tmp_path)
@@ -275,7 +275,7 @@ def test_the_capture_limits_a_ratio_where_it_cut_most_iterations(
     assert any("iterations cut by the capture" in line for line in limits) == limit
 
 
-def test_a_marked_rank_is_called_as_the_advice_calls_it(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_marked_rank_has_the_same_name_as_in_the_advice(tmp_path: Path, cli: CommandLine) -> None:
     """No file name contains the rank in the job, so a row's number is not that rank."""
     plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path)
     screen = " ".join(cli.printed("analyze", str(tmp_path)).split())

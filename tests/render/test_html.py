@@ -135,7 +135,7 @@ def test_names_are_not_markup(text: str) -> None:
     assert hostile.tags == plain.tags
 
 
-def test_nothing_is_asked_of_the_network() -> None:
+def test_the_page_requests_nothing_from_the_network() -> None:
     page = html.render(SMALL, View())
     elements = Elements(page)
     addresses = [
@@ -154,9 +154,7 @@ def test_nothing_is_asked_of_the_network() -> None:
 # The command line
 
 
-def test_a_library_that_is_not_there_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     file = tmp_path / "r.html"
 
@@ -258,7 +256,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
         "Simon Lydell",
     ],
 )
-def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
+def test_the_page_contains_the_licences_of_its_libraries(notice: str) -> None:
     page = web_page.fill_template("", "")
 
     assert notice in page

@@ -151,7 +151,7 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_a_pipeline_that_was_asked_for_is_shown_first(
+def test_a_requested_pipeline_is_shown_first(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "MAX_CHARACTERS", 1)
@@ -183,7 +183,7 @@ def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_copies_stand_side_by_side_where_pipelines_are_not_known(
+def test_replicas_are_side_by_side_if_pipelines_are_unknown(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "_RANKS_WITHOUT_PIPELINES", 3)
@@ -199,7 +199,7 @@ def test_copies_stand_side_by_side_where_pipelines_are_not_known(
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_pipelines_that_find_no_room_are_named(
+def test_pipelines_without_room_are_named(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "MAX_CHARACTERS", 7_000)
@@ -217,7 +217,7 @@ def test_pipelines_that_find_no_room_are_named(
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_means_are_those_of_the_entries(replicas: Report, opened: Open) -> None:
+def test_means_agree_with_the_entries(replicas: Report, opened: Open) -> None:
     means = means_of(replicas)
     web_page = opened(replicas)
 

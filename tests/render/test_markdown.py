@@ -22,11 +22,11 @@ from tests.support.places import FIXTURES
 HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
 
 
-def test_nothing_is_empty() -> None:
+def test_empty_inputs_give_non_empty_summaries() -> None:
     assert render_markdown([Sentence(""), make_bullets([]), Table("", [])]) == ""
 
 
-def test_words_mean_nothing_in_markdown() -> None:
+def test_words_have_no_meaning_in_markdown() -> None:
     escaped = escape_markdown(HOSTILE)
 
     assert "\n" not in escaped

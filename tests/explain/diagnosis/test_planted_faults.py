@@ -111,7 +111,7 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("without", "faults", "kind", "words"), FAULTS)
-def test_a_fault_is_named_first_and_its_saving_is_true(
+def test_a_fault_is_named_first_with_its_true_saving(
     without: Planting, faults: dict[str, Any], kind: str, words: str
 ) -> None:
     planted = replace(without, **faults)
@@ -145,7 +145,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int) -> None:
+def test_ranks_that_are_equally_slow_in_all_iterations_are_not_named(iterations: int) -> None:
     """The minimum of F and B varies by chance; the time of a microbatch does not."""
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
     report = analyze_planting(even)
@@ -155,7 +155,7 @@ def test_ranks_that_are_all_as_slow_in_all_iterations_are_usual(iterations: int)
 
 
 @pytest.mark.parametrize(("device", "index"), [(3, 1), (7, 3), (0, 5)])
-def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves(
+def test_advice_on_a_rank_out_of_order_predicts_the_saving_of_the_right_order(
     device: int, index: int
 ) -> None:
     swapped = replace(PAIR, swapped_device=device, swapped_at=index)
@@ -178,7 +178,7 @@ def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves
     assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
 
 
-def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> None:
+def test_a_rank_that_receives_in_a_different_order_than_is_sent_is_replayed() -> None:
     swapped = replace(PAIR, swapped_device=0, swapped_at=13)
     first = _first(swapped)
 
@@ -190,7 +190,7 @@ def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> Non
     assert first.saving_ns > 0.02 * length_ns
 
 
-def test_all_advice_saves_of_the_same_length() -> None:
+def test_all_savings_are_shares_of_the_same_length() -> None:
     swapped = replace(PAIR, swapped_device=3, swapped_at=1, late_stage=1, late_ns=400_000)
     advice = write_all_advice(_report(swapped))
     length_ns = _diagnosis(swapped).length_ns
@@ -216,7 +216,7 @@ def test_an_order_that_costs_nothing_is_no_advice() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> None:
+def test_advice_on_launch_gaps_predicts_the_saving_without_them(ranks: int) -> None:
     """Gaps are parts of operations; without them each operation is shorter by four gaps."""
     gap_ns, replicas = 60_000, ranks // 4
     even = replace(BASE, jitter=0.0, kernels=5, replicas=replicas) if replicas else ONE_RANK
@@ -234,7 +234,7 @@ def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> N
     assert not [a for a in write_all_advice(_report(even)) if a.kind == "launch-gaps"]
 
 
-def test_two_faults_are_told_apart() -> None:
+def test_two_faults_are_distinguished() -> None:
     planted = replace(BASE, slow_rank=6, slow_stage=1, slow_factor=1.3)
     first = _first(planted)
     # The slow rank hides the slow stage, so fixing the stage alone saves no time.
@@ -248,7 +248,7 @@ def test_two_faults_are_told_apart() -> None:
     assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
 
 
-def test_the_json_lists_what_saves_most_first() -> None:
+def test_the_json_lists_the_largest_saving_first() -> None:
     from bubbleviz.render.json_document import make_document
 
     report = _report(replace(BASE, slow_rank=6))
@@ -261,7 +261,7 @@ def test_the_json_lists_what_saves_most_first() -> None:
     assert document["advice"][0]["stage"] == 2
 
 
-def test_what_takes_time_without_being_slow_stands_by_its_saving() -> None:
+def test_a_regular_cost_is_ranked_by_its_saving() -> None:
     """The gradient norm takes time in every iteration, and one of them is slow."""
     slow = replace(LONG, schedule="zb-v", iterations=8, slow_iteration=0)
     normed = replace(slow, norm_ns=2_000_000)
@@ -293,7 +293,7 @@ def test_a_slow_iteration_hides_no_drift() -> None:
         assert advice[kind].saving_ns == pytest.approx(truth_ns, abs=0.02 * length_ns)
 
 
-def test_the_profiler_delays_what_does_not_wait_for_its_input() -> None:
+def test_the_profiler_delays_only_work_that_does_not_wait_for_input() -> None:
     """The overhead fills half of each rank's longest gap, which is mostly a wait for input."""
     base = replace(APART, jitter=0.0)
     late_planting = replace(base, late_optimizer=0, late_optimizer_ns=9_000_000)

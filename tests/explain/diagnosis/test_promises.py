@@ -40,7 +40,7 @@ def _advice(folder: Path, job: SimulatedJob) -> tuple[AdviceEntry, ...]:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("name", UNEVEN)
-def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path: Path) -> None:
+def test_promised_changes_lose_no_work(name: str, schedule: str, tmp_path: Path) -> None:
     stages, microbatches, uneven, max_saving = UNEVEN[name]
     job = replace(
         QUIET,
@@ -194,7 +194,7 @@ PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_of_two_faults_the_larger_one_is_first(name: str, tmp_path: Path) -> None:
+def test_the_larger_of_two_faults_is_first(name: str, tmp_path: Path) -> None:
     job, *faults, kind = PAIRS[name]
     faulty_job = simulate_job(replace(job, **faults[0], **faults[1]), 3)
     first = _advice(tmp_path, faulty_job)[0]
@@ -219,7 +219,7 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 
 @pytest.mark.parametrize("late_every", [1, 3])
 @pytest.mark.parametrize("stage", [0, 2])
-def test_a_host_that_begins_late_is_named_with_what_that_costs(
+def test_a_host_that_begins_late_is_named_with_its_cost(
     stage: int, late_every: int, tmp_path: Path
 ) -> None:
     """Data loads before the first operation. If stage 0 is late, all wait between iterations."""
@@ -253,7 +253,7 @@ def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
     assert "--skip 1" in text
 
 
-def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
+def test_an_unnamed_optimizer_is_not_a_pause(tmp_path: Path) -> None:
     """The usual time between iterations may be work."""
     job = simulate_job(replace(QUIET, between=40.0))
     rows = [row for row in job.rows if row["phase"] != "Optimizer"]
@@ -265,7 +265,7 @@ def test_an_optimizer_without_a_name_is_no_pause(tmp_path: Path) -> None:
     ("slow", "words"),
     [((1,), "is slow in 1 iteration (2)"), ((1, 6), "2 ranks are slow in 1 iteration (2)")],
 )
-def test_ranks_that_are_slow_in_an_iteration_are_one_or_several(
+def test_one_or_several_ranks_may_be_slow_in_an_iteration(
     slow: tuple[int, ...], words: str, tmp_path: Path
 ) -> None:
     job = Job(slows=dict.fromkeys(slow, (1.5, 2)), iterations=3, stages=4)

@@ -117,7 +117,7 @@ def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("mode", ["receives", "one stream", "all-to-all"])
-def test_another_order_of_transfers_saves_what_is_promised(
+def test_a_different_order_of_transfers_saves_what_is_promised(
     mode: str, seed: int, tmp_path: Path
 ) -> None:
     keys = [key for order in ORDERS for key in order]

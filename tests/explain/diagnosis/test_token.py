@@ -28,7 +28,7 @@ def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     return {f.faults[0].detail: f for f in findings}
 
 
-def test_enough_in_flight_wait_for_no_token(tmp_path: Path) -> None:
+def test_with_enough_chunks_in_flight_nothing_waits_for_a_token(tmp_path: Path) -> None:
     assert tokens(tmp_path, Serving(LENGTHS)) == {}
 
 
@@ -57,7 +57,7 @@ def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> Non
     assert late_finding.faults[0].ranks == (0,)
 
 
-def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_path: Path) -> None:
+def test_savings_approximate_those_of_a_deeper_pipeline_if_hosts_are_late(tmp_path: Path) -> None:
     run = Serving(LENGTHS, depth=2, host_ns=300_000)
     findings = tokens(tmp_path, run)
 
@@ -66,7 +66,7 @@ def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_p
     assert findings["one"].saving_ns == pytest.approx(saved_ns, rel=0.1)
 
 
-def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
+def test_advice_says_how_many_chunks_are_in_flight(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_table(tmp_path, Serving(LENGTHS, depth=2)))
     first_two = write_all_advice(report)[:2]
 

@@ -49,7 +49,9 @@ def published(kind: str, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "ranks", "steps", "ratio"), [("ST", 8, 32, 0.5158), ("AR", 16, 44, 0.5385)]
 )
-def test_a_report_of_a_table(name: str, ranks: int, steps: int, ratio: float) -> None:
+def test_the_report_of_a_published_table_is_reproduced(
+    name: str, ranks: int, steps: int, ratio: float
+) -> None:
     report = report_of(name)
 
     assert len(report.ranks) == ranks
@@ -61,7 +63,7 @@ def test_a_report_of_a_table(name: str, ranks: int, steps: int, ratio: float) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_slowdown_lengths_and_shares(name: str) -> None:
+def test_slowdowns_have_the_published_lengths_and_shares(name: str) -> None:
     measured, times = slowdowns(name), published("mw", name)
 
     assert measured.total == pytest.approx(
@@ -75,7 +77,7 @@ def test_slowdown_lengths_and_shares(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_slowdown_of_each_group(name: str) -> None:
+def test_each_group_has_its_published_slowdown(name: str) -> None:
     measured, result = slowdowns(name), published("result", name)
     by_stage, by_replica, by_step = (
         [value for _, value in sorted((int(k), v) for k, v in result[f"blocking_{key}"].items())]

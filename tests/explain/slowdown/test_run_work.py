@@ -39,7 +39,7 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
     assert delayed.tolist() == measure_iterations(work, replay.iterations).tolist()
 
 
-def test_an_iteration_in_a_circle_is_left_out() -> None:
+def test_an_iteration_with_a_cycle_is_left_out() -> None:
     scenarios = analyze_planting(RUNS["plain"]).explanation.scenarios
     assert scenarios is not None
     work, order = scenarios.work, scenarios.order
@@ -55,7 +55,7 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(replicas: int) -> None:
+def test_groups_replayed_together_take_as_long_as_replayed_one_by_one(replicas: int) -> None:
     scenarios = analyze_planting(replace(EVEN, jitter=0.2, replicas=replicas)).explanation.scenarios
     assert scenarios is not None
     work = scenarios.work
@@ -75,7 +75,7 @@ def test_an_even_run_is_ideal() -> None:
         assert list(by.values()) == pytest.approx([1] * len(by), abs=1e-6)
 
 
-def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
+def test_a_slow_stage_slows_1f1b_down_as_the_formula_says() -> None:
     """One of 4 stages takes twice as long. The ideal uses mean times: (m + p - 1) (F + B)."""
     slowdowns = analyze_planting(replace(EVEN, slow_stage=2, communication=False)).slowdowns
     mean_ns = 1.25 * 3_000_000
@@ -104,7 +104,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
     return select_outer_collectives(table, analyze_planting(EVEN).operations, np.ones(1, bool))
 
 
-def test_members_that_left_before_others_entered_met_nobody() -> None:
+def test_members_that_left_before_others_entered_did_not_meet_them() -> None:
     """The second of two meetings is invalid: rank 1 left long before rank 2 entered."""
     valid = collectives(
         (0, 0, 90, 7), (1, 50, 92, 7), (1, 100, 110, 8), (2, 5_000_000, 5_000_010, 8)

@@ -53,11 +53,11 @@ def measured_of(*rows: Row) -> Slowdowns | None:
     return None if scenarios is None else measure_slowdowns(scenarios)
 
 
-def test_nothing_has_no_slowdown() -> None:
+def test_without_work_there_is_no_slowdown() -> None:
     assert build_scenarios(*recorded()) is None
 
 
-def test_one_rank_one_iteration_is_ideal() -> None:
+def test_one_rank_in_one_iteration_is_ideal() -> None:
     measured = measured_of((0, 0, 3, "F", 0, 4))
 
     assert measured is not None

@@ -55,7 +55,7 @@ def report_of(run: SimulatedJob, folder: Path) -> Report:
 
 
 @pytest.mark.parametrize("lengths_ms", [(1000.0,), (1000.0, 0, 0), (1000.0, 0.5, 0.5), (0, 0, 900)])
-def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path) -> None:
+def test_start_up_appears_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path) -> None:
     job = replace(SLOW, iterations=len(lengths_ms))
     plain = report_of(simulate_job(job), tmp_path)
     report = report_of(with_broadcasts(job, lengths_ms), tmp_path)
@@ -67,7 +67,9 @@ def test_start_up_is_in_no_advice(lengths_ms: tuple[float, ...], tmp_path: Path)
     assert report.explanation.changes[0].makespan_ns == plain.explanation.changes[0].makespan_ns
 
 
-def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_path: Path) -> None:
+def test_collectives_before_the_first_forward_of_every_iteration_are_replayed(
+    tmp_path: Path,
+) -> None:
     report = report_of(with_broadcasts(SLOW, (40.0, 41.0, 39.0)), tmp_path)
 
     broadcast = next(entry for entry in write_all_advice(report) if entry.kind == "collective")
@@ -75,7 +77,7 @@ def test_what_runs_before_the_first_forward_of_every_iteration_is_replayed(tmp_p
 
 
 @pytest.mark.parametrize("lengths_ms", [(0, 0, 0), (1000.0, 0, 0), (40.0, 41.0, 39.0)])
-def test_no_saving_makes_iterations_longer_than_they_are(
+def test_no_saving_exceeds_the_length_of_iterations(
     lengths_ms: tuple[float, ...], tmp_path: Path
 ) -> None:
     report = report_of(with_broadcasts(SLOW, lengths_ms), tmp_path)
@@ -138,14 +140,14 @@ def cut(
     return rows
 
 
-def test_no_collective_and_no_iteration() -> None:
+def test_nothing_is_cut_without_collectives_or_averaged_iterations() -> None:
     first = first_starts()[0]
     assert cut() == []
     early = (0, first - 10, first - 5)
     assert cut(early, averaged=(False,) * 3) == [list(early)]
 
 
-def test_what_ends_with_the_first_compute_is_left_out_and_what_goes_on_is_cut() -> None:
+def test_collectives_that_end_by_the_first_compute_are_left_out_and_longer_ones_are_cut() -> None:
     first = first_starts()[0]
 
     left = cut((0, first - 90, first), (0, first - 90, first + 1), (0, first, first + 5))
@@ -153,7 +155,7 @@ def test_what_ends_with_the_first_compute_is_left_out_and_what_goes_on_is_cut() 
     assert left == [[0, first, first + 1], [0, first, first + 5]]
 
 
-def test_collectives_of_no_iteration_or_of_one_that_is_not_averaged_stay() -> None:
+def test_collectives_outside_averaged_iterations_are_kept() -> None:
     first, second, _ = first_starts()
     other_collectives = (-1, first - 90, first - 80), (1, second - 90, second - 80)
 
@@ -162,7 +164,7 @@ def test_collectives_of_no_iteration_or_of_one_that_is_not_averaged_stay() -> No
     assert left == [list(other) for other in other_collectives]
 
 
-def test_twice_the_usual_time_is_kept() -> None:
+def test_collectives_of_twice_the_usual_time_are_kept() -> None:
     starts, ms = first_starts(), 1_000_000
     regular = [(k, starts[k] - lead * ms, starts[k] - 1) for k, lead in enumerate((2, 1, 1))]
 
