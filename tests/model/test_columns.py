@@ -132,7 +132,7 @@ def test_equal_rows_share_a_text_that_is_made_once() -> None:
     assert sorted(calls) == [(0, 7), (1, 2), (1, 5)]
 
 
-def test_rows_without_a_text_stay_without() -> None:
+def test_rows_without_a_text_get_the_default() -> None:
     texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
 
     assert texts.known.tolist() == [True, False, True, True]

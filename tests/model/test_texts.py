@@ -33,7 +33,7 @@ from bubbleviz.model.texts import (
         (" " * 1_000 + "late", ""),
     ],
 )
-def test_a_list_of_names_is_shortened_to_eight(text: str, expected: str) -> None:
+def test_a_line_is_shortened_to_eight_characters(text: str, expected: str) -> None:
     assert to_one_line(text, 8) == expected
 
 

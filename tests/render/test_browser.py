@@ -212,7 +212,7 @@ def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"), [("bw2 stage 1", ("BW 2", 1)), ("rank 3", ("F 0", 3)), ("nothing", None)]
 )
-def test_an_operation_can_be_found_by_its_rank(
+def test_an_operation_can_be_searched_for(
     words: str, expected: tuple[str, int] | None, opened: Open
 ) -> None:
     page = opened(SMALL)
@@ -501,7 +501,7 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
     assert "; ".join(restriction.text for restriction in report.restrictions) in headline
 
 
-def test_the_headline_of_one_iteration_mentions_no_spread(opened: Open) -> None:
+def test_the_headline_of_one_iteration_has_no_stray_separator(opened: Open) -> None:
     report = replace(analyze_planting(Planting(iterations=1)), limitations=(LACKING,))
 
     head = opened(report).page.locator("#headline").inner_text()

@@ -22,7 +22,7 @@ from tests.support.places import FIXTURES
 HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
 
 
-def test_empty_inputs_give_non_empty_summaries() -> None:
+def test_empty_parts_add_nothing_to_a_summary() -> None:
     assert render_markdown([Sentence(""), make_bullets([]), Table("", [])]) == ""
 
 

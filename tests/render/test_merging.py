@@ -136,7 +136,7 @@ def test_merged_communication_and_unattributed_compute_are_counted() -> None:
     assert "(30 operations and 3 times unattributed compute)" in texts
 
 
-def test_windows_too_close_to_distinguish_are_hatched_as_one() -> None:
+def test_windows_too_close_to_distinguish_are_hatched_together() -> None:
     count = 4_000
     ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 90, iteration=n) for n in range(count)]
     report = make_report(ops)

@@ -36,7 +36,7 @@ class Read:
         self.text = " ".join(root.itertext())
 
 
-def test_an_empty_report_shows_that_it_is() -> None:
+def test_an_empty_report_is_shown_as_empty() -> None:
     empty = make_report([], limitations=(Limitation("all of it", "nothing ran"),))
 
     elements = Read(render_fragment(empty))
@@ -70,7 +70,7 @@ def test_limitations_are_listed(report: Report) -> None:
     assert "and 488 more" in elements.text
 
 
-def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
+def test_the_picture_equals_the_file(report: Report) -> None:
     picture, *_ = draw_bounded_picture(report)
     inline = ET.fromstring(render_fragment(report)).find(f".//{SVG}svg")
 
@@ -79,7 +79,7 @@ def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
     assert len(list(inline.iter())) == len(list(ET.fromstring(picture).iter()))
 
 
-def test_it_needs_no_script_and_no_network_and_styles_its_own_elements(report: Report) -> None:
+def test_the_output_needs_no_script_or_network_and_styles_only_its_elements(report: Report) -> None:
     html = render_fragment(report)
     elements = Read(html)
 
@@ -130,7 +130,7 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     assert f"The first 64 of {row_counts[1]} rows" in Read(render_fragment(large_report)).text
 
 
-def test_jupyter_shows_it(report: Report) -> None:
+def test_jupyter_shows_a_report(report: Report) -> None:
     formats, _ = DisplayFormatter().format(report)  # type: ignore[no-untyped-call]  # theirs
 
     assert formats["text/html"] == render_fragment(report)

@@ -263,7 +263,9 @@ def test_schedules_are_compared_by_ratio_and_memory(in_bytes: Report, opened: Op
     assert rule["data"]["values"] == [{"memory": 1.1}]
 
 
-def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, opened: Open) -> None:
+def test_the_line_connects_the_schedules_that_no_other_beats(
+    in_bytes: Report, opened: Open
+) -> None:
     layers = opened(in_bytes).run("return charts.views.get('schedules-chart').spec.layer")
     values: dict[str, list[Any]] = {layer["mark"]["type"]: layer["data"]["values"]
                                     for layer in layers}  # fmt: skip
@@ -281,7 +283,7 @@ def test_the_line_joins_the_schedules_that_no_other_beats(in_bytes: Report, open
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1024, 1280])
-def test_costs_are_readable(
+def test_the_costs_break_no_rule_of_accessibility(
     scheme: str, width: int, in_bytes: Report, opened: Open, tmp_path: Path
 ) -> None:
     for report in (in_bytes, analyze_serving(tmp_path)[0], analyze_planting(RUN)):

@@ -58,7 +58,7 @@ def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
 # The first screen
 
 
-def test_the_first_screen_answers_in_order(opened: Open) -> None:
+def test_the_first_screen_answers_questions_in_order(opened: Open) -> None:
     web_page = opened(SMALL)
     tops = [
         web_page.page.locator(selector).bounding_box()
@@ -112,7 +112,7 @@ def test_the_contents_lead_to_every_section(opened: Open) -> None:
 # Numbers and their explanations
 
 
-def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
+def test_the_page_formats_numbers_by_the_same_rule(opened: Open) -> None:
     numbers = [0, 0.00123456, 0.5, 1, 4.5, 9.994, 9.996, 27.2727, 99.96, 100, 999.6, 12345.6, -3.14]
     written_numbers = opened(SMALL).run(f"return {numbers}.map((own) => significant(own))")
 
@@ -120,7 +120,7 @@ def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
     assert written_numbers[:8] == ["0", "0.00123", "0.500", "1.00", "4.50", "9.99", "10.0", "27.3"]
 
 
-def test_percentages_have_two_decimals_at_most(opened: Open) -> None:
+def test_percentages_have_at_most_two_decimals(opened: Open) -> None:
     ratios = [0, 3.22e-7, 0.0000999, 0.0001, 0.00123, 0.0456, 0.272727, 1]
     percentages = opened(SMALL).run(f"return {ratios}.map(percent)")
 
@@ -184,7 +184,7 @@ def test_a_click_on_a_bubble_shows_its_cause_and_the_awaited_operation(opened: O
     assert web_page.page.locator("#operation-title").inner_text() == "Operation"
 
 
-def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None:
+def test_the_tip_disappears_when_the_pointer_keys_or_page_move_away(opened: Open) -> None:
     web_page = opened(SMALL)
     _, x, y = find_middle_of_bubble(web_page, "own.iteration[i] === 0")
     tip = web_page.page.locator(".tip")
@@ -206,7 +206,7 @@ def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None
 # Keyboard
 
 
-def test_every_control_is_reached_by_tab_and_shows_it(opened: Open) -> None:
+def test_every_control_is_reached_by_tab_and_shows_its_focus(opened: Open) -> None:
     web_page = opened(SMALL)
     reached = []
     for _ in range(200):
@@ -251,7 +251,7 @@ def test_keys_move_between_bubbles_and_are_announced(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("fraction_in_view", [1.0, 0.1, 0.001])
-def test_a_frame_costs_its_pixels_and_not_its_operations(
+def test_the_cost_of_a_frame_depends_on_pixels_and_not_on_operations(
     fraction_in_view: float, opened: Open
 ) -> None:
     ops = [

@@ -128,14 +128,14 @@ def test_adjacent_colours_differ_in_grey_and_with_few_colours() -> None:
         assert 15 not in numbers
 
 
-def test_slower_is_darker_in_grey_too() -> None:
+def test_slower_is_also_darker_in_grey() -> None:
     shades = [palette.measure_luminance(palette.get_heat_colour(place / 10)) for place in range(11)]
 
     assert shades == sorted(shades, reverse=True)
     assert palette.measure_contrast(palette.get_heat_colour(0.5), palette.get_heat_colour(1.0)) > 4
 
 
-def test_chrome_has_a_colour_of_its_own_for_every_phase_and_cause() -> None:
+def test_chrome_has_a_separate_colour_for_every_phase_and_cause() -> None:
     assert list(RESERVED["operation"]) == [phase.label for phase in COMPUTE_PHASES]
     assert list(RESERVED["bubble"]) == list(palette.CAUSES)
     names = [*RESERVED["operation"].values(), *RESERVED["bubble"].values()]

@@ -74,7 +74,7 @@ def test_a_panel_without_work_says_so_next_to_others() -> None:
 # Alignment
 
 
-def test_equal_runs_line_up_to_the_pixel() -> None:
+def test_equal_runs_are_aligned_to_the_pixel() -> None:
     panel_rows = list_rows(drawn(SHORT, SHORT))
 
     assert len(panel_rows) == 4
@@ -108,7 +108,7 @@ def test_each_run_begins_at_its_own_first_work() -> None:
     ]
 
 
-def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
+def test_there_is_one_axis_for_the_longest_run() -> None:
     texts = list_texts(drawn(SHORT, LONG, SHORT))
 
     # (m + p - 1) (F + BW) = 5 x 60 ms: the last tick has its label.
@@ -118,7 +118,7 @@ def test_there_is_one_axis_and_it_is_that_of_the_longest() -> None:
 # Texts
 
 
-def test_titles_ratios_and_one_legend() -> None:
+def test_panels_have_titles_and_ratios_and_one_legend() -> None:
     texts = list_texts(drawn(SHORT, LONG, heading="two runs"))
 
     assert texts[0] == "two runs"
@@ -170,7 +170,7 @@ def test_simulated_panels_get_no_advice(tmp_path: Path) -> None:
     assert "► measured: Find out why rank 1 is slow (-" in below
 
 
-def test_advice_below_panels_says_which_run_it_is_on(tmp_path: Path) -> None:
+def test_advice_below_panels_says_which_run_it_is_about(tmp_path: Path) -> None:
     slow = [simulate_job(Job(stage={stage: 1.4}, iterations=3)) for stage in (1, 2)]
     paths = [job.written(tmp_path / f"{number}.csv") for number, job in enumerate(slow)]
     below = " ".join(list_texts(drawn(*map(bubbleviz.analyze, paths))))

@@ -13,7 +13,7 @@ from tests.support.command_line import CommandLine
 RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1)
 
 
-def test_a_table_with_what_costs_most(tmp_path: Path, cli: CommandLine) -> None:
+def test_the_table_begins_with_the_largest_slowdowns(tmp_path: Path, cli: CommandLine) -> None:
     plant(RUN, tmp_path)
     report = bubbleviz.analyze(tmp_path)
     slowdowns = report.slowdowns

@@ -61,7 +61,7 @@ def make_run(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> 
 
 
 @pytest.mark.parametrize("kind", ["stage", "spread"])
-def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(kind: str) -> None:
+def test_rows_are_in_order_of_stages_although_the_first_pipeline_lacks_one(kind: str) -> None:
     report = make_run(3, 4)
     ranks = tuple(
         replace(rank, stage=None if rank.index == 5 else rank.stage)
@@ -100,7 +100,7 @@ def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     assert standout.why == "BW takes 1.50 times the median of its stage"
 
 
-def test_a_rank_stands_out_alone() -> None:
+def test_a_single_rank_stands_out() -> None:
     report = make_run(6)
     (iteration,) = report.iterations
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
@@ -166,7 +166,7 @@ def planted() -> Report:
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
+def test_tables_of_many_ranks_have_a_row_per_stage(planted: Report) -> None:
     text = render_plain_text(list_sections(planted, View()))
 
     assert "idle time by cause by stage (mean of its replicas), ms" in text
@@ -176,7 +176,7 @@ def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
+def test_all_ranks_or_some_are_listed_on_request(planted: Report) -> None:
     for table in ("ranks", "causes"):
         all_numbers = _list_rank_numbers(
             render_plain_text(select_sections(planted, View(rows="rank"), [table]))
@@ -196,7 +196,7 @@ def _list_rank_numbers(text: str) -> list[int]:
 @pytest.mark.usefixtures("few_ranks_are_many")
 @pytest.mark.parametrize("width", [60, 80, 160])
 @pytest.mark.parametrize("unicode", [True, False])
-def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) -> None:
+def test_the_first_screen_shows_how_ranks_are_spread(width: int, unicode: bool) -> None:
     display = Display(width, colour=False, unicode=unicode)
     lines = join_plain_lines(
         render_first_screen(make_run(300, slow=(7,)), View(), display)
@@ -213,7 +213,7 @@ def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) 
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
-def test_stages_are_drawn_as_their_median_copy() -> None:
+def test_stages_are_drawn_as_their_median_replica() -> None:
     report = make_run(5, slow=(0,))
     rows = make_rows(report, View(), with_standouts=True)
 
@@ -224,7 +224,7 @@ def test_stages_are_drawn_as_their_median_copy() -> None:
     assert [len(row.replicas) for row in rows] == [5, 5, 1]
 
 
-def test_the_picture_of_a_spread() -> None:
+def test_the_picture_of_a_spread_equals_the_golden_file() -> None:
     expected = (GOLDEN / "spread.svg").read_text(encoding="utf-8")
 
     assert render(make_run(6, slow=(2,)), View(rows="spread")) == expected

@@ -72,7 +72,7 @@ def test_other_widths_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("width", [60.0, 89.0, 120.5, 183.0])
 @pytest.mark.parametrize("style", [None, "paper"])
-def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
+def test_letters_are_7_pt_at_the_width_on_paper(width: float, style: str | None) -> None:
     view = View(style=style, width_mm=width, causes=True, heat_map=True, communication=True)
 
     sizes = list_font_sizes(render(make_report(run_1f1b(4, 8)), view))
@@ -95,7 +95,7 @@ def test_a_paper_figure_has_no_title_and_no_notes() -> None:
     assert paper.count("27.3\u00a0%") == 4
 
 
-def test_long_names_give_way_at_a_narrow_width() -> None:
+def test_long_names_are_replaced_by_ranks_at_a_narrow_width() -> None:
     ranks = tuple(make_rank(index, "a-host-of-a-long-name", stage=index) for index in range(2))
     unknown = tuple(replace(rank, stage=None) for rank in ranks)
 
@@ -137,7 +137,7 @@ def list_text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
     st.integers(1, 10**9),
     st.booleans(),
 )
-def test_no_text_lies_on_another_or_off_the_page(
+def test_no_text_overlaps_another_or_leaves_the_page(
     stages: int,
     microbatches: int,
     width_mm: float | None,
@@ -202,7 +202,7 @@ def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
 # The command line
 
 
-def test_commands_draw_for_a_paper(tmp_path: Path) -> None:
+def test_commands_draw_figures_for_a_paper(tmp_path: Path) -> None:
     run, svg = str(FIXTURES / "1f1b"), tmp_path / "a.svg"
     sizes = ["--schedule", "1f1b", "-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
     for command in (["analyze", run], ["compare", run, run], ["simulate", *sizes]):

@@ -79,7 +79,7 @@ def list_hatched_areas(svg: str) -> list[tuple[float, float]]:
     return [(float(left), float(width)) for left, width in matches]
 
 
-def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
+def test_only_the_window_of_a_rank_is_hatched() -> None:
     first, second = list_hatched_areas(
         render(make_period_report((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS), View())
     )
@@ -88,7 +88,7 @@ def test_only_the_counted_window_of_a_rank_is_hatched() -> None:
     assert second[1] == pytest.approx(first[1], abs=0.02)
 
 
-def test_the_bracket_is_the_window_of_the_first_row_and_says_so() -> None:
+def test_the_bracket_shows_the_window_of_the_first_row_and_says_so() -> None:
     report = make_period_report((0, 80 * MS), (20 * MS, 100 * MS), end=70 * MS)
 
     svg = render(report, View())
@@ -109,7 +109,7 @@ def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
     assert list_hatched_areas(without) == list_hatched_areas(render(report, View()))
 
 
-def test_the_plus_or_minus_says_what_it_is() -> None:
+def test_the_plus_minus_sign_is_explained() -> None:
     two_iterations = run_1f1b(2, 2) + run_1f1b(2, 2, iteration=1, start=200 * MS)
     three_iterations = two_iterations + run_1f1b(2, 2, iteration=2, start=400 * MS)
 
@@ -280,7 +280,7 @@ def list_error_bars(svg: str) -> list[tuple[float, float]]:
     ]
 
 
-def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
+def test_clocks_have_error_bars_if_these_are_visible() -> None:
     report = set_clocks(make_report(run_1f1b(4, 4)), 0, 500_000, 1_000_000, None)
 
     svg = render(report, View())
@@ -350,7 +350,7 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about() -> None:
     assert note in " ".join(texts)
 
 
-def test_golden() -> None:
+def test_the_picture_equals_the_golden_file() -> None:
     assert render(make_golden_report(), View()) == (GOLDEN / "small.svg").read_text(
         encoding="utf-8"
     )
@@ -471,7 +471,7 @@ def test_hostile_names_are_inert() -> None:
         ({"contradicted": True}, "! depends on clocks that contradict each other."),
     ],
 )
-def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -> None:
+def test_the_bounds_that_clocks_allow_are_noted(changes: dict[str, object], says: str) -> None:
     texts = render_with_ratio(**changes)
 
     assert says in " ".join(texts).replace("\u00a0", " ")
@@ -480,7 +480,7 @@ def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -
     assert [t for t in texts if t.endswith("!")] == (marked if "contradicted" in changes else [])
 
 
-def test_clock_bounds_are_those_of_the_iteration_that_is_drawn() -> None:
+def test_clock_bounds_are_those_of_the_drawn_iteration() -> None:
     report = analyze_planting(Planting(iterations=3))
     ratio = replace(report.iterations[1].ratios["schedule"], interval=(0.30, 0.36))
     selected = replace(report.iterations[1], ratios={"schedule": ratio})
@@ -508,7 +508,9 @@ SLOW_IN_ONE = Planting(
 
 @pytest.mark.parametrize("rows", ["rank", "stage", "spread"])
 @pytest.mark.parametrize("selected", [(0,), (2,), (0, 1, 2)])
-def test_the_number_next_to_a_row_is_of_what_it_draws(rows: str, selected: tuple[int, ...]) -> None:
+def test_the_number_next_to_a_row_belongs_to_what_is_drawn(
+    rows: str, selected: tuple[int, ...]
+) -> None:
     report = analyze_planting(SLOW_IN_ONE)
     view = View(rows=rows, iterations=selected)
     selection = select(report, view)

@@ -70,7 +70,7 @@ def limited(report: Report, *limitations: Limitation) -> list[str]:
     return find_section(render(replace(report, limitations=limitations), View()), "Limitations")
 
 
-def test_reasons_that_are_the_same_are_one(report: Report) -> None:
+def test_equal_reasons_are_joined(report: Report) -> None:
     lines = limited(report, Limitation("one", "because", 2), Limitation("two", "because", 3))
 
     assert lines == ["  - one; two (5): because"]
@@ -88,7 +88,7 @@ def test_reasons_that_are_the_same_are_one(report: Report) -> None:
         ("µ é \U0001f680", "µ é \U0001f680"),
     ],
 )
-def test_a_name_is_a_cell(name: str, cell: str, report: Report) -> None:
+def test_a_name_stays_in_its_cell(name: str, cell: str, report: Report) -> None:
     names = (name,) * len(report.operations.names)
     changed = replace(report, operations=replace(report.operations, names=names))
 
@@ -98,7 +98,7 @@ def test_a_name_is_a_cell(name: str, cell: str, report: Report) -> None:
 
 
 @pytest.mark.parametrize("interval", [None, (0.1, 0.2)])
-def test_ratios_of_a_common_clock_have_an_interval(
+def test_ratios_with_a_common_clock_have_an_interval(
     interval: tuple[float, float] | None, report: Report
 ) -> None:
     of_first = report.iteration(0).ratios.items()
@@ -198,7 +198,7 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
     assert [row.split()[ratio_column] for row in rows] == ["20.00", "30.00"]
 
 
-def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> None:
+def test_a_stage_has_no_ratio_if_one_replica_has_none(report: Report) -> None:
     ranks = tuple(replace(rank, stage=0, pipeline=None) for rank in report.ranks)
     first, second, *remaining = report.iteration(0).ranks
     without_ratios = replace(second, bubble_ratio=dict.fromkeys(second.bubble_ratio))

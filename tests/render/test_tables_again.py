@@ -107,7 +107,7 @@ def test_a_table_of_a_table_is_the_same_table(report: Report, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", RENDERERS)
-def test_an_instant_of_minus_one_is_known(kind: str, tmp_path: Path) -> None:
+def test_a_time_of_minus_one_is_known(kind: str, tmp_path: Path) -> None:
     rows = ("0,0,F,0,-10,-1", "0,0,B,0,20,30", "1,0,F,0,-1,9", "1,0,B,0,9,20")
     path = tmp_path / "given.csv"
     path.write_text("\n".join(("rank,iteration,phase,microbatch,start_ns,end_ns", *rows)))

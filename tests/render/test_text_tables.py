@@ -39,7 +39,7 @@ def test_a_table_fits_and_no_number_is_cut(width: int) -> None:
     assert gone == ("2.50" not in words)
 
 
-def test_the_width_that_is_named_shows_all_columns() -> None:
+def test_the_width_in_the_message_shows_all_columns() -> None:
     note = " ".join(printed(WIDE, 20)).partition("COLUMNS=")[2]
     suggested_width = int(note.split()[0])
 
@@ -47,14 +47,14 @@ def test_the_width_that_is_named_shows_all_columns() -> None:
     assert "no room" in " ".join(printed(WIDE, suggested_width - 1))
 
 
-def test_words_are_wrapped_between_them_or_shortened() -> None:
+def test_texts_are_wrapped_between_words_or_shortened() -> None:
     lines = printed(WIDE, 60)
 
     assert [line.split()[-2:] for line in lines[2:]] == [["say", "what"], ["it", "means"]]
     assert "…" in lines[2]
 
 
-def test_a_table_in_ascii() -> None:
+def test_a_table_can_be_written_in_ascii() -> None:
     table = Table("", [{"± µs": "1", "of …": "a…b 宽"}], left=("of …",))
 
     assert printed(table, 80, unicode=False) == ["+- us  of ~", "------------", "    1  a~b ?"]

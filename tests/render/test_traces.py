@@ -211,7 +211,7 @@ def assert_counters(report: Report, trace: Loaded, base_ns: int) -> None:
     }
 
 
-def test_a_report_of_nothing_has_a_trace() -> None:
+def test_an_empty_report_has_a_trace() -> None:
     trace = load_checked_trace(make_report([]), explained=False)
 
     assert trace.processes == [(1, ALL_RANKS)]
@@ -305,7 +305,7 @@ def test_no_flow_goes_back_in_time() -> None:
     assert trace.facts["base_ns"] < 0
 
 
-def test_bubbles_say_what_was_waited_for() -> None:
+def test_bubbles_name_the_awaited_operation() -> None:
     trace = load_checked_trace(analyze_planting(RUNS["all causes"]))
     waits = [bubble for bubble in trace.of("bubble") if bubble.name == "dependency"]
 
@@ -427,7 +427,7 @@ def create_tables(trace: Loaded) -> sqlite3.Connection:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its_ratios(
+def test_traces_contain_a_planted_run_and_the_query_in_the_guide_gives_its_ratios(
     name: str,
 ) -> None:
     report = analyze_planting(RUNS[name])

@@ -87,7 +87,7 @@ def test_hostile_names_are_text(name: str) -> None:
     assert as_png(svg).startswith(b"\x89PNG")
 
 
-def test_what_is_no_picture_is_refused_in_a_sentence() -> None:
+def test_a_text_that_is_not_a_picture_is_refused_in_a_sentence() -> None:
     with pytest.raises(OutputError, match=r"cannot be converted to PDF \(.*\); write -o FILE.svg"):
         as_pdf("no picture")
 
@@ -96,7 +96,7 @@ def test_what_is_no_picture_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pdf", "png"])
-def test_analyze_and_simulate_write_them(kind: str, tmp_path: Path) -> None:
+def test_analyze_and_simulate_write_pdf_and_png(kind: str, tmp_path: Path) -> None:
     measured, simulated = tmp_path / f"m.{kind}", tmp_path / f"s.{kind}"
 
     assert main(["analyze", ONE, f"--{kind}", str(measured)]) == 0
@@ -109,7 +109,7 @@ def test_analyze_and_simulate_write_them(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("analyze", ONE), (*SIMULATION, *TIMES)])
 @pytest.mark.parametrize("kind", ["pdf", "png"])
-def test_a_terminal_is_spared(
+def test_binary_data_is_not_written_to_a_terminal(
     command: tuple[str, ...], kind: str, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -122,7 +122,7 @@ def test_a_terminal_is_spared(
 
 
 @pytest.mark.parametrize("kind", ["pdf", "png"])
-def test_without_typst_the_next_step_is_said_before_any_work(
+def test_without_typst_the_next_step_is_printed_before_any_work(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setitem(sys.modules, "typst", None)

@@ -43,7 +43,7 @@ def test_a_change_is_weighed_against_more_microbatches(slow_factor: float, begin
     assert str(describe_first_steps(report)).startswith(beginning)
 
 
-def test_layers_move_off_no_stage_with_less_than_the_mean() -> None:
+def test_layers_are_not_moved_off_a_stage_below_the_mean() -> None:
     uneven = Planting(microbatches=8, jitter=0.002, slow_stage=2, slow_factor=1.4)
     report = analyze_planting(replace(uneven, slow_rank=3, slow_rank_factor=1.04))
 
@@ -261,7 +261,7 @@ def test_launch_gaps_are_advised_once(tmp_path: Path) -> None:
     assert "more than the idle time between operations (26.14 %)" in sentence
 
 
-def test_what_may_save_nothing_is_not_the_first_thing_to_do(tmp_path: Path) -> None:
+def test_a_change_that_may_save_nothing_is_not_the_first_step(tmp_path: Path) -> None:
     table = tmp_path / "operations.csv"
     uneven = {2: 1.6, 4: 1.06, 6: 1.05}
     simulate_job(Job(iteration=uneven, iterations=8, noise=0.001, replicas=1)).written(table)
@@ -284,7 +284,7 @@ def test_a_slight_slowdown_of_iterations_is_quantified(tmp_path: Path) -> None:
     )
 
 
-def test_the_advice_on_the_schedule_speaks_of_the_ratio_of_the_headline() -> None:
+def test_advice_on_the_schedule_uses_the_ratio_of_the_headline() -> None:
     report = bubbleviz.analyze(FIXTURES / "zb-v")
 
     first = str(describe_first_steps(report))
@@ -293,7 +293,7 @@ def test_the_advice_on_the_schedule_speaks_of_the_ratio_of_the_headline() -> Non
     assert "reduce the schedule ratio from 7.14 % to about 3.70 %; --what-if compares" in first
 
 
-def test_other_schedules_are_not_pointed_at_where_they_are_compared() -> None:
+def test_other_schedules_are_not_mentioned_if_they_are_already_compared() -> None:
     for name in ("1f1b", "zb-v", "zb-h2"):
         compared = bubbleviz.analyze(FIXTURES / name, what_if=True)
 

@@ -54,7 +54,7 @@ def test_other_advice_remains_if_few_pipelines_lack_a_rank(folder: Path) -> None
     assert f"from {100 * replayed:.2f} % to" in other
 
 
-def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
+def test_there_is_no_other_advice_if_most_pipelines_lack_a_rank(folder: Path) -> None:
     report = analyze_without(folder, *range(9, 13))
 
     assert count_incomplete_pipelines(report.ranks) is None
@@ -63,7 +63,7 @@ def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
     )
 
 
-def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
+def test_a_stage_that_every_pipeline_lacks_does_not_count_as_missing_in_few(folder: Path) -> None:
     report = analyze_without(folder, *range(8, 16))
 
     assert count_incomplete_pipelines(report.ranks) is None
@@ -77,7 +77,7 @@ def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: i
     assert (schedule.name, schedule.exact) == ("1f1b", True)
 
 
-def test_no_other_advice_where_the_bubble_is_unknown(tmp_path: Path) -> None:
+def test_there_is_no_other_advice_if_the_bubble_is_unknown(tmp_path: Path) -> None:
     plant(Planting(files="rank", slow_rank=0, absent=(2,)), tmp_path)
     report = bubbleviz.analyze(tmp_path)
 

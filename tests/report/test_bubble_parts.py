@@ -41,7 +41,7 @@ def headline_of(report: Report) -> float | None:
     return report.summary.bubble_ratio[report.bubbles.ratio].mean
 
 
-def test_the_first_screen_has_the_utilization_that_is_asked_for(cli: CommandLine) -> None:
+def test_the_first_screen_has_the_requested_utilization(cli: CommandLine) -> None:
     run = ("analyze", str(FIXTURES / "1f1b"))
 
     screen, table = (cli.printed(*run, "--flops", "1e14/1e15", *v) for v in ((), ("-v", "time")))
@@ -52,7 +52,7 @@ def test_the_first_screen_has_the_utilization_that_is_asked_for(cli: CommandLine
     assert "MFU" not in cli.printed(*run)
 
 
-def test_all_tables_begin_as_the_first_screen(cli: CommandLine) -> None:
+def test_all_tables_begin_like_the_first_screen(cli: CommandLine) -> None:
     for name in ("1f1b", "zb-h2", "zb-v"):
         run = ("analyze", str(FIXTURES / name))
         (ratio, of), tables = cli.printed(*run).splitlines()[:2], cli.printed(*run, "-v")
@@ -91,7 +91,7 @@ def test_parts_of_a_run_add_up(run: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "4e12", "4e12/0", "nan/1e15", "1/2/3", "4e12/inf"])
-def test_flops_that_are_none_are_refused(text: str) -> None:
+def test_invalid_flops_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="give FLOPs of an iteration"):
         bubbleviz.analyze([str(FIXTURES / "1f1b")], flops=text)
 
@@ -107,7 +107,7 @@ def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
     assert find_first_cause(read_saved(str(saved))) == (largest_part.name, percentage)
 
 
-def test_the_rows_of_the_table_add_up_to_its_last() -> None:
+def test_the_rows_of_the_table_add_up_to_its_last_row() -> None:
     report = bubbleviz.analyze([str(FIXTURES / "1f1b")])
     *rows, total = make_cause_table(report).rows
 
@@ -127,7 +127,7 @@ def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
 
 
 @pytest.mark.parametrize("gap_ns", [0, 50_000])
-def test_the_share_of_launch_gaps_is_that_of_operations(gap_ns: int) -> None:
+def test_the_share_of_launch_gaps_is_a_share_of_operation_time(gap_ns: int) -> None:
     """Each operation takes 1 ms, or 2 ms if it is a full backward, and has two gaps."""
     report = analyze_planting(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
 

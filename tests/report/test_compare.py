@@ -108,7 +108,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 # Missing values and ties
 
 
-def test_a_run_compared_with_itself_is_the_same() -> None:
+def test_a_run_equals_itself() -> None:
     comparison = compare([make_run("a"), make_run("a (2)")])
     cell = comparison.ratios["schedule"][1]
 
@@ -122,7 +122,7 @@ def test_a_run_compared_with_itself_is_the_same() -> None:
 # Differences
 
 
-def test_differences_are_those_to_the_first_run() -> None:
+def test_differences_are_relative_to_the_first_run() -> None:
     comparison = compare(
         [make_run("a", 0.25), make_run("b", 0.15, window_ms=30), make_run("c", 0.35, window_ms=36)]
     )
@@ -244,7 +244,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
         (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),
     ],
 )
-def test_iterations_of_other_microbatches_are_compared_per_microbatch(
+def test_iterations_with_other_microbatches_are_compared_per_microbatch(
     microbatches: int, forward_ms: float, window_ms: float, expected: str, worse: list[str]
 ) -> None:
     first = make_run("a", microbatches=8, stage_ns={(0, "F"): MS, (0, "RECV_F"): MS})
@@ -263,7 +263,7 @@ def test_iterations_of_other_microbatches_are_compared_per_microbatch(
     assert unit in printed(comparison)
 
 
-def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
+def test_limits_relative_to_a_baseline_of_other_sizes_say_so() -> None:
     baseline, checked = (
         make_run("a", microbatches=8).saved,
         make_run("b", microbatches=16, ranks=8).saved,
@@ -276,7 +276,7 @@ def test_limits_above_a_baseline_of_other_sizes_say_so() -> None:
     )
 
 
-def test_whole_captures_are_not_called_iterations() -> None:
+def test_complete_captures_are_not_called_iterations() -> None:
     comparison = compare([make_run("a", name="idle"), make_run("b", name="idle", window_ms=30)])
 
     assert "whole captures are 9.09 % shorter" in " ".join(printed(comparison).split())
@@ -397,7 +397,7 @@ def test_other_ranks_versions_and_clocks_get_notes() -> None:
 
 @pytest.mark.parametrize("kind", RESTRICTIONS, ids=lambda kind: str(kind.code))
 @pytest.mark.parametrize("first", [True, False])
-def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) -> None:
+def test_runs_without_a_complete_pipeline_are_marked(kind: Restriction, first: bool) -> None:
     restriction = kind.text
     runs = [make_run("a"), make_run("b", restrictions=[RestrictionEntry(kind.code, kind.text)])]
     comparison = compare(runs[::-1] if first else runs)
@@ -434,7 +434,7 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
         (("x/a", "a"), ("x/a", "a")),
     ],
 )
-def test_titles_tell_paths_apart(paths: tuple[str, ...], titles: tuple[str, ...]) -> None:
+def test_titles_distinguish_paths(paths: tuple[str, ...], titles: tuple[str, ...]) -> None:
     assert make_titles(paths) == titles
 
 
@@ -453,7 +453,7 @@ def test_csv_has_a_row_for_each_ratio_and_run() -> None:
     assert rows[2][2:] == ["", "", "0", *[""] * 9]
 
 
-def test_json_has_what_is_promised() -> None:
+def test_json_has_the_promised_keys() -> None:
     document = json.loads(format_json(compare([make_run("a"), make_run("b", 0.2)])))
 
     assert document["schema"] == "bubbleviz.comparison/1"
@@ -506,7 +506,9 @@ def test_parts_without_a_row_count_once() -> None:
 # The command line
 
 
-def test_profiles_and_saved_reports_give_the_same(cli: CommandLine, saved: tuple[str, str]) -> None:
+def test_profiles_and_saved_reports_give_the_same_comparison(
+    cli: CommandLine, saved: tuple[str, str]
+) -> None:
     from_json = cli.printed("compare", *saved)
     from_profiles = cli.printed("compare", ONE, OTHER)
 

@@ -59,7 +59,7 @@ def _compare_runs(earlier: str, later: str, folder: Path) -> list[dict[str, Any]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_each_advice_says_what_was_done_and_what_came_of_it(
+def test_each_piece_of_advice_says_whether_it_was_followed_and_what_it_saved(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, change, verdict, words = CHANGES[name]
@@ -85,7 +85,7 @@ def test_each_advice_says_what_was_done_and_what_came_of_it(
     assert ("no advice of" in line) != followed
 
 
-def test_the_schedule_alone_leaves_no_promise_to_break(
+def test_a_bubble_due_to_the_schedule_alone_makes_no_promise_to_break(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     earlier = _write_report(Job(noise=0.0), tmp_path, "before")
@@ -96,7 +96,7 @@ def test_the_schedule_alone_leaves_no_promise_to_break(
 
 
 @pytest.mark.parametrize("transfer", [0.05, 0.2])
-def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Path) -> None:
+def test_doubling_the_microbatches_follows_the_advice(transfer: float, tmp_path: Path) -> None:
     job = Job(noise=0.0, transfer=transfer)
     earlier = _write_report(job, tmp_path, "before")
     later = _write_report(replace(job, microbatches=2 * job.microbatches), tmp_path, "after")
@@ -108,7 +108,7 @@ def test_twice_the_microbatches_is_followed_advice(transfer: float, tmp_path: Pa
     assert main(["gate", later, "--promised-by", earlier, "--baseline", earlier]) == 0
 
 
-def test_another_schedule_is_followed_advice(tmp_path: Path) -> None:
+def test_a_different_schedule_follows_the_advice(tmp_path: Path) -> None:
     simulate_job(ONE_SCHEDULE).written(tmp_path / "before.csv")
     earlier, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
     assert main(["analyze", path, "--what-if", "-o", earlier]) == 0
@@ -202,7 +202,7 @@ def test_advice_is_followed_only_if_nothing_else_changed(name: str, tmp_path: Pa
     assert words in advised[0]["change"]
 
 
-def test_fewer_gaps_are_followed_advice(tmp_path: Path) -> None:
+def test_reducing_gaps_follows_the_advice(tmp_path: Path) -> None:
     earlier = _write_report(GAPS, tmp_path, "before")
     later = _write_report(replace(GAPS, gaps={0: 0.0}), tmp_path, "after")
     first = _compare_runs(earlier, later, tmp_path)[0]
@@ -246,7 +246,7 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     assert main(["gate", later, "--promised-by", earlier, "--baseline", earlier]) == code
 
 
-def test_the_gate_passes_what_promises_less_than_noise(
+def test_the_gate_passes_if_promises_are_smaller_than_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No advice is worth following, so no run can break its promise."""
@@ -263,7 +263,7 @@ def test_the_gate_passes_what_promises_less_than_noise(
     assert line == f"ok: {earlier} promises no saving of 1 % of an iteration or more to check"
 
 
-def test_jobs_of_other_sizes_are_not_before_and_after(
+def test_jobs_of_different_sizes_are_not_compared_as_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     earlier = _write_report(replace(UNEVEN, stages=8, microbatches=16), tmp_path, "before")

@@ -155,7 +155,7 @@ def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: Com
         "x" * 10_000,
     ],
 )
-def test_limits_of_another_form_are_refused(text: str) -> None:
+def test_limits_in_another_form_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="must have the form 30%, 9ms or schedule=30%") as refusal:
         parse_limits([text])
 
@@ -207,7 +207,7 @@ def test_limits_in_percent_are_printed_in_percent(saved: Path, cli: CommandLine)
         ),
     ],
 )
-def test_times_and_baselines_are_limits_too(
+def test_times_and_baselines_can_be_limits(
     options: tuple[str, ...],
     code: int,
     lines: tuple[str, ...],
@@ -256,7 +256,7 @@ def test_times_and_baselines_are_limits_too(
         (("--max-bubble", "1pt"), "must have the form 30%, 9ms"),
     ],
 )
-def test_limits_of_times_and_baselines_of_another_form_are_refused(
+def test_limits_on_times_and_baselines_in_another_form_are_refused(
     options: tuple[str, ...], expected: str, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     idle = tmp_path / "idle.json"
@@ -265,7 +265,7 @@ def test_limits_of_times_and_baselines_of_another_form_are_refused(
     assert expected in cli.refused("gate", str(saved), *arguments, code=2)
 
 
-def test_damaged_reports_on_idle_time_are_to_be_written_by_idle(
+def test_damaged_idle_reports_are_refused_with_the_idle_command(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     idle = tmp_path / "idle.json"
@@ -323,7 +323,7 @@ def write_doubtful_report(
         ),
     ],
 )
-def test_bounds_of_clocks_count(
+def test_clock_bounds_count(
     bounds: list[float] | None,
     contradicted: bool,
     code: int,
@@ -377,7 +377,7 @@ def test_the_ratio_of_a_part_fails_unless_parts_are_allowed(
     "kind", [restriction for restriction in RESTRICTIONS if restriction.no_pipeline_reason]
 )
 @pytest.mark.parametrize("ratio", ["schedule", "stage", "step", "period"])
-def test_one_stage_is_no_pipeline_to_check(
+def test_a_single_stage_is_no_pipeline_to_check(
     ratio: str, kind: Restriction, saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     report = write_altered_report(saved, tmp_path, "restrictions", value=[{"code": kind.code}])
@@ -419,7 +419,7 @@ def test_one_stage_is_no_pipeline_to_check(
         (("limitations",), 0, "Expected `array`"),
     ],
 )
-def test_a_report_that_was_tampered_with_says_where(
+def test_a_tampered_report_is_refused_with_the_place(
     path: tuple[str | int, ...], value: Any, expected: str, saved: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refusal:
@@ -430,12 +430,12 @@ def test_a_report_that_was_tampered_with_says_where(
 
 
 @pytest.mark.parametrize("path", ["nowhere.json", "", "x" * 5000, "a\0b", "/"])
-def test_a_path_that_leads_to_no_file_is_refused(path: str) -> None:
+def test_a_path_without_a_file_is_refused(path: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_saved(path)
 
 
-def test_what_looks_like_a_saved_report(saved: Path, tmp_path: Path) -> None:
+def test_json_that_resembles_a_saved_report_is_recognized(saved: Path, tmp_path: Path) -> None:
     without_suffix = tmp_path / "report"
     without_suffix.write_text(' \n{"schema": 1}')
 
@@ -450,7 +450,7 @@ def test_what_looks_like_a_saved_report(saved: Path, tmp_path: Path) -> None:
         assert not is_saved_report(str(other))
 
 
-def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_a_report_can_be_read_from_a_pipe(saved: Path, tmp_path: Path, cli: CommandLine) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(saved.read_bytes()), daemon=True)
@@ -476,7 +476,7 @@ def test_a_report_comes_through_a_pipe(saved: Path, tmp_path: Path, cli: Command
         (("typical_iteration",), "0", "is not a bubbleviz report"),
     ],
 )
-def test_a_plan_of_a_report_that_was_tampered_with_is_refused(
+def test_planning_from_a_tampered_report_is_refused(
     path: tuple[str | int, ...],
     value: Any,
     expected: str,

@@ -140,7 +140,7 @@ def test_no_restricted_report_passes(
 
 
 @pytest.mark.parametrize("value", [None, [{"code": 1}], "absent"])
-def test_a_report_that_does_not_tell_its_restrictions_is_refused(
+def test_a_report_without_its_restrictions_is_refused(
     value: object, complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     document = {**complete_report, "restrictions": value}
@@ -166,7 +166,7 @@ def test_missing_ranks_excuse_no_lost_kernels(
 
 
 @pytest.mark.parametrize("text", ["", "a\n\x1b[2J" + "x" * 10_000])
-def test_hostile_words_keep_to_their_line(
+def test_hostile_words_stay_on_their_line(
     text: str, complete_report: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     entry = {"code": "later\n", "text": text}
@@ -194,7 +194,7 @@ def test_a_report_and_its_saved_one_have_the_same_restrictions(
 @pytest.mark.parametrize(
     "code", [restriction.code for restriction in RESTRICTIONS if restriction.no_pipeline_reason]
 )
-def test_the_times_of_no_pipeline_are_refused(
+def test_times_without_a_pipeline_are_refused(
     code: str, complete_report: dict[str, Any], tmp_path: Path
 ) -> None:
     report = _write_document(tmp_path, {**complete_report, "restrictions": [{"code": code}]})

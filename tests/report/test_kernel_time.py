@@ -160,7 +160,7 @@ def test_launch_gaps_that_fill_the_work_come_first(
 
 
 @pytest.mark.parametrize("condition", ["1", "0"])
-def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, condition: str) -> None:
+def test_comparisons_and_gates_report_how_long_kernels_ran(tmp_path: Path, condition: str) -> None:
     report = _analyze_shortened(tmp_path, "1f1b", condition)
     sentence = report.kernel_time.sentence
     saved = tmp_path / "report.json"

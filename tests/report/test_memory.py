@@ -55,7 +55,7 @@ def map_memory_by_kind(report: bubbleviz.Report) -> dict[tuple[int | None, str],
     return {(kind.virtual_stage, kind.phase): kind for kind in report.memory.operations}
 
 
-def test_memory_is_read_where_it_is_recorded_and_asked_for(tmp_path: Path) -> None:
+def test_memory_is_read_if_it_is_recorded_and_requested(tmp_path: Path) -> None:
     plant(BASE, tmp_path / "nsys")
     traces = write_traces(tmp_path / "nsys" / "node0.sqlite", tmp_path)
 
@@ -65,9 +65,7 @@ def test_memory_is_read_where_it_is_recorded_and_asked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
-    schedule: str, tmp_path: Path
-) -> None:
+def test_activations_are_freed_by_b_or_kept_until_w(schedule: str, tmp_path: Path) -> None:
     traces = write_planted_traces(replace(BASE, schedule=schedule, microbatches=6), tmp_path)
     memory_of_kind = map_memory_by_kind(bubbleviz.analyze(traces, memory=True))
 
@@ -81,7 +79,7 @@ def test_activations_are_what_a_backward_frees_and_w_what_is_kept(
         assert backward is None or backward.held_bytes == 0
 
 
-def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
+def test_peaks_and_resident_memory_are_reported(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_planted_traces(BASE, tmp_path), memory=True)
     assert report.memory is not None
 
@@ -111,7 +109,7 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "Limits: memory limit 80GB has no effect" in cli.printed(*words, "80GB")
 
 
-def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
+def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None:
     traces = write_planted_traces(replace(BASE, schedule="gpipe"), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")
     assert report.what_if is not None
@@ -199,7 +197,7 @@ def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
         set_memory(workload, memory, 500e6)
 
 
-def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:
+def test_layers_have_the_memory_allocated_inside_their_ranges(tmp_path: Path) -> None:
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
     model = measure_model(write_planted_traces(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 

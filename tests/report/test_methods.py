@@ -29,7 +29,7 @@ def report() -> Report:
     return bubbleviz.analyze([FIXTURES / "1f1b"])
 
 
-def test_nothing_measured_is_said() -> None:
+def test_the_sentence_says_if_nothing_was_measured() -> None:
     assert write_methods(make_report([])) == (
         "No bubble ratio could be measured with bubbleviz 0 from 1 Nsight Systems profile on 0 "
         "ranks (0 hosts): Iterations do not overlap, so each is looked at as if alone."
@@ -47,7 +47,7 @@ def test_microbatches_of_both_directions_are_counted(schedule: str) -> None:
     assert "with 8 microbatches" in write_methods(report)
 
 
-def test_it_names_definition_iterations_ranks_result_and_version(report: Report) -> None:
+def test_the_sentence_names_definition_iterations_ranks_result_and_version(report: Report) -> None:
     assert write_methods(report) == (
         f"Pipeline bubbles were measured with bubbleviz {bubbleviz.__version__} from 1 Nsight "
         "Systems profile: the bubble ratio 'schedule', that is 1 - sum of the ranks' compute / "
@@ -94,7 +94,7 @@ def test_one_iteration_has_no_spread(report: Report) -> None:
     )
 
 
-def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
+def test_the_sentence_names_what_makes_the_number_uncertain(report: Report) -> None:
     summary = report.summary
     low = {**summary.bubble_low, "schedule": Spread(0.2, None, 0.2, 0.2, None, 1)}
     between = {**summary.bubble_interval, "schedule": (0.25, 0.3)}

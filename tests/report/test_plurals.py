@@ -23,12 +23,12 @@ ONE = Planting(stages=1, microbatches=1, iterations=1, kernels=1, communication=
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 copies"), (1, "1 copy"), (2, "2 copies"), (1000, "1,000 copies")]
 )
-def test_a_number_and_what_it_counts(number: int, text: str) -> None:
+def test_a_number_agrees_with_its_noun(number: int, text: str) -> None:
     assert format_count(number, "copy", "copies") == text
 
 
 @pytest.mark.parametrize("run", [ONE, Planting(stages=2, microbatches=1, iterations=1)], ids=str)
-def test_one_of_a_thing_is_no_plural(run: Planting, tmp_path: Path, cli: CommandLine) -> None:
+def test_no_output_has_a_plural_after_one(run: Planting, tmp_path: Path, cli: CommandLine) -> None:
     plant(run, tmp_path)
     profile = str(next(tmp_path.glob("*.sqlite")))
     outputs = {

@@ -71,7 +71,7 @@ def test_tables_go_to_pandas_and_polars_in_one_call(name: str) -> None:
     assert len(repr(table)) < 400
 
 
-def test_a_row_a_stage_has_its_ratio_work_and_causes() -> None:
+def test_a_row_per_stage_has_its_ratio_work_and_causes() -> None:
     report = example()
     frame = polars.DataFrame(report.stages)
 
@@ -140,7 +140,7 @@ def test_the_picture_of_an_iteration_is_shown_and_saved(tmp_path: Path) -> None:
         (lambda *_: bubbleviz.Parallel("x"), "tp='x': is not of type int; see help(bubbleviz.P"),  # type: ignore[arg-type]  # as people do
     ],
 )
-def test_wrong_arguments_end_in_a_sentence_on_python(
+def test_wrong_arguments_end_in_a_sentence_about_python(
     wrong: Callable[[Any, Path], object], expected: str, tmp_path: Path
 ) -> None:
     with pytest.raises(bubbleviz.BubblevizError) as refused:
@@ -156,7 +156,7 @@ NAMED |= {name: home for own in bubbleviz._ANNOTATION_TYPES.values() for name, h
 
 
 @pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))
-def test_annotations_of_what_is_public_are_types(name: str, home: str) -> None:
+def test_annotations_of_public_names_are_types(name: str, home: str) -> None:
     # A separate process has not loaded the modules that the annotations name.
     script = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
 
@@ -180,7 +180,7 @@ def test_numbers_and_sequences_of_numpy_are_arguments() -> None:
     assert bubbleviz.analyze(names).command == example().command
 
 
-def test_a_report_and_what_is_read_of_it_are_pickled(tmp_path: Path) -> None:
+def test_a_report_and_its_parts_can_be_pickled(tmp_path: Path) -> None:
     for rows in (example().stages, [*example().operations][:3]):
         assert pickle.loads(pickle.dumps(rows)) == rows
     for window in (None, "iteration:1-1"):
@@ -206,7 +206,7 @@ def test_dir_lists_public_names() -> None:
         assert not [name for name in dir(namespace) if name[0] == "_"][1:]
 
 
-def test_what_people_see_is_public_and_named_as_they_know_it() -> None:
+def test_objects_that_users_see_are_public_and_named_as_documented() -> None:
     report = example()
 
     assert type(report) is bubbleviz.Report
@@ -246,7 +246,7 @@ def test_schedules_are_simulated_at_given_and_at_measured_times(tmp_path: Path) 
 @pytest.mark.parametrize(
     "suffix", [s for renderer in list_renderers() for s in renderer.suffixes if "chunks" not in s]
 )
-def test_a_report_is_saved_as_its_suffix_says(suffix: str, tmp_path: Path) -> None:
+def test_a_report_is_saved_in_the_format_of_the_suffix(suffix: str, tmp_path: Path) -> None:
     report = example(what_if=True)
     file = tmp_path / f"x{suffix}"
     report.save(file)
@@ -285,7 +285,7 @@ class Tracker:
         self.place = [global_step, walltime]
 
 
-def test_metrics_go_to_trackers_by_the_names_of_watch(
+def test_metrics_go_to_trackers_under_the_names_that_watch_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report, took = example(), []

@@ -24,7 +24,7 @@ from tests.support.pipeline_jobs import Job, simulate_job
 SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
-def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLine) -> None:
+def test_every_output_uses_the_rank_in_the_job(tmp_path: Path, cli: CommandLine) -> None:
     job = simulate_job(Job(rank={3: 1.6}))
     for row in job.rows:
         row["rank"] = SHUFFLED[int(row["rank"])]
@@ -66,7 +66,7 @@ def test_the_rank_of_the_job_is_named_everywhere(tmp_path: Path, cli: CommandLin
 
 
 @pytest.mark.parametrize("is_always_slow", [True, False])
-def test_a_rank_has_the_score_of_how_slow_it_is(is_always_slow: bool, tmp_path: Path) -> None:
+def test_a_rank_has_a_score_for_its_slowness(is_always_slow: bool, tmp_path: Path) -> None:
     """A rank is half as fast in all iterations, or only in the last one."""
     slow: dict[str, Any] = {
         "slow_rank": 5,

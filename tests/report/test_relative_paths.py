@@ -73,7 +73,7 @@ def test_the_command_line_names_no_directory_of_the_machine(
     assert command == " ".join(["bubbleviz analyze", expected.format(up=up)]).rstrip()
 
 
-def test_a_directory_that_is_gone_leaves_the_name(
+def test_a_deleted_directory_leaves_only_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bubbleviz.report.published_paths import make_relative

@@ -84,7 +84,7 @@ def test_one_stage_of_a_pipeline_has_no_schedule(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
-def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
+def test_a_complete_pipeline_has_no_restriction(name: str) -> None:
     report = bubbleviz.analyze(FIXTURES / name)
 
     assert (report.incomplete, get_first_restriction(report)) == (False, None)
@@ -118,7 +118,7 @@ def _analyze_rank(folder: Path, *transfers: str, launched: bool = True) -> Repor
         (("SEND_FORWARD.0.0.0",), False),
     ],
 )
-def test_transfers_of_a_rank_alone_show_other_stages(
+def test_transfers_of_a_single_rank_show_other_stages(
     tmp_path: Path, transfers: tuple[str, ...], launched: bool
 ) -> None:
     report = _analyze_rank(tmp_path, *transfers, launched=launched)
@@ -239,7 +239,7 @@ def test_the_processes_without_gpu_work_are_named(tmp_path: Path) -> None:
         (("F0.0.0", "Optimizer", "Optimizer"), False),
     ],
 )
-def test_a_helper_that_names_one_forward_is_no_stage(
+def test_a_helper_that_names_one_forward_is_not_a_stage(
     names: tuple[str, ...], stage: bool, tmp_path: Path
 ) -> None:
     added = (
@@ -268,7 +268,7 @@ def one_stage(tmp_path: Path) -> Report:
     return bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
 
-def test_every_output_speaks_of_iterations_and_idle_time(report: Report) -> None:
+def test_every_output_describes_iterations_and_idle_time(report: Report) -> None:
     assert report.single_stage
     value, bounds, *_ = describe_headline(report)
     assert value == "idle in iterations: 28.57 %"

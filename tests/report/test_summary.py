@@ -52,7 +52,7 @@ def test_json_of_a_run_with_advice_is_read_as_its_summary(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("model", SCHEMA_FILES, ids=lambda model: model.__name__)
-def test_json_schema_of_the_package_is_that_of_the_model(model: type[Struct]) -> None:
+def test_json_schema_of_the_package_matches_the_model(model: type[Struct]) -> None:
     """To update the schema, run ``python -m scripts.json_schema``."""
     assert SCHEMA_FILES[model].read_text(encoding="utf-8") == schema_text(model)
 

@@ -31,7 +31,7 @@ UNEQUAL = (1.0, 0.6, 1.4, 0.8, 1.9, 0.5, 1.1, 0.7)
     ("jitter", "lengths", "off"),
     [(0.0, (), 0.002), (0.1, (), 0.015), (0.02, UNEQUAL, 0.01)],
 )
-def test_other_sizes_take_what_they_take(
+def test_runs_of_other_sizes_take_the_predicted_time(
     jitter: float, lengths: tuple[float, ...], off: float, tmp_path: Path, cli: CommandLine
 ) -> None:
     report = _run(jitter=jitter, lengths=lengths)
@@ -56,14 +56,14 @@ def test_other_sizes_take_what_they_take(
 
 
 @pytest.mark.parametrize("name", [rule.name for rule in SCHEDULES if not rule.searched])
-def test_times_that_do_not_vary_take_what_a_simulation_takes(name: str) -> None:
+def test_constant_times_take_as_long_as_a_simulation(name: str) -> None:
     times = StageTimes((1.0, 2.0, 1.0, 1.5), (1.0,), (0.5,), 0.1)
     (choice,) = compare_sizes(times, None, [name], [4], [8], [None])
 
     assert choice.makespan_ns == pytest.approx(1e6 * ideal(name, 4, 8, times).makespan_ms)
 
 
-def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
+def test_given_times_have_no_interval(cli: CommandLine) -> None:
     words = ("simulate", *TIMES, "--schedule", "1f1b,interleaved-1f1b", "-p", "4", "-m", "6,8")
     rows = cli.json(*words, "--json", "-")["settings"]
 
@@ -73,7 +73,7 @@ def test_times_that_are_given_have_no_interval(cli: CommandLine) -> None:
     assert "±" not in cli.printed(*words)
 
 
-def test_sizes_of_another_number_of_stages_share_the_work(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: CommandLine) -> None:
     saved = str(tmp_path / "run.json")
     _run(slow_stage=1).save(saved)
     words = ("simulate", "--from", saved)

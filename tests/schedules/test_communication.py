@@ -105,7 +105,7 @@ def test_ranks_take_turns(lines: list[str]) -> None:
 
 
 @pytest.mark.real_files
-def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
+def test_a_file_that_pytorch_lowered_is_lowered_the_same_way() -> None:
     file = get_reference_file("torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv")
     theirs = torch_csv.read(file.read_text(encoding="utf-8"), "theirs")
 
@@ -143,7 +143,7 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
     assert compute_makespan(reordered, times, transport) <= default_ns
 
 
-def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
+def test_a_receive_at_the_head_of_a_stream_is_moved_after_what_it_holds_up() -> None:
     """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
     plan = find_schedule("1f1b").plan(2, 2, 1)
     times = build_device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
@@ -237,7 +237,7 @@ def lowered_of(*rows: str) -> LoweredPlan:
         ),
     ],
 )
-def test_an_order_that_deadlocks_is_named(text: str, sentence: str) -> None:
+def test_a_deadlocked_order_is_named(text: str, sentence: str) -> None:
     plan = torch_csv.read(text, "plan.csv").plan
     for refused in (check_order, lower_plan):
         with pytest.raises(MismatchError) as error:
@@ -282,7 +282,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
         ),
     ],
 )
-def test_communication_that_deadlocks_is_named(
+def test_deadlocked_communication_is_named(
     rows: tuple[str, str], transports: tuple[Transport, ...], sentence: str
 ) -> None:
     lowered_plan = lowered_of(*rows)

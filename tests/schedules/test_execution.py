@@ -35,7 +35,7 @@ def test_every_known_schedule_loads_and_trains() -> None:
     assert int(counts[2]) >= 14
 
 
-def test_what_is_refused_is_what_hangs_or_trains_wrongly() -> None:
+def test_refused_plans_hang_or_train_wrongly() -> None:
     done = run("scripts.proving.refused")
 
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -45,7 +45,7 @@ def test_the_command_gives_the_rates_of_the_paper(theirs: str, name: str, cli: C
             assert "a formula without an order" in cli.printed("simulate", *options)
 
 
-def test_the_document_has_what_is_promised(cli: CommandLine) -> None:
+def test_the_document_has_the_promised_keys(cli: CommandLine) -> None:
     document = cli.json("simulate", "--schedule", "zb-v", *SIZES, "--json", "-")
 
     assert document["schema"] == "bubbleviz.simulation/1"
@@ -68,7 +68,7 @@ def test_a_slow_stage_sets_the_pace() -> None:
     assert ideal("1f1b", 4, 8, EQUAL).peak_activations == (4.0, 3.0, 2.0, 1.0)
 
 
-def test_times_of_nothing_give_no_ratio() -> None:
+def test_times_of_zero_give_no_ratio() -> None:
     result = ideal("1f1b", 2, 2, StageTimes((0.0,), (0.0,), (0.0,)))
 
     assert (result.cost_ms, result.stage_ratio, result.schedule_ratio) == (0.0, None, None)
@@ -98,7 +98,7 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
     assert ratios["schedule"].mean == pytest.approx(result.schedule_ratio, abs=1e-5)
 
 
-def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_the_picture_is_drawn_and_reproducible(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         options = ["--schedule", "zb-h1", *SIZES, "--svg", str(tmp_path / name)]
         assert main(["simulate", *options]) == 0
@@ -179,7 +179,7 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_simulated_is_said_in_a_sentence(
+def test_what_cannot_be_simulated_is_explained_in_a_sentence(
     options: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     err = cli.refused("simulate", *options, code=2)
@@ -195,14 +195,14 @@ def test_schedules_are_listed_with_their_sources(cli: CommandLine) -> None:
     assert "arXiv 2401.10241" in out
 
 
-def test_no_memory_goes_with_any_unit_which_is_written(cli: CommandLine) -> None:
+def test_zero_memory_goes_with_any_unit(cli: CommandLine) -> None:
     options = ("--schedule", "zb-1p", *SIZES, "--memory-b", "10GB", "--memory-w", "0")
     memory = cli.json("simulate", *options, "--json", "-")["memory"]
 
     assert (memory["in_bytes"], memory["backward"], memory["weight"]) == (True, 1e10, 0)
 
 
-def test_more_memory_than_everything_is_no_limit(cli: CommandLine) -> None:
+def test_more_memory_than_all_activations_need_is_no_limit(cli: CommandLine) -> None:
     printed = []
     for limit in ("1e3", "1e29"):
         options = ("--schedule", "zb-1p", *SIZES, "--memory-limit", limit)
