@@ -2,7 +2,7 @@
 --
 -- A call can appear twice with one correlation id, as a call of the runtime API and of the driver
 -- API. A call without a correlation id (-2^40) launched nothing. No row is left out, so the position
--- of a row shows its number.
+-- of a row determines its number.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
 SELECT

@@ -1,12 +1,12 @@
--- CUDA API calls of some names, whose ids are given as a JSON array; no more than some.
+-- CUDA API calls with some names, up to a maximum number. The ids of the names are a JSON array.
 --
--- Every call is looked through.
+-- All calls are scanned.
 --
 -- requires: calls(row_number, thread, correlation_id, name_id)
 SELECT
     call.row_number AS row_number,  -- id
     COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
-    COALESCE(call.correlation_id, -1099511627776) AS correlation_id  -- -2^40: it launched nothing
+    COALESCE(call.correlation_id, -1099511627776) AS correlation_id  -- -2^40 if it launched nothing
 FROM calls AS call
 WHERE
     call.name_id IN (

@@ -1,15 +1,15 @@
--- Calls of the operating system by some threads (a JSON array) with a minimum duration.
+-- Operating-system calls that some threads (a JSON array) made, with a minimum duration.
 --
 -- Only calls that overlap an interval are returned. nsys -t osrt records waits, file accesses and
 -- other long calls. The columns are those of ranges/named.sql.
 --
 -- requires: OSRT_API(start, end, globalTid, nameId)
 SELECT
-    called.start AS start_ns,  -- when the thread entered it
+    called.start AS start_ns,  -- when the thread entered the call
     called."end" AS end_ns,  -- when it returned
-    -1 AS event_type,  -- of no kind of ranges
-    COALESCE(called.globalTid, -1) AS thread,  -- thread that called
-    -1 AS end_thread,  -- the same
+    -1 AS event_type,  -- event type that no range has
+    COALESCE(called.globalTid, -1) AS thread,  -- thread that made the call
+    -1 AS end_thread,  -- same as thread
     COALESCE(called.nameId, -9223372036854775807 - 1) AS text_id,  -- StringIds.id of the function
     NULL AS text  -- every name is registered
 FROM OSRT_API AS called

@@ -6,9 +6,9 @@
 -- requires: copies(row_number, start_ns, end_ns, device_id, process, correlation_id, kind)
 SELECT
     copy.start_ns AS start_ns,  -- when the copy began on the device
-    copy.end_ns AS end_ns,  -- when it finished
+    copy.end_ns AS end_ns,  -- when it ended
     copy.device_id AS device_id,  -- device number as the process sees it
-    COALESCE(copy.process, -1) AS process,  -- host id and process id, above 24 bits
+    COALESCE(copy.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(copy.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(copy.kind, -1) AS kind  -- ENUM_CUDA_MEMCPY_OPER
 FROM copies AS copy

@@ -1,9 +1,9 @@
--- Between which kinds of memory every copy moved data, in the order of copies.sql.
+-- The kinds of memory that each copy moved data between, in the order of copies.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, srcKind, dstKind)
 SELECT
     copy.start AS start_ns,  -- when it began on the device
-    copy."end" AS end_ns,  -- when it finished
+    copy."end" AS end_ns,  -- when it ended
     COALESCE(copy.srcKind, -1) AS source,  -- ENUM_CUDA_MEM_KIND
     COALESCE(copy.dstKind, -1) AS target  -- ENUM_CUDA_MEM_KIND
 FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy

@@ -1,9 +1,9 @@
--- How much every memory copy moved, and in which direction, in the order of copies.sql.
+-- The size and direction of every memory copy, in the order of copies.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, bytes, copyKind)
 SELECT
     copy.start AS start_ns,  -- when it began on the device
-    copy."end" AS end_ns,  -- when it finished
+    copy."end" AS end_ns,  -- when it ended
     COALESCE(copy.bytes, -1) AS size,  -- number of bytes
     COALESCE(copy.copyKind, -1) AS kind  -- ENUM_CUDA_MEMCPY_OPER
 FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy

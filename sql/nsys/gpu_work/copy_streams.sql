@@ -3,7 +3,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, streamId)
 SELECT
     copy.start AS start_ns,  -- when it began on the device
-    copy."end" AS end_ns,  -- when it finished
+    copy."end" AS end_ns,  -- when it ended
     COALESCE(copy.streamId, -1) AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy
 ORDER BY copy._rowid_

@@ -3,7 +3,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_GRAPH_TRACE(start, end, streamId)
 SELECT
     graph.start AS start_ns,  -- when it began on the device
-    graph."end" AS end_ns,  -- when it finished
+    graph."end" AS end_ns,  -- when it ended
     COALESCE(graph.streamId, -1) AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
 ORDER BY graph._rowid_

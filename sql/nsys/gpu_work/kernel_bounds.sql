@@ -4,7 +4,7 @@
 SELECT
     (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- id
     kernel._rowid_ AS last_row,  -- id
-    kernel.start AS start_ns  -- when the last one began
+    kernel.start AS start_ns  -- start of the last event
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
 ORDER BY kernel._rowid_ DESC
 LIMIT 1

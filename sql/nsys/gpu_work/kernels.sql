@@ -1,11 +1,11 @@
--- Every kernel, without its stream; some rows, in the order of the export (by start).
+-- Kernels in a range of rows, without their streams, in the order of the export (by start).
 --
 -- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id)
 SELECT
     kernel.start_ns AS start_ns,  -- when the kernel began on the device
-    kernel.end_ns AS end_ns,  -- when it finished
+    kernel.end_ns AS end_ns,  -- when it ended
     kernel.device_id AS device_id,  -- device number as the process sees it
-    COALESCE(kernel.process, -1) AS process,  -- host id and process id, above 24 bits
+    COALESCE(kernel.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(kernel.name_id, -1) AS name_id  -- StringIds.id of the full name
 FROM kernels AS kernel

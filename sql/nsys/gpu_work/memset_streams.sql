@@ -3,7 +3,7 @@
 -- requires: CUPTI_ACTIVITY_KIND_MEMSET(start, end, streamId)
 SELECT
     memset.start AS start_ns,  -- when it began on the device
-    memset."end" AS end_ns,  -- when it finished
+    memset."end" AS end_ns,  -- when it ended
     COALESCE(memset.streamId, -1) AS stream_id  -- stream number as the process's device sees it
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
 ORDER BY memset._rowid_

@@ -1,15 +1,15 @@
 -- Every allocation and free of memory, in the order of the export.
 --
--- nsys records them with --cuda-memory-usage=true.
+-- nsys records these events with --cuda-memory-usage=true.
 --
 -- requires: CUDA_GPU_MEMORY_USAGE_EVENTS(start, globalPid, deviceId, address, bytes, memKind, memoryOperationType)
 SELECT
-    event.start AS start_ns,  -- when the host asked for it
-    event.globalPid AS process,  -- host id and process id, above 24 bits of zeros
+    event.start AS start_ns,  -- when the host requested it
+    event.globalPid AS process,  -- host id and process id, shifted left by 24 bits
     event.deviceId AS device_id,  -- device number as the process sees it
-    event.address AS address,  -- of the memory
-    event.bytes AS bytes,  -- how many
-    event.memKind AS kind,  -- ENUM_CUDA_MEM_KIND: 0 and 1 are the host's
+    event.address AS address,  -- address of the memory
+    event.bytes AS bytes,  -- number of bytes
+    event.memKind AS kind,  -- ENUM_CUDA_MEM_KIND: 0 and 1 are host memory
     event.memoryOperationType AS operation  -- ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocated, 1 freed
 FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS event
 ORDER BY event._rowid_

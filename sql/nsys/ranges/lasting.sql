@@ -1,4 +1,4 @@
--- NVTX ranges of some threads (a JSON array) with a minimum duration that overlap an interval.
+-- NVTX ranges of some threads (a JSON array) that overlap an interval, with a minimum duration.
 --
 -- Ranges that were open when the capture ended are left out. The columns are those of named.sql.
 --

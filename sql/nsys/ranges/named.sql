@@ -16,7 +16,7 @@ floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS
 
 SELECT
     named.start_ns AS start_ns,  -- when the range was pushed or started
-    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- popped or ended; -2^63 if open
+    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- when it was popped or ended; -2^63 if open
     named.event_type AS event_type,  -- push/pop or start/end
     COALESCE(named.thread, -1) AS thread,  -- thread that opened it
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
@@ -25,7 +25,7 @@ SELECT
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN $first AND $last
-    -- Nearly all names end here; without subqueries, this is looked at first.
+    -- This condition rejects nearly all names. It has no subqueries, so it is checked first.
     AND (
         named.text GLOB $first_letters
         OR named.text GLOB $floating_first

@@ -11,8 +11,8 @@ anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS
 floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
-    string.id AS id,  -- what other tables refer to
-    string.value AS value  -- its text
+    string.id AS id,  -- number that other tables refer to
+    string.value AS value  -- text of the string
 FROM strings AS string
 WHERE
     (

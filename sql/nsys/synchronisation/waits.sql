@@ -1,17 +1,17 @@
 -- All waits of streams and of the host, in the order of the export.
 --
--- The kind of wait follows from whether a row names a stream, an event or both (CUPTI writes 2^32 - 1
--- for none, which is read as -1). syncType and ENUM_CUPTI_SYNC_TYPE are not read: the codes differ
--- between versions, and the table of some exports does not belong to their rows.
+-- The kind of wait follows from whether a row names a stream, an event or both. (If it names none,
+-- CUPTI writes 2^32 - 1, which is read as -1.) syncType and ENUM_CUPTI_SYNC_TYPE are not read, because
+-- the codes differ between versions, and in some exports the table does not match the rows.
 --
 -- requires: waits(row_number, process, device_id, stream_id, event_id, pairing, correlation_id, start_ns)
 SELECT
-    COALESCE(wait.process, -1) AS process,  -- host id and process id, above 24 bits
+    COALESCE(wait.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(wait.device_id, -1) AS device_id,  -- device number as the process sees it
-    COALESCE(wait.stream_id, -1) AS stream_id,  -- that waits, or that the host waits for
-    COALESCE(wait.event_id, -1) AS event_id,  -- that is waited for
+    COALESCE(wait.stream_id, -1) AS stream_id,  -- stream that waits, or that the host waits for
+    COALESCE(wait.event_id, -1) AS event_id,  -- event that is waited for
     COALESCE(wait.pairing, -1) AS pairing,  -- pairs with synchronisation/event_records.sql
     COALESCE(wait.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- when the host began it; -2^40 unknown
+    COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- when the host began it, or -2^40 if unknown
 FROM waits AS wait
 ORDER BY wait.row_number

@@ -1,7 +1,7 @@
--- Warnings and errors of nsys and of what it injects, in the order of the export.
+-- Warnings and errors of nsys and of the libraries that it injects, in the order of the export.
 --
 -- requires: DIAGNOSTIC_EVENT(severity, text)
-SELECT event.text AS text  -- what went wrong
+SELECT event.text AS text  -- message
 FROM DIAGNOSTIC_EVENT AS event
 WHERE event.severity >= 2 AND event.text IS NOT NULL
 ORDER BY event.severity DESC, event._rowid_ ASC

@@ -1,4 +1,4 @@
--- The GPUs of the host, by the number that device ids of CUPTI tables refer to.
+-- The GPUs of the host, with the numbers that device ids in CUPTI tables refer to.
 --
 -- requires: gpus(row_number, gpu_id, device_id, name, uuid, pci)
 SELECT

@@ -1,9 +1,9 @@
--- When the profiler paused a process: nsys to write its records, CUPTI to hand over its buffers.
+-- Times when the profiler paused a process: nsys to write records, CUPTI to hand over buffers.
 --
 -- requires: overheads(source, row_number, start_ns, end_ns, thread)
 SELECT
     overhead.start_ns AS start_ns,  -- when it began
-    overhead.end_ns AS end_ns,  -- when it was over
+    overhead.end_ns AS end_ns,  -- when it ended
     COALESCE(overhead.thread, -1) AS thread  -- host id, process id and thread id
 FROM overheads AS overhead
 WHERE overhead.start_ns IS NOT NULL AND overhead.end_ns IS NOT NULL

@@ -1,4 +1,4 @@
--- When the session started on the clock of the host that never jumps.
+-- When the session started, on the host's clock that never jumps.
 --
 -- requires: TARGET_INFO_SESSION_START_TIME(systemClockNs)
 SELECT session.systemClockNs AS clock_ns  -- nanoseconds since the host booted

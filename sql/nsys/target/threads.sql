@@ -1,4 +1,4 @@
--- The names of threads; a thread can have been given several.
+-- The names of threads. A thread may have been given several names.
 --
 -- requires: ThreadNames(nameId, globalTid)
 SELECT

@@ -1,4 +1,4 @@
--- The names of some kinds of events, by their numbers (a JSON array).
+-- The names of some kinds of events, given by id (a JSON array).
 --
 -- requires: categories(id, name)
 SELECT

@@ -1,4 +1,4 @@
--- The names of some functions, by their numbers (a JSON array).
+-- The names of some functions, given by id (a JSON array).
 --
 -- requires: rocpd_string(id, string)
 SELECT

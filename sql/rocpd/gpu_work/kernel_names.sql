@@ -1,4 +1,4 @@
--- The name of every kernel that programs define.
+-- The name of every kernel in the programs.
 --
 -- requires: symbols(id, name)
 SELECT

@@ -3,7 +3,7 @@
 -- requires: events(id, extra)
 SELECT
     event.id AS event_id,  -- id
-    CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- of the range
+    CAST(JSON_EXTRACT(event.extra, '$.message') AS TEXT) AS text  -- text of the range
 FROM events AS event
 WHERE
     ($ids IS NULL OR event.id IN (SELECT wanted.value FROM JSON_EACH($ids) AS wanted))

@@ -1,16 +1,16 @@
--- Every call of a host, and every range, in the order in which they were numbered.
+-- Every host call and every range, in the order of their ids.
 --
--- A mark of ROCTx, which has no length, is left out.
+-- ROCTx marks, which have no length, are left out.
 --
 -- requires: rocpd_api(id, pid, tid, start, end, apiName_id)
 -- requires: rocpd_string(id, string)
 SELECT
     call.start AS start_ns,  -- when the host entered it, or opened the range, ns of the node's clock
     call."end" AS end_ns,  -- when it returned, or closed the range
-    COALESCE(call.pid, -1) AS process_id,  -- process
-    COALESCE(call.tid, -1) AS thread_id,  -- thread
-    COALESCE(call.apiName_id, -1) AS name_id,  -- number of what names.sql gives
-    call.id AS event_id  -- number of what events.sql gives
+    COALESCE(call.pid, -1) AS process_id,  -- id of the process
+    COALESCE(call.tid, -1) AS thread_id,  -- id of the thread
+    COALESCE(call.apiName_id, -1) AS name_id,  -- id of a name in names.sql
+    call.id AS event_id  -- id of an event in events.sql
 FROM rocpd_api AS call
 LEFT JOIN rocpd_string AS named ON call.apiName_id = named.id
 WHERE

@@ -1,4 +1,4 @@
--- The names of some functions, by their numbers (a JSON array); a range of ROCTx is a UserMarker.
+-- The names of some functions, given by id (a JSON array). A ROCTx range is named UserMarker.
 --
 -- requires: rocpd_string(id, string)
 SELECT

@@ -1,14 +1,14 @@
--- Every copy and fill, in the order in which they were numbered.
+-- Every copy and fill, in the order of their ids.
 --
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, call_id, kind, is_kernel)
 -- requires: copy_calls(call_id, size)
 SELECT
     copied.start_ns AS start_ns,  -- when it began
-    copied.end_ns AS end_ns,  -- when it finished
-    COALESCE(copied.process_id, -1) AS process_id,  -- that launched it, or -1 if unknown
-    COALESCE(copied.agent_id, -1) AS to_agent_id,  -- number of the GPU that ran it
+    copied.end_ns AS end_ns,  -- when it ended
+    COALESCE(copied.process_id, -1) AS process_id,  -- process that launched it, or -1 if unknown
+    COALESCE(copied.agent_id, -1) AS to_agent_id,  -- GPU that ran it
     -1 AS from_agent_id,  -- not recorded
-    COALESCE(copied.call_id, -1) AS event_id,  -- number of the launching call, or -1 for none
+    COALESCE(copied.call_id, -1) AS event_id,  -- id of the launching call, or -1 if there is none
     COALESCE(copy_call.size, -1) AS size,  -- number of bytes, or -1 if unknown
     CASE
         WHEN copied.kind GLOB '*Fill*' OR copied.kind GLOB '*Memset*' THEN -1

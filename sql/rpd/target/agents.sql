@@ -1,4 +1,4 @@
--- The GPUs that ran anything.
+-- The GPUs that ran any work.
 --
 -- requires: rocpd_op(gpuId)
 SELECT DISTINCT

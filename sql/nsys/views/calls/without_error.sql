@@ -1,10 +1,10 @@
--- CUDA API calls of exports that do not record whether they failed.
+-- CUDA API calls in exports that do not record whether calls failed.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId, nameId)
 SELECT
     call._rowid_ AS row_number,  -- order of the rows
-    call.start AS start_ns,  -- the host entered it, ns since the session's start
-    call."end" AS end_ns,  -- it returned, on the same clock
+    call.start AS start_ns,  -- when the host entered the call, ns since the session's start
+    call."end" AS end_ns,  -- when the call returned, on the same clock
     call.globalTid AS thread,  -- host id, process id and thread id
     call.correlationId AS correlation_id,  -- CUPTI's number of the call, unique within a process
     call.nameId AS name_id,  -- StringIds.id of its name

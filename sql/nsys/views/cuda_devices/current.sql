@@ -1,4 +1,4 @@
--- Devices as processes number them.
+-- Devices, with the numbers that processes give them.
 --
 -- requires: TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid, uuid)
 SELECT
@@ -6,5 +6,5 @@ SELECT
     device.pid AS pid,  -- process id of the operating system
     device.cudaId AS device_id,  -- device number as the process sees it
     device.gpuId AS gpu_id,  -- TARGET_INFO_GPU.id
-    device.uuid AS uuid  -- unique id; of a MIG instance its own
+    device.uuid AS uuid  -- unique id of the GPU, or of the MIG instance
 FROM TARGET_INFO_CUDA_DEVICE AS device

@@ -1,4 +1,4 @@
--- Devices of exports that do not record their unique ids here.
+-- Devices, with the numbers that processes give them, in exports whose table has no unique ids.
 --
 -- requires: TARGET_INFO_CUDA_DEVICE(gpuId, cudaId, pid)
 SELECT

@@ -4,7 +4,7 @@
 SELECT
     gpu._rowid_ AS row_number,  -- order of the rows
     gpu.id AS gpu_id,  -- number of the GPU on its host
-    gpu.cuDevice AS device_id,  -- number that the CUDA driver gives it
+    gpu.cuDevice AS device_id,  -- number that the CUDA driver gives the GPU
     gpu.name AS name,  -- product name
     gpu.uuid AS uuid,  -- unique id
     gpu.busLocation AS pci  -- place on the PCI bus

@@ -1,10 +1,10 @@
--- GPUs of exports of 2020 that do not record their place on the bus.
+-- GPUs of the host, in exports from 2020 that do not record PCI addresses.
 --
 -- requires: TARGET_INFO_GPU(deviceId, name)
 SELECT
     gpu._rowid_ AS row_number,  -- order of the rows
     gpu.deviceId AS gpu_id,  -- number of the GPU on its host
-    gpu.deviceId AS device_id,  -- the same number; the driver's is not recorded
+    gpu.deviceId AS device_id,  -- same as gpu_id; the driver's number is not recorded
     gpu.name AS name,  -- product name
     NULL AS uuid,  -- not recorded
     NULL AS pci  -- not recorded

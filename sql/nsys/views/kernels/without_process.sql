@@ -1,10 +1,10 @@
--- Kernels of exports that do not record which process launched each.
+-- Kernels in exports that do not record the launching process.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, demangledName, streamId)
 SELECT
     kernel._rowid_ AS row_number,  -- order of the rows
-    kernel.start AS start_ns,  -- began on the device, ns since the session's start
-    kernel."end" AS end_ns,  -- finished, on the same clock
+    kernel.start AS start_ns,  -- when it began on the device, ns since the session's start
+    kernel."end" AS end_ns,  -- when it ended, on the same clock
     kernel.deviceId AS device_id,  -- device number as the process sees it
     NULL AS process,  -- not recorded
     kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call

@@ -1,12 +1,12 @@
--- Kernels of exports that do not record streams.
+-- Kernels in exports that do not record streams.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, globalPid, demangledName)
 SELECT
     kernel._rowid_ AS row_number,  -- order of the rows
-    kernel.start AS start_ns,  -- began on the device, ns since the session's start
-    kernel."end" AS end_ns,  -- finished, on the same clock
+    kernel.start AS start_ns,  -- when it began on the device, ns since the session's start
+    kernel."end" AS end_ns,  -- when it ended, on the same clock
     kernel.deviceId AS device_id,  -- device number as the process sees it
-    kernel.globalPid AS process,  -- host id and process id, above 24 bits of zeros
+    kernel.globalPid AS process,  -- host id and process id, shifted left by 24 bits
     kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call
     kernel.demangledName AS name_id,  -- StringIds.id of the full name
     NULL AS stream_id  -- not recorded

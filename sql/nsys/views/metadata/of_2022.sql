@@ -1,8 +1,8 @@
--- Metadata of exports up to 2022, under the table's old name.
+-- Metadata of exports up to 2022, in which the table has its old name.
 --
 -- requires: EXPORT_META_DATA(name, value)
 SELECT
     meta._rowid_ AS row_number,  -- order of the rows
-    meta.name AS name,  -- which entry, such as EXPORT_SCHEMA_VERSION
-    meta.value AS value  -- its text
+    meta.name AS name,  -- name of the entry, such as EXPORT_SCHEMA_VERSION
+    meta.value AS value  -- text of the string
 FROM EXPORT_META_DATA AS meta

@@ -1,10 +1,10 @@
--- Overheads of the profiler, where nsys recorded none.
+-- Overheads of the profiler, if nsys recorded none of its own.
 --
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
     1 AS source,  -- 0: nsys, 1: CUPTI
     cupti._rowid_ AS row_number,  -- order of the rows of the source
-    cupti.start AS start_ns,  -- began, ns since the session's start
-    cupti."end" AS end_ns,  -- ended, on the same clock
+    cupti.start AS start_ns,  -- when it began, ns since the session's start
+    cupti."end" AS end_ns,  -- when it ended, on the same clock
     cupti.globalTid AS thread  -- host id, process id and thread id
 FROM CUPTI_ACTIVITY_KIND_OVERHEAD AS cupti

@@ -1,10 +1,10 @@
--- Overheads of the profiler, where CUPTI recorded none.
+-- Overheads of the profiler, if CUPTI recorded none.
 --
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 SELECT
     0 AS source,  -- 0: nsys, 1: CUPTI
     nsys._rowid_ AS row_number,  -- order of the rows of the source
-    nsys.start AS start_ns,  -- began, ns since the session's start
-    nsys."end" AS end_ns,  -- ended, on the same clock
+    nsys.start AS start_ns,  -- when it began, ns since the session's start
+    nsys."end" AS end_ns,  -- when it ended, on the same clock
     nsys.globalTid AS thread  -- host id, process id and thread id
 FROM PROFILER_OVERHEAD AS nsys

@@ -1,12 +1,12 @@
--- NVTX ranges and marks of exports without registered strings.
+-- NVTX ranges and marks in exports without registered strings.
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, text)
 SELECT
     named._rowid_ AS row_number,  -- order of the rows
-    named.start AS start_ns,  -- pushed, started or marked, ns since the session's start
-    named."end" AS end_ns,  -- popped or ended, on the same clock; NULL of a mark or an open range
+    named.start AS start_ns,  -- when it was pushed, started or marked, ns since the session's start
+    named."end" AS end_ns,  -- when it was popped or ended, on the same clock, or NULL
     named.eventType AS event_type,  -- ENUM_NSYS_EVENT_TYPE.id: push/pop, start/end, mark and others
-    named.globalTid AS thread,  -- that opened it: host id, process id and thread id
+    named.globalTid AS thread,  -- thread that opened the range: host id, process id and thread id
     NULL AS end_thread,  -- not read
     named.text AS text,  -- name
     NULL AS text_id  -- not recorded

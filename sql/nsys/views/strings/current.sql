@@ -2,6 +2,6 @@
 --
 -- requires: StringIds(id, value)
 SELECT
-    string.id AS id,  -- number by which other tables refer to the text
+    string.id AS id,  -- id by which other tables refer to the text
     string.value AS value  -- the text
 FROM StringIds AS string

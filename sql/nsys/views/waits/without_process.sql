@@ -1,13 +1,13 @@
--- Waits of exports that do not record which process each is of.
+-- Waits in exports that do not record the waiting process.
 --
 -- requires: CUPTI_ACTIVITY_KIND_SYNCHRONIZATION(start, deviceId, streamId, eventId)
 SELECT
     wait._rowid_ AS row_number,  -- order of the rows
     NULL AS process,  -- not recorded
     NULLIF(wait.deviceId, 4294967295) AS device_id,  -- device number as the process sees it
-    NULLIF(wait.streamId, 4294967295) AS stream_id,  -- NULL: no stream is named
-    NULLIF(wait.eventId, 4294967295) AS event_id,  -- NULL: no event is named
+    NULLIF(wait.streamId, 4294967295) AS stream_id,  -- NULL: the row names no stream
+    NULLIF(wait.eventId, 4294967295) AS event_id,  -- NULL: the row names no event
     NULL AS pairing,  -- not recorded
     NULL AS correlation_id,  -- not recorded
-    wait.start AS start_ns  -- the host began it, ns since the session's start
+    wait.start AS start_ns  -- when the host began it, ns since the session's start
 FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS wait

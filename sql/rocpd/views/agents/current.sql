@@ -5,5 +5,5 @@ SELECT
     agent.id AS id,  -- id
     agent.type AS type,  -- CPU, GPU or NIC
     agent.type_index AS type_index,  -- number among the agents of its type
-    COALESCE(NULLIF(agent.product_name, ''), agent.name) AS name  -- of the product
+    COALESCE(NULLIF(agent.product_name, ''), agent.name) AS name  -- product name
 FROM rocpd_info_agent AS agent

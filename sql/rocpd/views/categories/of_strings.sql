@@ -1,4 +1,4 @@
--- Kinds of events, named by strings.
+-- Kinds of events, from the table of strings.
 --
 -- requires: rocpd_string(id, string)
 SELECT

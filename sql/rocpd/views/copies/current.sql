@@ -2,11 +2,11 @@
 --
 -- requires: rocpd_memory_copy(id, pid, start, end, dst_agent_id, src_agent_id, event_id)
 SELECT
-    copied.id AS row_number,  -- the copy's own number
+    copied.id AS row_number,  -- id of the copy
     copied.start AS start_ns,  -- when it began, ns of the node's clock
-    copied."end" AS end_ns,  -- when it finished, on the same clock
+    copied."end" AS end_ns,  -- when it ended, on the same clock
     copied.pid AS process_id,  -- rocpd_info_process.id
-    copied.dst_agent_id AS to_agent_id,  -- rocpd_info_agent.id of where it went
-    copied.src_agent_id AS from_agent_id,  -- rocpd_info_agent.id of where it came from
+    copied.dst_agent_id AS to_agent_id,  -- rocpd_info_agent.id of the destination
+    copied.src_agent_id AS from_agent_id,  -- rocpd_info_agent.id of the source
     copied.event_id AS event_id  -- rocpd_event.id
 FROM rocpd_memory_copy AS copied

@@ -1,10 +1,10 @@
--- Host calls and ranges, each on a thread.
+-- Host calls and ranges, with their threads.
 --
 -- requires: rocpd_region(id, pid, tid, start, end, name_id, event_id)
 SELECT
-    region.id AS row_number,  -- the region's own number
+    region.id AS row_number,  -- id of the region
     region.start AS start_ns,  -- when the host entered it, ns of the node's clock
-    region."end" AS end_ns,  -- when it left it, on the same clock
+    region."end" AS end_ns,  -- when the host left it, on the same clock
     region.pid AS process_id,  -- rocpd_info_process.id
     region.tid AS thread_id,  -- rocpd_info_thread.id
     region.name_id AS name_id,  -- rocpd_string.id of the function

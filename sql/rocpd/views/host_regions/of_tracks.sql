@@ -1,11 +1,11 @@
--- Host calls and ranges of schema 4, which gives their thread by a track.
+-- Host calls and ranges in schema 4, in which the track determines the thread.
 --
 -- requires: rocpd_region(id, track_id, start, end, name_id, event_id)
 -- requires: rocpd_track(id, pid, tid)
 SELECT
-    region.id AS row_number,  -- the region's own number
+    region.id AS row_number,  -- id of the region
     region.start AS start_ns,  -- when the host entered it, ns of the node's clock
-    region."end" AS end_ns,  -- when it left it, on the same clock
+    region."end" AS end_ns,  -- when the host left it, on the same clock
     track.pid AS process_id,  -- rocpd_info_process.id
     track.tid AS thread_id,  -- rocpd_info_thread.id
     region.name_id AS name_id,  -- rocpd_string.id of the function

@@ -1,4 +1,4 @@
--- Kernels as programs define them.
+-- Kernels in programs, with their names.
 --
 -- requires: rocpd_info_kernel_symbol(id, kernel_name, display_name)
 SELECT

@@ -1,7 +1,7 @@
--- Kernels as programs define them, without demangled names.
+-- Kernels in programs, with mangled names only.
 --
 -- requires: rocpd_info_kernel_symbol(id, kernel_name)
 SELECT
     symbol.id AS id,  -- id
-    symbol.kernel_name AS name  -- as the compiler writes it
+    symbol.kernel_name AS name  -- mangled
 FROM rocpd_info_kernel_symbol AS symbol

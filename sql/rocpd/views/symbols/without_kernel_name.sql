@@ -1,4 +1,4 @@
--- Kernels as programs define them, with demangled names alone.
+-- Kernels in programs, with demangled names only.
 --
 -- requires: rocpd_info_kernel_symbol(id, display_name)
 SELECT

@@ -1,8 +1,8 @@
--- No calls that copied memory, for traces without a table of them.
+-- An empty table of the calls that copied memory, for traces that have no such table.
 --
 -- requires: rocpd_op(id)
 SELECT
-    op.id AS call_id,  -- of no row
+    op.id AS call_id,  -- NULL, because there are no rows
     NULL AS size  -- not recorded
 FROM rocpd_op AS op
 WHERE FALSE

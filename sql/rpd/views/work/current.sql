@@ -1,4 +1,4 @@
--- Work of devices with its launching call, and the texts that tell its kind.
+-- GPU work with its launching call and its type.
 --
 -- requires: rocpd_op(id, gpuId, start, end, description_id, opType_id)
 -- requires: rocpd_api_ops(api_id, op_id)
@@ -16,15 +16,15 @@ launches AS (
 SELECT
     op.id AS row_number,  -- id
     op.start AS start_ns,  -- when it began on the device, ns of the node's clock
-    op."end" AS end_ns,  -- when it finished, on the same clock
+    op."end" AS end_ns,  -- when it ended, on the same clock
     call.pid AS process_id,  -- process that launched it
     op.gpuId AS agent_id,  -- number of the GPU
     op.description_id AS kernel_id,  -- rocpd_string.id of a kernel's name
     launches.api_id AS call_id,  -- rocpd_api.id of the launching call
-    kind.string AS kind,  -- type of the work, as CopyHostToDevice
+    kind.string AS kind,  -- type of the work, such as CopyHostToDevice
     COALESCE(named.string, '') != ''
     OR kind.string GLOB '*Kernel*'
-    OR kind.string GLOB '*Task*' AS is_kernel  -- or else it is a copy or a fill
+    OR kind.string GLOB '*Task*' AS is_kernel  -- if not, it is a copy or a fill
 FROM rocpd_op AS op
 LEFT JOIN launches ON op.id = launches.op_id
 LEFT JOIN rocpd_api AS call ON launches.api_id = call.id
