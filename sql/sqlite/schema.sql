@@ -1,5 +1,7 @@
--- How a file stores relations: where each begins, and its columns. $names is a JSON array, or NULL for
--- all relations.
+-- How a file stores relations: where each begins, and its columns.
+--
+-- $names is a JSON array of relation names, or NULL for all relations.
+--
 SELECT
     entry.name AS relation_name,  -- name of a table, a virtual table or a view
     COALESCE(entry.rootpage, 0) AS root_page,  -- page where its B-tree begins, or 0 if it has none
