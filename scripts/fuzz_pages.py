@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bubbleviz.native import library  # the path comes first
+from bubbleviz.native import library  # imported after the path is set
 from bubbleviz.native.library import Library, load
 from bubbleviz.sources.sqlite.pages import MISSING, FileShape, Pages, PageTable, unpack_rows
 from scripts.build_native import compile_library

@@ -1,4 +1,4 @@
-"""Alignment of several hosts: planted jobs with known clocks, and contradictions."""
+"""Alignment of several hosts: planted jobs with known clocks, and contradicting clocks."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
 
     check(report, truth)
     if {r.pipeline for r in report.ranks} == {None}:
-        # Replicas in step on one machine may belong to either pipeline.
+        # Replicas that run in lockstep on one machine may belong to either pipeline.
         assert name == "tensor parallel"
         assert [r.stage for r in report.ranks] == sorted(r.stage for r in truth.ranks)
         return
@@ -307,7 +307,7 @@ def test_a_missing_server_in_the_middle_is_reported(tmp_path: Path) -> None:
 def test_a_later_server_has_later_stages(
     iteration_ranges: bool, replicas: int, tmp_path: Path
 ) -> None:
-    """Rank numbers identify the stages; without them, stages start at the first recorded one."""
+    """Rank numbers identify the stages; otherwise, the first recorded stage counts as the first."""
     paths, _ = plant_run(
         replace(
             SHORT,
@@ -330,7 +330,7 @@ def test_a_later_server_has_later_stages(
 
 
 def test_indistinguishable_replicas_give_looser_bounds(tmp_path: Path) -> None:
-    # In step to the nanosecond, either pair of ranks may be a pipeline.
+    # The ranks are in step to the nanosecond, so either pair of ranks may be a pipeline.
     planting = replace(
         SHORT, replicas=2, servers=8, barrier=True, jitter=0, transfer_jitter=0, iterations=2
     )
@@ -493,7 +493,9 @@ def test_bounds_follow_from_the_events(
 
     clock, ratio = report.profiles[1], report.iterations[0].ratios["schedule"]
     assert (clock.clock_offset_ns, clock.clock_uncertainty_ns) == bounds
-    if len(forwards) == 1:  # the window of host a contains the other one for every clock
+    if (
+        len(forwards) == 1
+    ):  # whatever the clocks, the window of host a contains the window of host b
         assert ratio.window_ns == 500
         assert ratio.interval == pytest.approx((0.6, 0.6), abs=1e-4)
 
@@ -581,7 +583,7 @@ def test_an_impossible_order_is_accepted_and_reported(
 
 @pytest.mark.parametrize("by_ns", [-2_000_000, 0, 2_000_000])
 def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_path: Path) -> None:
-    """By their common clock, one rank received data before the other rank had produced it."""
+    """According to their common clock, one rank received data before the other produced it."""
     paths, _ = plant_run(replace(SHORT, stages=4, servers=1, files="rank"), tmp_path)
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         edit_database(paths[2], f"UPDATE {table} SET start = start + {by_ns}, end = end + {by_ns}")

@@ -55,7 +55,7 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (  # the receive of the same name shows it
+        (  # the receive with the same name shows the arrival
             [
                 ("RECV_FORWARD.0.0.0", (100, 150)),
                 ("F0.0.0", (120, 200)),

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are wrong by up to seconds: a sample of jobs is never silently wrong."""
+"""Hosts whose clocks are wrong by up to seconds: no report in a sample is silently wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import bubbleviz
 from tests.planting import Planting, plant
 from tests.support.host_clocks import MS, Job, find_outcome, generate_jobs
 
-#: ``python -m scripts.score_inference clocks`` runs more of them.
+#: ``python -m scripts.score_inference clocks`` runs more jobs.
 JOBS = list(generate_jobs(24, 3))
 
 

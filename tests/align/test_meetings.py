@@ -14,7 +14,7 @@ from bubbleviz.align.meetings import find_meetings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 
 US = 1_000
-#: (rank, iteration, kind, start_us, end_us) and perhaps (group, order, sequence)
+#: (rank, iteration, kind, start_us, end_us), optionally followed by (group, order, sequence)
 Row = tuple[int, ...]
 
 
@@ -53,7 +53,7 @@ def make_places(
 
 
 def make_timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
-    """Return the clocks of ranks by machine, with an uncertainty of -1 if not comparable."""
+    """Return the clocks of ranks, by machine; the uncertainty is -1 if they are not comparable."""
     uncertainties = column(uncertainty_us)
     uncertainty_ns = np.where(uncertainties < 0, -1, uncertainties * US)
     return Timebase((), column(machine), uncertainties >= 0, uncertainty_ns, False, ())
@@ -83,7 +83,7 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
     [
         ([], make_places([]), []),
         ([], BOTH, []),
-        # Collectives that end at one instant match.
+        # Collectives that end at the same instant match.
         (
             [(0, 0, 0, 0, 100), (1, 0, 0, 90, 100), (2, 0, 0, 100, 100)],
             make_places([0, 1, 2]),
@@ -119,11 +119,11 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
         ),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401)], HALF, [(0, 1, 2)]),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400)], HALF, [(0, 2)]),
-        # Ranks leave long collectives within 2 % of the time of the last rank to enter: 200 of
-        # 10,000 match, 200 of 2,000 do not.
+        # Ranks leave a long collective within 2 % of the time that the last rank to enter spends in
+        # it: ends 200 apart match in 10,000 but not in 2,000.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
-        # Ends that coincide in few iterations are a coincidence.
+        # Ends that coincide in only a few iterations do so by chance.
         (
             [
                 (rank, n, 0, 1_000 * n, 1_000 * n + 500 + (300 * rank if n else 0))
@@ -148,7 +148,7 @@ def test_collectives_that_end_together_meet(
         ((150, 150, 150), 110, [(0, 1), (2, 3), (4, 5)]),
         ((150, 150, 150), 90, []),
         ((150, 150, 150), -1, []),
-        # On uncertain clocks, unsteady ends that coincide are a coincidence.
+        # If clocks are uncertain, unsteady ends that coincide do so by chance.
         ((0, 70, 140), 500, []),
     ],
 )

@@ -29,7 +29,7 @@ def write_rank(
     iterations: int = 2,
     names: Sequence[str] = ("F0.0.0", "B0.0.0", "Optimizer"),
 ) -> Path:
-    """Write one rank with an iteration of these names every 100 ns, with or without a range."""
+    """Write one rank with iterations of these names every 100 ns, in a range or not."""
     rows = ExportRows(pid)
     for k in range(iterations):
         base = 100 * k + 10 * pid

@@ -94,6 +94,6 @@ def test_bounds_that_do_not_overlap_are_a_contradiction(
 
     assert contradiction is not None
     assert (contradiction.by_ns, sorted(contradiction.rows)) == (by_ns, rows)
-    if clocks == 2:  # minimum violation: both bounds move by half
+    if clocks == 2:  # The violation is smallest if both bounds move by half of it.
         assert offsets[1].offset_ns == 0
         assert (offsets[1].uncertainty_ns or 0) >= by_ns // 2

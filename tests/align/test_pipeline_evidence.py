@@ -31,7 +31,7 @@ from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
 
 UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
-#: An operation of a rank: its name, first start and last end.
+#: An operation of a rank, as its name, first start and last end.
 Operation = tuple[str, int, int]
 
 #: A rank that waits longer between F and B than the other works, like an upstream rank.
@@ -39,12 +39,14 @@ SLOW_INPUT = (
     (("F0.0.0", 0, 100), ("B0.0.0", 1000, 1200)),
     (("F0.0.0", 500, 600), ("B0.0.0", 700, 900)),
 )
-#: Both ranks run all forwards, then all backwards. The waits of one contain the other's waits.
+#: Both ranks run all forwards, then all backwards. The waits of one rank contain the other rank's
+#: waits.
 GPIPE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 500, 600), ("B1.0.0", 600, 700)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 300), ("B0.0.0", 300, 400), ("B1.0.0", 400, 500)),
 )
-#: The same order, but one microbatch leaves the first rank for too short to run on the second.
+#: The same order, but one microbatch is away from the first rank for too short a time to run on the
+#: second.
 UNLIKE_A_PIPELINE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
@@ -131,7 +133,11 @@ def test_behavior_that_no_pipeline_has_shows_no_pipeline(
 @pytest.mark.parametrize(
     ("ranks", "expected", "name"),
     [
-        (GPIPE, {}, "gpipe"),  # both microbatches are away for as long as the other rank has them
+        (
+            GPIPE,
+            {},
+            "gpipe",
+        ),  # both microbatches are away for exactly as long as the other rank has them
         (WARM_UP, {}, "1f1b"),  # the ranks run different orders
         (_sending("SEND_FORWARD.0.0.0"), {}, "1f1b"),
         (_sending("RECV_BACKWARD.0.0.0"), {}, "1f1b"),

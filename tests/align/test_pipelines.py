@@ -51,7 +51,7 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
         # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
         ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),
         ([1, 2, 3, 4], [0, 0, 1, 1], 6, [1, 2, 0, 1]),
-        # The stages are in another order, or the run has another size.
+        # The stages are in a different order, or the run has a different size.
         ([0, 1, 3, 4, 5], [0, 1, 1, 1, 0], 6, [-1] * 5),
         *(([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], world, [-1] * 5) for world in (7, 0)),
     ],

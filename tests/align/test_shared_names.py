@@ -1,4 +1,4 @@
-"""Several machines with one host name, like containers with a fixed name."""
+"""Several machines with the same host name, like containers with a fixed name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def get_mean(truth: Truth) -> float:
         (27_900_000, True),
         (-3_000_000, True),
         (300_000, True),
-        # Without receives, work may begin before its input exists, so only its end counts.
+        # Without receives, work may begin before its input exists, so only the end of the work
+        # counts.
         (27_900_000, False),
         (-3_000_000, False),
     ],

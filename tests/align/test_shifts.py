@@ -49,7 +49,7 @@ def build_history(captured: Sequence[range], stages: Sequence[int], offset_ns: i
         (range(4), range(1, 5), 0, False, 1),
         # A violation below a quarter of an iteration: with equal counts, the shift stays 0.
         (range(4), range(4), -19 * MS, False, 0),
-        # A larger violation: another shift violates nothing.
+        # A larger violation: a different shift violates nothing.
         (range(4), range(4), -30 * MS, False, -1),
         (range(0), range(3), 0, False, None),
         # Replicas are paired by the starts of their iterations.

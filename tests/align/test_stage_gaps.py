@@ -104,7 +104,7 @@ def test_every_subset_of_stages_is_marked(
 def test_chunks_show_missing_stages_without_rank_numbers(
     schedule: str, stages: int, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    """If ranks run several chunks, the first stages may be missing as well as the last ones."""
+    """If ranks run several chunks, both the first and the last stages may be missing."""
     planting = replace(SCHEDULES[schedule], stages=stages, microbatches=12, communication=False)
     plant(replace(planting, files="rank"), tmp_path)
     paths = [path.rename(path.with_stem(letter)) for path, letter in assign_letters(tmp_path)]
@@ -142,7 +142,7 @@ def test_a_complete_pipeline_is_not_marked(
 def test_a_slow_stage_does_not_hide_that_later_ones_are_missing(
     n_missing: int, tmp_path: Path
 ) -> None:
-    """After a slow stage all backwards wait about equally long, but orders do not change."""
+    """After a slow stage, all backwards wait about equally long, but the orders do not change."""
     planting = replace(FOUR, slow_stage=0, slow_factor=1.7, communication=False)
 
     assert is_marked(report_on(planting, range(4 - n_missing), tmp_path))
@@ -272,7 +272,7 @@ def test_an_order_that_lets_microbatches_wait_hides_no_stage_on_a_shared_clock(
 def test_the_first_and_last_of_three_stages_are_marked(
     jitter: float, schedule: str, microbatches: int, tmp_path: Path
 ) -> None:
-    """A missing stage takes about as long as a recorded one, or somewhat less."""
+    """A missing stage takes about as long as a recorded stage, or somewhat less."""
     fits = microbatches >= 6 or schedule != "zb-h2"
     planting = Planting(
         schedule=schedule,
@@ -353,7 +353,7 @@ def test_stages_around_a_gap_are_counted_among_the_given_ranks(
         ([1, 4], [0, 1], None),
         ([4, 6], [0, 1], 2),
         ([4, 5, 6, 7], [0, 0, 1, 1], 2),
-        # Other numberings show nothing.
+        # Other numberings are no evidence.
         ([3, 2], [0, 1], None),
         ([5, 6, 8], [0, 1, 2], None),
         ([2, 3, 9], [0, 1, -1], 2),

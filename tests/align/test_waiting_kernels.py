@@ -47,7 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def _analyze_renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
-    """Plant a run, give the kernels of some names (an SQL pattern) another name, and analyse it."""
+    """Plant a run, rename the kernels whose names match an SQL pattern, and analyse the run."""
     plant(Planting(**options), folder)
     kernels = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL"
     for file in folder.glob("*.sqlite"):
@@ -98,7 +98,7 @@ def test_the_line_that_the_message_suggests_removes_it(tmp_path: Path) -> None:
 
 
 def _analyze_two_ranks(folder: Path, start_us: int, end: int) -> Report:
-    """Analyse two ranks that run an unknown kernel five times; the times are for the second."""
+    """Analyse two ranks that run an unknown kernel five times; the second one's times are given."""
     rows = ExportRows()
     for rows.pid, unknown in ((1, (100, 1000)), (2, (start_us, end))):
         for step in range(5):
@@ -116,11 +116,11 @@ def _analyze_two_ranks(folder: Path, start_us: int, end: int) -> Report:
 @pytest.mark.parametrize(
     ("start_us", "end", "is_waiting"),
     [
-        (900, 1000, True),  # ends with the other, and begins much later
+        (900, 1000, True),  # ends together with the other one, but begins much later
         (900, 1005, True),  # within the clock resolution
         (900, 1080, False),  # ends later
         (100, 1000, False),  # begins at the same time as the other
-        (400, 1000, False),  # takes two thirds of it
+        (400, 1000, False),  # takes two thirds of the other's time
         (995, 1000, True),  # too short to wait itself: the other waits for it
     ],
 )

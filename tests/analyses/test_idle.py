@@ -225,7 +225,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
         10_000,
     )
     assert "cudaMemPrefetchAsync" in advice(report)[0]
-    # They are not kernels.
+    # Page migrations are not kernels.
     classes = {total.name: total.work_class for total in report.work()}
     assert classes == {
         "gemm": "matrix products",

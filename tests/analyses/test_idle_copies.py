@@ -1,4 +1,4 @@
-"""Copies of devices: bytes, direction, speed and memory, and the advice that follows from them."""
+"""Copies on devices: their bytes, direction, speed and memory, and advice based on them."""
 
 from __future__ import annotations
 

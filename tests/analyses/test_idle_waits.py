@@ -24,7 +24,7 @@ RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
 
 
 def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, float]]:
-    """Return the waiter, the awaited work with its kind, and three times in us of each wait."""
+    """For each wait, return who waited, the awaited work with its kind, and three times in us."""
     return [
         (
             w.waiting,
@@ -148,7 +148,7 @@ PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
             "records": [RECORDED, Rec(8, 43, 7, pairing=10)],
             "waits": [Wait(33, 8, 42, 6, pairing=9), Wait(41, 7, 43, 4, pairing=10)],
         },
-        # The recording stream also waits, from the time when its work could begin.
+        # The recording stream also waits, from the time at which its work could begin.
         [("long", 436), ("long", 400)],
     ),
     "a graph ends with its last kernel": (
@@ -227,8 +227,8 @@ def test_graphs_and_windows_contain_their_part_of_waits(tmp_path: Path) -> None:
         *((f"{WAITS}.{own}", True) for own in ("start", "deviceId", "streamId", "eventId")),
         *((f"{RECORDS}.{own}", True) for own in ("deviceId", "streamId", "correlationId")),
         (f"{RECORDS}.eventId", True),
-        # Other versions lack these. Without the process of each wait, the only process is
-        # assumed.
+        # Some versions lack these columns. Without the process of a wait, it belongs to the only
+        # process.
         *((f"{WAITS}.{own}", False) for own in ("correlationId", "syncType")),
         *(
             (f"{{}}.{own}", False)

@@ -126,7 +126,7 @@ def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -
 
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
-    """Rank 0 sends twice to 1. The k-th send matches the k-th receive, despite other operations."""
+    """Rank 0 sends to rank 1 twice. The k-th send matches the k-th receive."""
     sender, receiver = Plugin(pid=1, lag=EXACT), Plugin(pid=1, gpu=3 * 10**17, lag=EXACT)
     for number, delay_ns in enumerate((5_000, 9_000)):
         start = 1_000_000 * (number + 1)
@@ -216,7 +216,7 @@ def covered(communication: Communication) -> int:
 
 
 def check(communication: Communication) -> None:
-    """Check that the totals of a report follow from its rows and from its operations."""
+    """Check the totals of a report against its rows and against its operations."""
     rows = rows_of(communication)
     document = json.loads(as_json(communication))
     sums = sum_operations(communication.operations)
@@ -419,7 +419,7 @@ def test_files_of_different_runs_and_clocks_are_reported(tmp_path: Path, cli: Co
 def test_ranks_of_a_real_ring_waited_for_the_last_rank() -> None:
     communication = measure_communication(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
-    # Rank 0 began last, 13.3 ms after rank 3; none of the kernels was seen to end.
+    # Rank 0 began last, 13.3 ms after rank 3; no end of a kernel was recorded.
     assert list_columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 1 << 30, 0),
         (0, 3, 1 << 30, 0),

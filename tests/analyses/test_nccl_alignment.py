@@ -39,10 +39,11 @@ def recorded(
     unseen: frozenset[int] = frozenset(),
     gpu_clock: bool = True,
 ) -> tuple[str, Path]:
-    """Write the events of all-reduces, and a profile whose clock is slower by ``ahead``.
+    """Write the events of all-reduces, and a profile whose clock is behind by ``ahead``.
 
-    Kernels begin up to ``jitter`` before the work of their channels. ``missing`` operations have
-    no event, ``unseen`` operations no kernel, and events contain GPU times if ``gpu_clock``.
+    Kernels begin up to ``jitter`` before the work of their channels. Operations in ``missing`` have
+    no event, and operations in ``unseen`` have no kernel. Events contain GPU times if ``gpu_clock``
+    is set.
     """
     randomly = random.Random(5)
     file = Plugin(pid=100, begin=123_000, gpu_clock=gpu_clock)
@@ -168,7 +169,7 @@ def test_a_host_in_a_file_name_distinguishes_processes_with_equal_ids(tmp_path: 
         if source == 0
     }
 
-    # Kernels of the first profile, which is host b's, come first.
+    # The first profile belongs to host b, so its kernels come first.
     assert first == {0}
     assert [
         clock.matched for clock in communication.clocks if clock.aligned_by.value == "kernels"

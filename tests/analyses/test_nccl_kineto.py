@@ -103,7 +103,7 @@ def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
 @pytest.mark.parametrize(
     ("name", "took", "gave", "operation", "size", "algorithm", "bus"),
     [
-        # Bytes that one rank contributes or receives, then bandwidths in GB/s over 1 ms.
+        # The bytes that one rank contributes or receives, then the bandwidths in GB/s over 1 ms.
         ("allreduce", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("allreduce_coalesced", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("_allgather_base", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
@@ -133,7 +133,7 @@ def test_bytes_are_counted_as_nccl_counts_them(
 
     assert (total.name, total.bytes, total.ranks) == (operation, size, 4)
     assert (total.algorithm_gbps, total.bus_gbps) == pytest.approx((algorithm, bus))
-    if name == "all_to_all":  # parts of different sizes make it a vector collective
+    if name == "all_to_all":  # because parts differ in size, this is a vector collective
         args = told(name, took, **{"In split size": "[1000, 500, 1500, 1000]"})
         assert measured(tmp_path, args).name == "AlltoAllv"
         args["In split size"] = "[1000, 1000, 1000, 1000]"

@@ -72,8 +72,8 @@ def test_ranges_contain_communicator_bytes_peer_and_rank(
     assert list_limitation_subjects(communication) >= {
         "kernels of NCCL outside its ranges",
         "calls of NCCL without kernels",
-        "operations whose waiting is unknown",  # of the ranges
-        "operations whose members are unknown",  # of the kernel outside
+        "operations whose waiting is unknown",  # from the ranges
+        "operations whose members are unknown",  # from the kernel outside the ranges
     }
     assert {names[n] for (n,) in list_columns(communication, "algorithm") if n >= 0} == {"RING"}
     # An all-reduce of four ranks: 2 (4 - 1) / 4.

@@ -107,7 +107,10 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
     all_of_them = measure_costs(run.written(tmp_path), aggregate="max", skip=0)
     assert list_costs(all_of_them) == {"fusion.1": 0.900, "fusion.2": 0.800}
     but_two = measure_costs(run.written(tmp_path), aggregate="max", skip=2)
-    assert list_costs(but_two) == {"fusion.1": 0.020, "fusion.2": 0.800}  # which runs twice in all
+    assert list_costs(but_two) == {
+        "fusion.1": 0.020,
+        "fusion.2": 0.800,
+    }  # runs twice in total
     assert [label for label, *_ in costs.modules] == ["jit_step(7)"]
 
 
@@ -160,7 +163,7 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
         ("all-gather-start.1 fusion.2 all-gather-done.9", [2]),
         # Pairs that cross.
         ("all-gather-start.1 async-start.1 all-gather-done.2 async-done.2", [4]),
-        # These differ by design.
+        # These two differ by design.
         ("send.1 recv.2 send-done.3 recv-done.4", []),
     ],
 )
@@ -257,7 +260,7 @@ def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> Non
     assert (
         format_comparison_csv(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
     )
-    # It is reported if no instruction is compared.
+    # If no instruction can be compared, this is reported.
     file = tmp_path / "estimates.pbtxt"
     for content in ("", 'costs { name: "other" cost_us: 7 }\n'):
         file.write_text(content)

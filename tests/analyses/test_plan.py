@@ -119,7 +119,7 @@ def test_a_prediction_for_a_plan_is_as_far_off_as_for_the_run() -> None:
     assert plan_run(a_run(), microbatches=3).executed is None
 
 
-#: The shortest order of these waits for its transfers; zb-h2 waits less.
+#: The shortest of these orders waits for its transfers; zb-h2 waits less.
 QUEUED = Workload(
     placement=(0, 1, 2),
     microbatches=5,
@@ -200,7 +200,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_are_reported(
 
 
 def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
-    """No iteration begins on any rank before another has begun on all ranks."""
+    """No iteration begins on any rank before the previous one has begun on all ranks."""
     ran = Planting(
         schedule="interleaved-1f1b", microbatches=8, replicas=2, iterations=3, jitter=0.1
     )

@@ -302,5 +302,5 @@ def test_a_damaged_utc_time_is_unknown(epoch_ns: int, tmp_path: Path) -> None:
     path = write_profile(tmp_path, kernels, calls, utc_epoch_ns=epoch_ns)
 
     assert bubbleviz.idle(path).ranks[0].exposed_communication_ns == 815 * MS
-    # Nor does it stop other commands.
+    # The damaged time does not stop other commands either.
     measure_communication(path)

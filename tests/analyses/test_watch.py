@@ -122,7 +122,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
             assert sum(part.share for part in iteration.parts) == pytest.approx(
                 iteration.ratios[iteration.headline]
             )
-    # The period belongs to the previous iteration, which this one ends.
+    # The period is that of the previous iteration, which ends when this one begins.
     for iteration, true in zip(iterations[1:], planted().iterations, strict=False):
         assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
@@ -141,7 +141,7 @@ def test_a_slow_rank_is_named_once_it_is_slow(job: Job) -> None:
     ]
     assert newest.slow[0].excess == pytest.approx(0.5, abs=0.05)
     assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
-    # Two of the three newest iterations show it.
+    # Two of the three newest iterations show the slow rank.
     assert "stage 2" in sight.advice
     assert "rank 2 (stage 2, node2) computes" in format_line(newest)
     assert "Slow: rank 2" in page(sight)
@@ -231,7 +231,7 @@ def test_a_run_that_begins_again_is_followed(
     sight = watcher.look(1.0)
 
     assert sight.events == (f"the run began again, with {stages} ranks",)
-    # A later watcher sees only the new one.
+    # A watcher that starts later sees only the new run.
     for rows in (sight.iterations, sight.trend, Watcher(str(folder)).look(0.0).trend):
         assert measured(rows) == [(1, stages), (2, stages)]
 
@@ -381,7 +381,7 @@ def test_the_command_prints_iterations_and_checks_limits(
     assert watch(folder, *options, "--for", "2", *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
-    # Without one file, the data of the others is kept.
+    # If one file is missing, the data of the others is kept.
     next(folder.glob("*.bvrec")).unlink()
     assert watch(folder, "--stop-after", "0.01", "--max-bubble", "schedule=1%") == 3
     if runs:

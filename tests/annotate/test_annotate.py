@@ -398,7 +398,7 @@ def test_training_continues_if_a_call_cannot_be_named(recorded: Recorder) -> Non
     with wrapping.wrap_once("Framework", unable):
         with pytest.warns(RuntimeWarning, match=r"Framework.step can no longer be named \(Attr"):
             assert Framework().step(3) == 3
-        assert Framework().step(4) == 4  # and warns no more: warnings are errors here
+        assert Framework().step(4) == 4  # and it warns no more, because warnings are errors here
     assert recorded.lines == []
 
 

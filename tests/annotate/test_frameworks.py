@@ -1,4 +1,4 @@
-"""Planted runs with the names of each framework are recognised, with all planted numbers.
+"""Planted runs with each framework's names are recognised, with all planted numbers.
 
 A run is planted with zero-bubble's names, which are then rewritten in the export. The truth does
 not change.
@@ -319,7 +319,8 @@ GROUPS: tuple[Case, ...] = (
             for text in ("text", "registered")
         },
     ),
-    # Microbatches by the user's names, the optimizer by zero-bubble's: both apply.
+    # The user's names give the microbatches, and zero-bubble's the optimizer: both conventions
+    # apply.
     ("", None, {"ours and a framework's": (BASE, templates(WORDS, ("iter_", "Optimizer")))}),
 )
 CASES = {

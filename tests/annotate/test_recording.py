@@ -38,7 +38,7 @@ NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test a process in which nothing has recorded yet, and no launcher."""
+    """Give each test a process without earlier recordings and without a launcher."""
     for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", FOLDER_VARIABLE, EVERY_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     fresh = ranges.Recorders()
@@ -281,7 +281,7 @@ print(sorted(foreign - {'__main__', 'bubbleviz'}))
 
 
 def script(folder: Path, *lines: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a training script that is unaware of its recording, without any package."""
+    """Start a training script that does not know of its recording, without any packages."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *lines],
         env={**os.environ, "BUBBLEVIZ_RECORD": str(folder), **environment},

@@ -1,4 +1,4 @@
-"""GPU times measured with events: correct, on the right stream, and without waiting."""
+"""GPU times measured with events are correct, use the right stream, and never wait."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_events_are_recorded_on_the_stream_that_runs_the_work(
     for number, stream in enumerate(streams):
         with gpu.on(stream):
             opened = recorder.open(f"bubbleviz:F mb={number}")
-            # A change of the stream inside a range does not move its end.
+            # Changing the stream inside a range does not move the end of the range.
             with gpu.on(streams[0]):
                 gpu.launch(1_000)
             gpu.launch(5_000)

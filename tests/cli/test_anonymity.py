@@ -91,7 +91,7 @@ def test_reports_contain_no_private_name(output: str, profile: Path, tmp_path: P
 def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     profile: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """The bundle does not contain names of ranges and groups either: they describe the program."""
+    """The bundle also contains no names of ranges and groups, because they describe the program."""
     bundles = [tmp_path / "one.zip", tmp_path / "two.zip"]
     for file in bundles:
         assert cli.printed("inspect", profile, "--report", file)
@@ -483,7 +483,7 @@ def test_no_error_about_arguments_contains_the_token(
 
 
 def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
-    """The run is refused, so its hosts are known only from the files that were read."""
+    """The run is refused, so its hosts are known only from the files read so far."""
     (tmp_path / "export").mkdir()
     (process,) = read_processes(write_nsys_export(tmp_path / "export"))
     merged = write_rocpd(

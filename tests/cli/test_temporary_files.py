@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
-#: Program that runs the command line and receives a signal just before a complete file is renamed.
+#: Program that runs the command line and gets a signal just before it renames a complete file.
 PROGRAM = """
 import os, sys
 from bubbleviz.render import files as outputs

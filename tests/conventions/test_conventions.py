@@ -1,4 +1,4 @@
-"""Tests of conventions: parsing of names, recognition in a profile, and files of users."""
+"""Conventions: parsing of names, recognition in a profile, and the files that users write."""
 
 from __future__ import annotations
 

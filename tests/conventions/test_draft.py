@@ -100,7 +100,7 @@ def _load_draft(counts: dict[str, int], folder: Path) -> Convention:
 
 
 def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLine) -> None:
-    """Names, and so regular expressions, are wider than the terminal."""
+    """The names, and therefore the regular expressions, are wider than the terminal."""
     name = "trainer/interleaved.schedule/model.part/stage0/{} microbatch=# (a part)"
     run = _plant_renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
     mine = tmp_path / "mine.toml"
@@ -137,7 +137,7 @@ def test_text_that_emit_nvtx_appends_to_a_name_is_not_part_of_a_draft(
 
 
 def _plant_renamed(folder: Path, **names: str) -> Path:
-    """Return the example with other names of F and B; ``#`` stands for the microbatch."""
+    """Return the example with different names for F and B; ``#`` stands for the microbatch."""
     run = folder / "run.sqlite"
     run.write_bytes(FIXTURE.read_bytes())
     _rename(run, **names)
@@ -280,7 +280,7 @@ def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_pat
 
 #: Shapes of names that a library writes inside others.
 INSIDE = [
-    # The library names every second forward again, with other numbers.
+    # The library gives every second forward another name, with different numbers.
     {"fwd *[02468]": "model forward 0"},
     {"fwd *": "layer_3_forward", "bwd *": "layer_3_backward"},
 ]
@@ -333,7 +333,7 @@ def test_a_refusal_shows_each_name_by_itself(
     assert "mine.toml" not in refusal
 
 
-#: Names, and the expected groups of their draft. A number before a unit counts nothing.
+#: Names, and the groups that their draft must have. A number before a unit counts nothing.
 NUMBERS = {
     ("forward 0.832 ms", "forward 0.917 ms"): "",
     ("forward 0.05", "forward 1.25"): "",

@@ -1,4 +1,4 @@
-"""Range names are matched in time linear in their length, and prefiltered in SQLite."""
+"""Range names are matched in linear time, and prefiltered in SQLite."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_patterns_match_names_together_as_they_match_each_one(
     assert not np.any(np.array(expected, bool) & ~likely)
     assert NameShapes(names).match_globs(globs).tolist() == expected
     packed = PackedNames()
-    # Add the names twice, like two parts of a file. In the second part no name is packed.
+    # Add the names twice, like two parts of a file. No name in the second part is packed.
     for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]

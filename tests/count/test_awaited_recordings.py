@@ -1,4 +1,4 @@
-"""Iterations in which ranks waited for another one to be recorded are not averaged."""
+"""Iterations in which ranks waited until another rank was recorded are not averaged."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def plant_late(
 ) -> Path:
     """Plant a run in which profilers of some ranks begin late, and the other ranks wait.
 
-    The late ranks pause from when the first of them could compute, and are recorded from the end of
-    the pause on. Each of the others pauses in its next communication.
+    The late ranks pause from the time when the first of them could compute, and their recording
+    begins when the pause ends. Each of the other ranks pauses in its next communication.
 
     Args:
         folder: Folder to write to.

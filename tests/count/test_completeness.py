@@ -26,7 +26,7 @@ CUT = "iterations cut by the capture"
 
 
 def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:
-    """Return a planted run in which some ranges have other names."""
+    """Return a planted run in which some ranges are renamed."""
     plant(planting, folder)
     renames = (
         f"UPDATE NVTX_EVENTS SET text = '{other}' WHERE text = '{name}'"
@@ -242,7 +242,7 @@ def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> No
     report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     assert list_missing(report.iteration(0).ranks) == [None, None]
-    # Rank 0 is busy for 160 ns, rank 1 for 240, of 400.
+    # Of 400 ns, rank 0 is busy for 160 and rank 1 for 240.
     assert report.iteration(0).ratios["schedule"].value == pytest.approx(0.5)
 
 

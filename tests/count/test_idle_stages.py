@@ -158,8 +158,8 @@ def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
 ) -> None:
     """Numbers alone would pair forwards of stage 0 with forwards of an earlier iteration.
 
-    Without Optimizers, only time shows the iterations in which the stage is idle, and hosts need
-    not share a clock.
+    Without Optimizers, only time shows the iterations in which the stage is idle, and the hosts may
+    have different clocks.
     """
     planting = Planting(
         schedule="gpipe",
@@ -298,7 +298,7 @@ def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path
 
 
 def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Path) -> None:
-    """Its kernels and launches may all be lost, the Optimizer's included."""
+    """Its kernels and launches may all be lost, including those of the Optimizer."""
     plant(replace(IDLE, iteration_ranges=True), tmp_path)
     path = tmp_path / "node0.sqlite"
     add_empty_ranges(path, is_named=True)
@@ -374,7 +374,7 @@ def table_of(
         (set(), True, [True, True, True]),
         ({(1, 0)}, True, [True, True, True]),
         ({(1, 0)}, False, [True, True, True]),
-        # Only an Optimizer shows that the capture contains the iteration of the rank.
+        # Only an Optimizer shows that the capture contains the rank's iteration.
         ({(2, 0)}, True, [True, True, True]),
         ({(2, 0)}, False, [True, True, False]),
         ({(0, 0)}, True, [True, True, True]),
@@ -435,7 +435,7 @@ def slow_idle_parts(
     is_recorded: list[list[bool]],
     is_whole: list[bool],
 ) -> list[list[bool]]:
-    """Return the largest set of idle parts that are all proven, by removing unproven ones."""
+    """Return the largest set of idle parts that are all proven, by removing unproven parts."""
     n, ranks = len(present), range(3)
     works = [any(row[r] for row in present) for r in ranks]
     idle = [

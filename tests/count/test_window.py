@@ -1,4 +1,4 @@
-"""Windows cover a part of the run; their numbers agree with the numbers of the whole run."""
+"""Windows cover a part of the run, and their numbers agree with those of the complete run."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text
 
     assert [i.index for i in part.iterations] == list(range(len(averaged_indices)))
     for iteration, index in zip(part.iterations, averaged_indices, strict=True):
-        # A part may have another primary ratio.
+        # A part may have a different primary ratio.
         same_iteration = replace(
             iteration, index=index, bubble_ratio=full_report.iterations[index].bubble_ratio
         )

@@ -280,7 +280,7 @@ def test_heat_maps_have_a_row_per_stage_and_mark_the_slow_microbatch() -> None:
     )
 
     assert "F by microbatch, median" in even
-    assert even.count("stage 3") == 3  # next to its row, and in two maps
+    assert even.count("stage 3") == 3  # next to its row, and in both maps
     assert (heat_cells(even, get_heat_colour(1.0)), heat_cells(marked, get_heat_colour(1.0))) == (
         0,
         1,
@@ -417,7 +417,7 @@ def test_replicas_of_a_stage_wait_for_the_last_input_to_be_ready() -> None:
 
 
 def _kernels_of(path: str) -> list[tuple[int, ...]]:
-    """Return kernels as (start, end, pid, device, whether they communicate)."""
+    """Return each kernel as (start, end, pid, device, whether it communicates)."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return database.execute(
             "SELECT start, \"end\", globalPid >> 24 & 0xFFFFFF, deviceId, value LIKE '%nccl%' "

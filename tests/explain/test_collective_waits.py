@@ -64,7 +64,7 @@ def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [(1, 0, 600)],
             [(700, 1, 0), (700, -1, -1), (700, 1, 0)],
         ),
-        # A kernel in pieces is entered once; the other way round, its first pieces wait.
+        # A kernel in pieces is entered once. In the reverse case, its first pieces wait.
         (
             [(0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7)],
             [],

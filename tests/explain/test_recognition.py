@@ -152,7 +152,7 @@ def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtes
 
 
 def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
-    """Return the orders of a schedule with other operations for each."""
+    """Return the orders of a schedule with each operation replaced."""
     return [[one for op in o for one in change(op)] for o in list_devices(planned(name, p, m))]
 
 
@@ -232,7 +232,8 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
     # Result of searches with long transfers.
     (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
-    # All warm up with all forwards. Each W follows its B immediately, or all are at the end.
+    # All of these warm up with all forwards. Either each W follows its B immediately, or all W are
+    # at the end.
     *((each(name, split), {"name": name, "exact": True}) for name in ("gpipe", "looped-bfs")),
     *(
         ([sorted(o, key=lambda op: op.phase is W) for o in each(name, split)], {"name": None})
@@ -261,7 +262,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         [o[:6] + o[7:] if n == 3 else o for n, o in enumerate(forwards_of_the_last_from_one())],
         {"deviations": (Deviation(3, 0, F, 3, 0, "missing", 0),)},
     ),
-    # Names are arbitrary; microbatch numbers that no run has cost nothing.
+    # Names are arbitrary, and microbatch numbers that no run has cost nothing.
     (each("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
     (
         [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in each("1f1b", split)],
@@ -394,7 +395,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert missing == expected_cells
         assert recognition.distance == pytest.approx(len(expected_cells) / sum(map(len, devices)))
 
-    # And one more operation elsewhere.
+    # There is also one more operation elsewhere.
     recognition = named(run_orders(swapped(orders)))
     assert (recognition.name, recognition.deviation_count) == (name, len(expected_cells) + 1)
 
@@ -469,7 +470,7 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
 
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
-    """One iteration lacks the first of numbers 5 to 12: it is missing, and no other moves."""
+    """One iteration lacks the first of the numbers 5 to 12; only that microbatch is missing."""
     regular = each("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in regular]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((regular, cut)[n])]
@@ -519,7 +520,7 @@ def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     # Each direction may have separate microbatch numbers, and the stages may be wrong: waiting
-    # times place the first and the last one next to each other.
+    # times place the first and the last stage next to each other.
     shifted_orders = [
         [replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders
     ]

@@ -13,7 +13,7 @@ TWO_STAGES = (
     (0, "F", 0, 0, 10),
     (0, "F", 1, 11, 21),
     (1, "F", 0, 40, 50),
-    (1, "F", 1, 52, 61),  # sent while F0 ran: it shows neither a transfer nor a gap
+    (1, "F", 1, 52, 61),  # sent while F0 ran, so it shows neither a transfer nor a gap
     (1, "BW", 0, 62, 82),
     (1, "BW", 1, 83, 100),
     (0, "BW", 0, 87, 107),

@@ -241,7 +241,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
 def test_every_command_predicts_the_same_for_a_schedule(
     ran: str, name: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """One replica has a slow rank, which is slow in any order. The slowest pipeline counts."""
+    """One replica has a rank that is slow in any order. The slowest pipeline counts."""
     job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
     table, saved = simulate_job(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
@@ -288,7 +288,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     for row in what_if.rows:
         if row.cost_ms is not None:
             assert row.speedup == pytest.approx(1 - row.cost_ms / (rows["measured"].cost_ms or 0))
-    # A run of this schedule does not gain by this schedule.
+    # A run of this schedule gains nothing from the same schedule.
     assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
     assert (rows["1f1b"].speedup or 0) < 0
     assert max(row.speedup or 0 for row in what_if.rows) < 0.03

@@ -87,7 +87,7 @@ def test_tensor_parallel_collectives_inside_operations_are_left_out(tmp_path: Pa
 
     assert len(write_recording(tmp_path, *in_operations[:64]).collectives) == 64
     assert len(write_recording(tmp_path, *in_operations).collectives) == 0
-    # Unless a rank idles under it: places count those that are left out.
+    # One is kept if the rank idles under it; its place also counts those left out.
     table = write_recording(tmp_path, *in_operations, (REDUCE, 12, 210, 290)).collectives
     assert summarize(table) == [("AllReduce", 210, 290, 0, 65)]
 
@@ -307,7 +307,7 @@ def test_a_range_around_the_launch_identifies_an_all_to_all(tmp_path: Path) -> N
             "nccl:all_to_all",
             {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2},
         ),
-        # These contain no collective.
+        # These ranges contain no collective.
         ("nccl:coalesced", {}),
         ("ncclGroupEnd", {}),
         ("nccl:recv 0<-1", {}),

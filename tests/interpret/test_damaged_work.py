@@ -97,7 +97,7 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
     } == {}
 
 
-# Rows that are recorded twice, and kernels without a length.
+# Rows that were recorded twice, and kernels without a length.
 
 
 def test_nodes_of_one_graph_are_separate_kernels(tmp_path: Path) -> None:
@@ -281,7 +281,8 @@ def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: P
 
 # Lost kernels.
 
-#: Counts lost kernels followed by a kernel of their thread, so not lost to the end of capture.
+#: Counts lost kernels that a kernel of the same thread follows, so that the end of the capture is
+#: not the reason.
 _BEFORE_THE_LAST = """
     SELECT COUNT(*) FROM lost
     JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
@@ -446,7 +447,8 @@ def test_failed_calls_launch_and_capture_nothing(tmp_path: Path) -> None:
 
 def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     calls = [C(10 * i, 10 * i + 1, i) for i in range(1, 21)]
-    # Every second launch is for a stream whose work waits 70, the others for one that waits for 3.
+    # Every second launch is on a stream whose work waits for 70, the others on a stream whose work
+    # waits for 3.
     start = {i: 10 * i + (3 if i % 2 else 70) for i in range(1, 21)}
     kernels = [K(start[i], start[i] + 1, i) for i in start if start[i] < 200]
     assert 0 < len(kernels) < 18
@@ -741,7 +743,7 @@ def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_pat
 
 
 def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:
-    # 110 of 59,990 us are unknown, and 110 of 9,990 us.
+    # In one case 110 of 59,990 us are unknown, in the other 110 of 9,990 us.
     path = _launches(tmp_path, INVALID_TIMES["no times"], 1, n_kernels=600)
     assert list_restriction_codes(idle(path)) == []
     assert list_restriction_codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]

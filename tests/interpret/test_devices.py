@@ -214,7 +214,7 @@ def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]
 def seen_by(
     path: Path, rows: Sequence[tuple[int | None, int, int]], uuids: Sequence[str | None] = ()
 ) -> None:
-    """Say what processes call GPUs: (gpuId, cudaId, pid), with a UUID where given."""
+    """Record what processes call GPUs: (gpuId, cudaId, pid), and a UUID if given."""
     with closing(sqlite3.connect(path)) as db:
         extra = ", uuid TEXT" if uuids else ""
         db.execute(
@@ -272,7 +272,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
             ("MIG-0a-1", "MIG-0a-2"),
             (("MIG-0a-1", None), ("MIG-0a-2", None)),
         ),
-        # Ids that nsys did not know are unknown.
+        # Ids that nsys did not know remain unknown.
         ([(0, 0, "GPU", None, None)], None, (), (UNKNOWN, UNKNOWN)),
         ([(0, 0, "GPU", "", None)], None, (), (UNKNOWN, UNKNOWN)),
         (

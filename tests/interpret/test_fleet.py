@@ -42,7 +42,7 @@ from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 from tests.support.planted_runs import RUNS
 
-# A test forks on purpose, whatever threads pytest and libraries run.
+# One test forks on purpose, although pytest and libraries run threads.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1, autograd="named")
@@ -582,7 +582,8 @@ def test_an_impossible_scheduler_address_is_an_error(
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there"):
         bubbleviz.analyze(exports_folder, dask=address)
-    # What is open when it is collected closes then, maybe while another loop starts: a deadlock.
+    # An open client is closed when it is garbage-collected, perhaps while another loop starts,
+    # which is a deadlock.
     clients = [known for known in gc.get_objects() if isinstance(known, Client)]
     assert {client.status for client in clients} <= {"closed", "newly-created"}
 
@@ -645,7 +646,7 @@ def test_a_port_of_another_program_is_an_error_within_seconds(
     listening, thread = _server(answer)
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     assert main(["analyze", str(exports_folder), "--dask", address]) == 1
-    # An accept that is waited for goes on when its socket is closed.
+    # A pending accept continues after its socket is closed.
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
     thread.join(300)

@@ -167,7 +167,7 @@ UNDIVIDED = "iteration boundaries are unknown"
         # The capture begins between the parts.
         ("O F0 B0 O O F0 B0 O O", "0 1 1 1 1 2 2 2 2"),
         ("O O O F0 B0 O O F0 B0 O O", "0 1 1 2 2 2 2 3 3 3 3"),
-        # It is unknown how many parts there are.
+        # The number of parts is unknown.
         ("F0 B0 O O F0 B0 O O O", "0 0 0 0 1 1 1 1 1"),
         # Optimizers run inside backwards.
         ("F0 F1 B0 O O B1 O F0 F1 B0 O B1 O", "0 0 0 0 0 0 0 1 1 1 1 1 1"),

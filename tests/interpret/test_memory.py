@@ -80,14 +80,14 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
 
 #: Allocations as (start, end or None, bytes). Operations last 90 of 100.
 HELD = [
-    # Of F0: freed by its B and by its W.
+    # Allocated by F0, and freed by its B or its W.
     (50, 250, 1),
     (60, 350, 16),
     # Between operations, never freed, and freed before the backward: kept by no forward.
     (95, 250, 200),
     (110, None, 400),
     (120, 150, 1000),
-    # Of F1, whose B and W come last.
+    # Allocated by F1, whose B and W come last.
     (130, 450, 32),
     (140, 550, 8),
 ]

@@ -1,4 +1,4 @@
-"""Two runs with the same ranks and iterations in one file are refused: their ratio is neither's."""
+"""Two runs in one file with equal ranks and iterations are refused: a ratio would be neither's."""
 
 from __future__ import annotations
 

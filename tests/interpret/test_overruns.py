@@ -143,7 +143,7 @@ def test_kernels_of_one_graph_launch_run_at_the_same_time() -> None:
     # Work of another launch still bounds them.
     rows = [(0, 900), (100, 200), (400, 500)]
     assert corrected(*work(rows, launches=[5, 5, 6]))[0] == [100, 200, 500]
-    # Invalid ids are not launches.
+    # An invalid id does not identify a launch.
     unknown = [UNCORRELATED] * 3
     assert corrected(*work(rows, launches=unknown))[1] == {WHAT: 1}
 
@@ -264,7 +264,7 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
             first = min(row[0] for row in later)
             end_ns = {row[1] for row in later if row[0] == first}
             overruns[i] = first, end_ns
-    # The order of kernels that start at the same time is ambiguous.
+    # Kernels that start at the same time have an ambiguous order.
     if any(len(end_ns) > 1 for _, end_ns in overruns.values()):
         return
     expected = [end for _, end in times]

@@ -66,7 +66,8 @@ def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) ->
 
 
 def test_calls_inside_a_launch_are_not_launches(tmp_path: Path) -> None:
-    # The driver's call has another id than the runtime's, which the kernels have.
+    # The driver's call has a different id than the runtime's call; the kernels have the runtime's
+    # id.
     kernels = [K(1_000 * US * i, 1_000 * US * i + 500 * US, i) for i in range(1, 9)]
     calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
     inner_calls = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
@@ -402,7 +403,7 @@ def test_a_long_wait_shows_earlier_work_whenever_it_began(tmp_path: Path, launch
 def test_first_work_may_wait_as_long_as_later_work(
     tmp_path: Path, gap_ms: int, expected: list[str]
 ) -> None:
-    """Something that is not recorded pauses the queue again and again, not only at the start."""
+    """Something unrecorded pauses the queue again and again, not only at the start."""
     end_ns = [i * 30 * MS + i * gap_ms * MS + 30 * MS for i in range(10)]
     rows = [K(end - 30 * MS, end, i) for i, end in enumerate(end_ns, 1)]
     rows += [K(end_ns[-1] + 20 * MS, end_ns[-1] + 21 * MS, 11, stream=9)]

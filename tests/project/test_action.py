@@ -111,7 +111,7 @@ def test_a_run_without_a_pipeline_has_limits_of_idle_time(job: Job) -> None:
         ("nothing", 1),
     ],
 )
-def test_what_cannot_be_measured_is_said(run: str, code: int, job: Job) -> None:
+def test_what_cannot_be_measured_is_reported(run: str, code: int, job: Job) -> None:
     (job.folder / "nothing").mkdir()
     for name, text in (("other", "{}"), ("bad", "{bad}"), ("zero", "")):
         (job.folder / f"{name}.json").write_text(text)

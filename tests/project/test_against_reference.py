@@ -247,7 +247,7 @@ ATTRIBUTIONS = {
 @pytest.mark.parametrize(
     ("kernels", "calls", "ranges", "threads", "expected"), ATTRIBUTIONS.values(), ids=ATTRIBUTIONS
 )
-def test_from_kernel_to_range(
+def test_kernels_are_attributed_to_ranges(
     kernels: list[K],
     calls: tuple[C, ...],
     ranges: tuple[R, ...],

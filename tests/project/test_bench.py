@@ -40,7 +40,7 @@ def test_a_generated_profile_contains_the_planted_events(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_seed_makes_the_same_bytes(kind: str, tmp_path: Path) -> None:
+def test_a_seed_always_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("first", "second", "other")]
     for path, seed in zip(paths, (1, 1, 2), strict=True):
         write_profile(Recipe(KERNELS, kind, seed), path)
@@ -53,7 +53,7 @@ def test_one_seed_makes_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert not is_made_from(Recipe(KERNELS, kind, 1), paths[2])
 
 
-def test_rows_lie_as_in_real_exports(tmp_path: Path) -> None:
+def test_rows_are_ordered_as_in_real_exports(tmp_path: Path) -> None:
     write_profile(Recipe(KERNELS, "deep"), tmp_path / "tiny.sqlite")
     with closing(sqlite3.connect(tmp_path / "tiny.sqlite")) as database:
 
@@ -81,7 +81,7 @@ def test_rows_lie_as_in_real_exports(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_all_of_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--tiny", "--kinds", "deep", "--jobs", "1", "--folder", str(tmp_path)]) == 0
 
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]

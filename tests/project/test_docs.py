@@ -28,7 +28,7 @@ from tests.support.places import CHECKOUT, FIXTURES
 
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
-#: Further pages of the site, whose commands run on the same files.
+#: Other pages of the site, whose commands run on the same files.
 SITE = sorted((CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md"))
 #: Options that need a cluster, which tests do not have.
 NEEDS_MORE = ("--dask",)
@@ -226,7 +226,7 @@ def test_every_command_runs(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_reports_that_a_page_reads_are_written_before(page: Path) -> None:
+def test_reports_that_a_page_reads_are_written_earlier(page: Path) -> None:
     """An earlier command writes each report; in README only gate and simulate are checked."""
     available: set[str] = set()
     for command in list_commands(page):

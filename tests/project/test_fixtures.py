@@ -40,7 +40,7 @@ def query_rows(path: Path, query: str) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("planting", PLANTINGS.values(), ids=PLANTINGS.keys())
-def test_the_layout_is_that_of_real_exports(planting: Planting, tmp_path: Path) -> None:
+def test_the_layout_equals_that_of_real_exports(planting: Planting, tmp_path: Path) -> None:
     truth = plant(planting, tmp_path)
 
     for file in truth.files:
@@ -145,7 +145,7 @@ def read_content(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_ratios_of_the_shipped_fixtures_are_their_truth(name: str) -> None:
+def test_the_ratios_of_the_shipped_fixtures_equal_their_truth(name: str) -> None:
     report = bubbleviz.analyze([FIXTURES / name])
     truth = read_truth(FIXTURES / name / "truth.json")
 

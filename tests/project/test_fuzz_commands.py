@@ -73,7 +73,7 @@ def test_most_good_inputs_are_read(inputs: Path, tmp_path: Path) -> None:
     assert sum(answer.code == 0 for answer in answers) > 32
 
 
-def test_a_command_without_an_end_is_a_problem(inputs: Path, tmp_path: Path) -> None:
+def test_a_command_that_never_ends_is_a_problem(inputs: Path, tmp_path: Path) -> None:
     counts, answers = run_request(make_request(inputs, tmp_path, 3, max_s=0.001))
 
     assert [answer.problems for answer in answers] == [("no end within 0.001 s",)] * 3

@@ -74,7 +74,7 @@ def test_a_compiler_that_fails_leaves_the_wheel_pure(
     assert [path.name for path in tmp_path.iterdir()] == ["broken cc"]
 
 
-def test_a_pure_wheel_can_be_asked_for(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pure_wheel_can_be_requested(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUBBLEVIZ_PLATFORM", "any")
 
     assert build() == ({"force_include": {}}, [])

@@ -26,7 +26,7 @@ def run_pytest(
     Args:
         folder: Folder for the module.
         source: Text of the module.
-        options: Further arguments of pytest.
+        options: Additional arguments for pytest.
         data: Folder of real files, or None if there is none.
 
     Returns:

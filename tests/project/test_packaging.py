@@ -36,7 +36,7 @@ def test_public_names_are_sorted_and_exist() -> None:
     assert all(getattr(bubbleviz, name) is not None for name in bubbleviz.__all__)
 
 
-def test_the_recipe_of_conda_requires_what_the_package_does() -> None:
+def test_the_conda_recipe_requires_what_the_package_requires() -> None:
     """Only the order and the comments may differ."""
     project = toml_files.load((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     recipe = (CHECKOUT / "scripts/conda/recipe.yaml").read_text("utf-8")
@@ -396,7 +396,7 @@ def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
     assert query(name).parameters == ()
 
 
-def test_the_variant_that_reads_most_is_taken() -> None:
+def test_the_variant_that_reads_most_is_chosen() -> None:
     columns = {"start", "end", "eventType", "globalTid", "text", "textId"}
     schema = {"NVTX_EVENTS": frozenset(columns), "StringIds": frozenset({"id", "value"})}
 

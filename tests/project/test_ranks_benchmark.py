@@ -13,7 +13,7 @@ from tests.planting.ranks.runs import Recipe, plant
 
 
 @pytest.mark.parametrize(("transfers", "collectives"), [(False, False), (True, True)])
-def test_exports_hold_the_run_that_was_planted(
+def test_exports_contain_the_planted_run(
     tmp_path: Path, transfers: bool, collectives: bool
 ) -> None:
     run = plant(Recipe(16, iterations=2, microbatches=4, stages=4))

@@ -7,7 +7,7 @@ from pathlib import Path
 from scripts.pages import gallery, reference
 
 
-def test_every_option_has_its_line(tmp_path: Path) -> None:
+def test_every_option_has_a_line(tmp_path: Path) -> None:
     commands = reference.write(tmp_path)
     analyze = (tmp_path / "reference" / "analyze.md").read_text()
 

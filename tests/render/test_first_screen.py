@@ -276,7 +276,7 @@ def test_the_capture_restricts_a_ratio_if_it_cut_most_iterations(
 
 
 def test_a_marked_rank_has_the_same_name_as_in_the_advice(tmp_path: Path, cli: CommandLine) -> None:
-    """No file name contains the rank in the job, so a row's number is not that rank."""
+    """No file name contains the rank in the job, so the number of a row is not that rank."""
     plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path)
     screen = " ".join(cli.printed("analyze", str(tmp_path)).split())
 

@@ -23,7 +23,7 @@ from tests.support.places import FIXTURES
 
 
 class Read:
-    """The tags, attributes and texts of a fragment of well-formed XML with one element around."""
+    """The tags, attributes and texts of a fragment of well-formed XML with one root element."""
 
     def __init__(self, html: str) -> None:
         root = ET.fromstring(html)

@@ -1,4 +1,4 @@
-"""Styles print letters of 7 pt at the width on paper, and labels do not overlap."""
+"""With styles, letters are 7 pt high at the width on paper, and labels do not overlap."""
 
 from __future__ import annotations
 

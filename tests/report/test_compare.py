@@ -238,7 +238,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
         (16, 1.0, 57.0, "72.73 % longer, 13.64 % shorter per microbatch", []),
         (16, 1.0, 70.0, "112.12 % longer, 6.06 % longer per microbatch", ["b"]),
         (4, 1.0, 21.0, "36.36 % shorter, 27.27 % longer per microbatch", ["b"]),
-        # The batch is the same, but its microbatches are smaller.
+        # The batch is the same, but the microbatches are smaller.
         (16, 0.5, 34.0, "iterations 3.03 % longer - ", ["b"]),
         (16, 0.6, 39.0, "in 8 microbatches 8.000 ms, in 16 9.600 ms (1.20x per token)", ["b"]),
         (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),

@@ -135,7 +135,7 @@ def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     st.tuples(numbers, numbers, numbers, numbers, numbers, numbers),
     st.lists(st.integers(1, 9), min_size=7, max_size=7),
 )
-def test_the_recurrence_is_the_simulator(
+def test_the_recurrence_agrees_with_the_simulator(
     name: str,
     stages: int,
     microbatches: int,
@@ -143,7 +143,7 @@ def test_the_recurrence_is_the_simulator(
     times: tuple[list[int], ...],
     activation: list[int],
 ) -> None:
-    """This includes the memory and the longest path, whose length equals the makespan."""
+    """They also agree on the memory and on the longest path, whose length is the makespan."""
     forward, backward, weight, fused, down, up = times
     layers = model(
         forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
@@ -170,7 +170,7 @@ def test_the_recurrence_is_the_simulator(
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("zb-v", 2)])
-def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) -> None:
+def test_the_best_of_245157_layouts_is_found(name: str, chunks: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     times = random.integers(900, 1300, (3, 24))
     times[:, 0], times[:, -1] = random.integers(100, 800, 3), random.integers(1500, 4000, 3)
@@ -187,7 +187,7 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     assert best_layout.makespan_ns == recurrence.compute_makespans(layers, bounds).min()
 
 
-def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
+def test_an_interrupted_search_bounds_the_layouts_it_did_not_try() -> None:
     random = np.random.default_rng(5)
     layers = model(random.integers(900, 1300, 16).tolist())
     complete = best("interleaved-1f1b", (4, 8, 2), layers)
@@ -198,7 +198,7 @@ def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
     assert cut.least_ns <= complete.makespan_ns <= cut.makespan_ns
 
 
-def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
+def test_an_interrupted_search_does_not_claim_that_nothing_fits() -> None:
     random = np.random.default_rng(11)
     times, activation, resident = (
         random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60))
@@ -215,7 +215,7 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     assert partition.find_best_partition(recurrence, layers, [1.0, 1.0]) == partition.NONE_FITS
 
 
-def test_a_layout_is_held_against_the_better_of_two_equal_ones() -> None:
+def test_a_layout_is_compared_with_the_better_of_two_equal_ones() -> None:
     """With 5 layers and a heavy last one, the odd layer is on the first stage."""
     question = LayoutQuestion(model([10] * 4 + [20]), 2, 8)
     (row,) = find_best_layouts(question, ["1f1b"])
@@ -267,7 +267,7 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
 HEAVY_HEAD = LayoutQuestion(model([10] * 12 + [30], down_ns=1, up_ns=1), 4, 8)
 
 
-def test_every_schedule_of_one_order_has_its_best_layout() -> None:
+def test_every_schedule_with_one_order_has_its_best_layout() -> None:
     rows = find_best_layouts(HEAVY_HEAD, [])
     feasible = [row for row in rows if row.best is not None]
     times = [row.best.makespan_ns for row in feasible if row.best]
@@ -332,7 +332,7 @@ def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
     assert v.best.layout.placement == (0, 1, 1, 0)
 
 
-def test_sizes_that_a_schedule_does_not_allow_are_refused_or_told() -> None:
+def test_sizes_that_a_schedule_does_not_allow_are_refused_or_reported() -> None:
     with pytest.raises(
         UsageError, match="a multiple of 4 microbatches, the number of stages, not 6"
     ):
@@ -366,7 +366,7 @@ def layout_of(stages: list[str], chunks: int = 1) -> tuple[Layers, Layout]:
 
 
 def unrolled(text: str) -> list[str]:
-    """Read the grammar: commas are cosmetic, groups before letters, lines between stages."""
+    """Parse the grammar: commas are cosmetic, groups precede letters, and lines separate stages."""
     text = text.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
         text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
@@ -383,12 +383,12 @@ def unrolled(text: str) -> list[str]:
         (["ttt", "tt"], 1, "Et*3|ttL"),
     ],
 )
-def test_megatron_is_told_of_a_layout(stages: list[str], chunks: int, expected: str) -> None:
+def test_a_layout_is_written_for_megatron(stages: list[str], chunks: int, expected: str) -> None:
     assert format_megatron_layout(*layout_of(stages, chunks)) == expected
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=12))
-def test_megatron_reads_what_is_written(counts: list[int]) -> None:
+def test_megatron_reads_the_written_layout(counts: list[int]) -> None:
     stages = ["t" * count for count in counts]
     layout_text = format_megatron_layout(*layout_of(stages))
 
@@ -397,7 +397,7 @@ def test_megatron_reads_what_is_written(counts: list[int]) -> None:
                                  for at, s in enumerate(stages)]  # fmt: skip
 
 
-def test_megatron_is_told_nothing_that_it_refuses() -> None:
+def test_no_layout_is_written_that_megatron_refuses() -> None:
     # Layers of multi-token prediction on two stages, and on the first chunk of a device.
     assert format_megatron_layout(*layout_of(["Et", "tm", "mL"])) is None
     assert format_megatron_layout(*layout_of(["Et", "m", "t", "L"], 2)) is None
@@ -410,7 +410,7 @@ def test_megatron_is_told_nothing_that_it_refuses() -> None:
     )
 
 
-def test_torchtitan_is_told_of_the_modules() -> None:
+def test_modules_are_written_for_torchtitan() -> None:
     """This includes ends that were not measured separately, and a head of several layers."""
     layers, layout = layout_of(["Et", "LL"])
     names = replace(layers, names=("emb", "layers.0", "norm", "output"))

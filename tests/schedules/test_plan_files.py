@@ -30,7 +30,7 @@ def read(text: str) -> Plan:
 
 
 @pytest.mark.real_files
-def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -> None:
+def test_files_written_by_pytorch_are_the_schedules(subtests: pytest.Subtests) -> None:
     for file, name in [
         ("DualPipeV.2ranks.4mb.csv", "dualpipev"),
         ("Interleaved1F1B.2ranks.4mb.csv", "interleaved-1f1b"),
@@ -49,7 +49,7 @@ def test_files_that_pytorch_wrote_are_the_schedules(subtests: pytest.Subtests) -
 
 @settings(max_examples=60)
 @given(st.sampled_from(ONE_WAY), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
-def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: int) -> None:
+def test_a_plan_equals_its_file(rule: Any, p: int, groups: int, chunks: int) -> None:
     try:
         plan = rule.plan(p, p * groups, chunks)
     except UsageError:
@@ -60,7 +60,7 @@ def test_a_plan_is_what_its_file_holds(rule: Any, p: int, groups: int, chunks: i
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
+def test_any_valid_order_equals_its_file(data: st.DataObject) -> None:
     """Stages are on any rank, with operations in any sequence that begins with F."""
     p, v, m = (data.draw(st.integers(1, 3)) for _ in range(3))
     placement = data.draw(st.permutations([device for device in range(p) for _ in range(v)]))
@@ -97,7 +97,7 @@ def test_any_valid_order_is_what_its_file_holds(data: st.DataObject) -> None:
         (" 0F0 ,, 0B0 ,,", (Phase.F, Phase.BW)),
     ],
 )
-def test_letters_of_old_and_new_files(line: str, phases: tuple[Phase, ...]) -> None:
+def test_letters_of_old_and_new_files_are_read(line: str, phases: tuple[Phase, ...]) -> None:
     assert tuple(op.phase for op in read(line).orders[0]) == phases
 
 
@@ -144,7 +144,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text[:24]))
-def test_what_is_no_plan_is_refused_by_row_and_cell(text: str) -> None:
+def test_invalid_plans_are_refused_with_row_and_cell(text: str) -> None:
     with pytest.raises(InputError, match=BAD[text]) as refused:
         read(text)
     assert str(refused.value).isprintable()
@@ -161,7 +161,7 @@ def test_any_text_is_a_plan_or_refused(text: str) -> None:
     assert torch_csv.read(torch_csv.write(plan), plan.name).plan == plan
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_plan_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"0F0,\xff\xfe")
     (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
     for name, message in (
@@ -213,7 +213,7 @@ def test_wrong_usage(cli: CommandLine, options: tuple[str, ...], expected: str, 
     assert expected in cli.refused("simulate", *options, *TIMES, code=code)
 
 
-def test_what_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> None:
+def test_the_order_that_ran_is_compared_with_a_plan(cli: CommandLine, tmp_path: Path) -> None:
     truth = plant(Planting(kernels=1), tmp_path)
     profile = str(tmp_path / truth.files[0].path)
     meant, other, wrong = (tmp_path / name for name in ("same.csv", "=1+1.csv", "wrong.csv"))

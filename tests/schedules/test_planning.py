@@ -213,14 +213,14 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
     assert improve_orders(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
 
 
-def test_a_long_link_has_more_microbatches_on_their_way() -> None:
+def test_a_long_link_has_more_microbatches_in_transfer() -> None:
     best = find_best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 
     names = {candidate.plan.name: candidate.makespan_ns for candidate in best.candidates}
     assert best.best.makespan_ns < names["1f1b"]
 
 
-def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
+def test_a_run_with_whole_backwards_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
     best, split_plan = find_best_plan(work), find_best_plan(work, split=True)
@@ -257,7 +257,7 @@ def test_one_device_has_no_bubble() -> None:
     assert best.max_improvement == 0
 
 
-def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
+def test_every_order_of_a_placement_occurs_once_under_its_name() -> None:
     """As in PyTorch's Interleaved1F1B (4 ranks, 6 microbatches), six run in one round."""
     in_rounds = [plan.name for plan in list_fixed_plans(workload(make_looped_placement(4, 2), 6))]
     plans = list_fixed_plans(workload((0, 1, 2, 3), 8))
@@ -280,7 +280,7 @@ def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> Non
         find_best_plan(work)
 
 
-def test_memory_by_virtual_stage_and_device_binds() -> None:
+def test_memory_limits_by_virtual_stage_and_device_are_kept() -> None:
     """The first device needs twice the memory per microbatch, and has memory for two."""
     work = replace(
         workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), weight_activation=(2.0, 1.0, 1.0)

@@ -38,7 +38,7 @@ def test_all_schedules_with_one_order_can_be_planted() -> None:
     groups=st.integers(2, 5),
     v=st.integers(2, 4),
 )
-def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> None:
+def test_both_packages_write_the_same_orders(name: str, p: int, groups: int, v: int) -> None:
     chunks = v if name.startswith(("interleaved", "combined", "looped")) else 0
     planted = orders.make_plan(name, p, p * groups, chunks)
     rule = find_schedule(name)
@@ -57,7 +57,7 @@ def test_both_write_the_same_orders(name: str, p: int, groups: int, v: int) -> N
     p=st.integers(1, 6),
     m=st.integers(1, 9),
 )
-def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: int) -> None:
+def test_both_packages_write_the_same_orders_of_few_microbatches(name: str, p: int, m: int) -> None:
     rule = find_schedule(name)
 
     assert cells_of(orders.make_plan(name, p, m)) == cells_of(rule.plan(p, m, rule.chunks))
@@ -65,7 +65,7 @@ def test_both_write_the_same_orders_of_few_microbatches(name: str, p: int, m: in
 
 @pytest.mark.real_files
 def test_planted_orders_are_the_published_ones() -> None:
-    """Tested are rows with an order, of schedules whose published order is unique."""
+    """The test covers rows with an order, for schedules whose published order is unique."""
     is_equal = (
         "1F1B",
         "torch:ScheduleGPipe",
@@ -96,7 +96,7 @@ def test_planted_orders_are_the_published_ones() -> None:
         ("ZBVZeroBubble.2ranks.4mb.csv", "zb-v"),
     ],
 )
-def test_planted_orders_are_those_of_pytorch(file: str, name: str) -> None:
+def test_planted_orders_agree_with_pytorch(file: str, name: str) -> None:
     text = get_reference_file(f"torch_csv/{file}").read_text(encoding="utf-8")
 
     assert cells_of(orders.make_plan(name, 2, 4)) == cells_of(torch_csv.read(text, file).plan)

@@ -110,7 +110,9 @@ def test_an_empty_plan_takes_no_time() -> None:
         ("chimera", (4, 8, 2)),
     ],
 )
-def test_sizes_that_a_schedule_does_not_allow(name: str, sizes: tuple[int, int, int]) -> None:
+def test_sizes_that_a_schedule_does_not_allow_are_refused(
+    name: str, sizes: tuple[int, int, int]
+) -> None:
     with pytest.raises(UsageError, match=name):
         find_schedule(name).plan(*sizes)
 
@@ -146,7 +148,7 @@ def test_our_orders_take_the_published_time() -> None:
     for row in rows:
         p, m, chunks = read_numbers(row, "p", "m", "chunks")
         if m < 2 * p and row["schedule"] in {"ZB-H1", "ZB-H2"}:
-            continue  # not handcrafted there; see test_search.py, few microbatches
+            continue  # not handcrafted there (see test_search.py), or few microbatches
         plan = find_schedule(OURS[row["schedule"]]).plan(p, m, chunks)
         simulation = simulated(row, plan)
         assert us(simulation.cost_ns) == pytest.approx(float(row["iteration_cost_us"]), abs=2e-3)
@@ -222,7 +224,7 @@ def test_a_plan_runs_as_one_iteration_of_a_planted_run(
         assert getattr(ran, name).tolist() == getattr(planted, name).tolist(), name
 
 
-def test_what_goes_together_begins_and_ends_together() -> None:
+def test_overlapped_operations_begin_and_end_together() -> None:
     f, b, w = Phase.F, Phase.B, Phase.W
     orders = (
         [(0, f, 0), (0, f, 1), (0, b, 0), (0, w, 0), (0, b, 1), (0, w, 1)],

@@ -161,7 +161,7 @@ def test_the_search_is_as_good_as_the_authors_code(subtests: pytest.Subtests) ->
     limit=st.floats(1, 8),
     weight_share=st.floats(0, 1),
 )
-def test_what_is_found_is_whole_and_keeps_within_memory(
+def test_searched_orders_are_complete_and_fit_in_memory(
     rule: Schedule,
     stages: int,
     microbatches: int,
@@ -198,7 +198,7 @@ EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
 @example("zb-2p", (3, 9), ([3, 5, 5], [8, 6, 8], [8, 2, 1]), 0, 6, "cost_ms")
 @example("zb-v", (3, 9), ([3, 6, 7], [4, 5, 2], [7, 9, 6]), 1, 3, "cost_ms")
 @example("zb-1p", (8, 24), ([28] * 8, [4] * 8, [16] * 8), 0, 8, "cost_ms")
-def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
+def test_no_order_that_fits_in_memory_is_better_than_the_searched_one(
     name: str,
     sizes: tuple[int, int],
     times: tuple[list[int], list[int], list[int]],
@@ -220,7 +220,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
             try:
                 fixed = ideal(other.name, *sizes, own, result.plan.chunks)
             except UsageError:
-                continue  # not of these sizes
+                continue  # not for these sizes
             is_same_placement = (fixed.plan.placement, fixed.plan.replicas) == (
                 result.plan.placement,
                 1,
@@ -229,7 +229,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
                 assert getattr(result, window) <= getattr(fixed, window), other.name
 
 
-def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> None:
+def test_more_memory_never_hurts_and_one_microbatch_at_a_time_needs_the_least() -> None:
     times = StageTimes((6.0,), (7.0,), (5.0,), 0.5)
     costs = [
         ideal("zb-1p", 4, 8, times, memory=(MemorySize(limit, in_bytes=False), None, None)).cost_ms
@@ -284,11 +284,12 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
     assert bubble(40) <= of_few
 
 
-def test_few_trials_reach_what_many_reach() -> None:
+def test_few_trials_find_as_good_an_order_as_many() -> None:
     """The default budget allows under a thousand trials for each start of this pipeline.
 
     The times resemble the model of 6.2 billion parameters of Qi et al. (arXiv 2401.10241) on 16
-    stages. Trials that may become longer first did not come back within that budget.
+    stages. A search that first tried steps that may lengthen the order did not recover within that
+    budget.
     """
     rule = find_schedule("zb-v")
     placement = get_searched_placement(rule, 16, 2)
@@ -306,7 +307,7 @@ def test_few_trials_reach_what_many_reach() -> None:
     assert default_search == longest_search
 
 
-def test_the_limit_is_told_with_its_peak(cli: CommandLine) -> None:
+def test_the_memory_limit_is_reported_with_the_peak(cli: CommandLine) -> None:
     sizes = ["-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1"]
     memory = ["--memory-limit", "60", "--memory-b", "10", "--memory-w", "4"]
 

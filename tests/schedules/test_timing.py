@@ -52,7 +52,7 @@ def _ends_one_by_one(
 @given(_MEETINGS, _FOLLOWING, st.data())
 @example([-1, -1, 0, 0], [(1, 0), (2, 0), (3, 1), (3, 1)], None)
 @example([-1, 0], [(0, 1), (1, 0)], None)
-def test_rows_end_as_they_do_one_by_one(
+def test_rows_end_at_the_same_times_as_one_by_one(
     meeting: list[int], following: list[tuple[int, int]], data: st.DataObject | None
 ) -> None:
     count = len(meeting)

@@ -45,7 +45,7 @@ def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:
     assert outcome.fits
 
 
-def test_a_split_backward_keeps_a_part_to_its_weight_gradients() -> None:
+def test_a_split_backward_keeps_part_of_its_memory_until_w() -> None:
     plan = find_schedule("zb-h1").plan(2, 2, 1)
 
     assert [str(op) for op in plan.orders[1]] == ["1F0", "1B0", "1F1", "1B1", "1W0", "1W1"]

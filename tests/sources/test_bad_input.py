@@ -277,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(bench: Bench, case: str) -> None:
+def test_bad_input_is_refused_with_its_reason(bench: Bench, case: str) -> None:
     make_arguments, words = REFUSED[case]
     message = bench.refused(*make_arguments(bench))
 
@@ -357,7 +357,7 @@ def write_damaged(folder: Path, kind: str) -> Path:
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
-def test_a_damaged_file(bench: Bench, kind: str, subject: str, command: str) -> None:
+def test_a_damaged_file_is_refused(bench: Bench, kind: str, subject: str, command: str) -> None:
     path = write_damaged(bench.inputs, kind)
     message = (
         bench.refused(path) if command == "analyze" else read_refusal(bench.run("inspect", path))
@@ -369,7 +369,7 @@ def test_a_damaged_file(bench: Bench, kind: str, subject: str, command: str) -> 
 
 
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
-def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
+def test_a_row_with_the_largest_number_is_read(bench: Bench, table: str) -> None:
     path = write_smallest_run(bench.inputs)
     undamaged_output = bench.run("analyze", path).out
     largest = (
@@ -382,7 +382,7 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     assert bench.run("inspect", path).code == 0
 
 
-def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
+def test_no_file_is_left_next_to_a_profile_in_wal_mode(bench: Bench) -> None:
     path = edit_database(write_smallest_run(bench.inputs), "PRAGMA journal_mode=WAL")
     outcome = bench.analyze(path)
 
@@ -390,7 +390,7 @@ def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
     assert [p.name for p in bench.inputs.iterdir()] == [path.name]
 
 
-def test_a_path_with_every_special_character(bench: Bench) -> None:
+def test_a_path_with_every_special_character_is_read(bench: Bench) -> None:
     folder = bench.inputs / "a b?c#d%20&'\"é"
     folder.mkdir()
     outcome = bench.analyze(write_smallest_run(folder, "run [1]?mode=rw.sqlite"))
@@ -400,7 +400,7 @@ def test_a_path_with_every_special_character(bench: Bench) -> None:
 
 @pytest.mark.parametrize("how", ["DROP TABLE", "DELETE FROM"])
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME, "NVTX_EVENTS"])
-def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
+def test_inspect_names_what_was_not_recorded(bench: Bench, table: str, how: str) -> None:
     path = edit_database(write_smallest_run(bench.inputs), f"{how} {table}")
     outcome = bench.run("inspect", path)
 
@@ -410,7 +410,7 @@ def test_inspect_tells_what_was_not_recorded(bench: Bench, table: str, how: str)
     assert "-t cuda,nvtx" in outcome.out
 
 
-def test_a_convention_that_fits_no_name(bench: Bench) -> None:
+def test_a_convention_that_matches_no_name_is_refused(bench: Bench) -> None:
     convention = bench.inputs / "own.toml"
     convention.write_text(CONVENTION.replace(" (?P<phase>", "never (?P<phase>"), encoding="utf-8")
     message = bench.refused(write_smallest_run(bench.inputs), "--convention", convention)
@@ -420,7 +420,7 @@ def test_a_convention_that_fits_no_name(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["same path", "copy", "symbolic link", "hard link"])
-def test_one_profile_twice(bench: Bench, how: str) -> None:
+def test_a_profile_given_twice_is_refused(bench: Bench, how: str) -> None:
     path = write_smallest_run(bench.inputs)
     twin = bench.inputs / "twin.sqlite"
     if how == "copy":
@@ -467,7 +467,7 @@ def test_an_output_is_never_the_convention_file(bench: Bench) -> None:
 
 @pytest.mark.parametrize("key", ["Bytes", "Device Id", "Total Allocated", "Addr"])
 @pytest.mark.parametrize("number", [1 << 63, -(1 << 63), (1 << 64) - 1, 10**40])
-def test_memory_events_with_numbers_beyond_any_memory(
+def test_memory_events_may_have_numbers_beyond_any_memory(
     tmp_path: Path, key: str, number: int
 ) -> None:
     args = {"Bytes": 512, "Addr": 4, "Device Type": 1, "Device Id": 0, "Total Allocated": 512}

@@ -161,7 +161,7 @@ def test_a_report_in_several_forms_counts_once(tmp_path: Path, cli: CommandLine)
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
-def test_a_directory_without_core_tables_is_told_in_a_sentence(
+def test_a_directory_without_core_tables_is_refused_in_a_sentence(
     command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = write_columnar(EXAMPLE, tmp_path)
@@ -177,7 +177,7 @@ def test_a_directory_without_core_tables_is_told_in_a_sentence(
         assert message.count("\n") == 1
 
 
-def test_a_table_of_an_export_is_no_profile(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_single_table_of_an_export_is_not_a_profile(tmp_path: Path, cli: CommandLine) -> None:
     directory = write_columnar(EXAMPLE, tmp_path)
     table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
 
@@ -222,7 +222,7 @@ def test_parquet_tables_are_read_without_pyarrow(
 
 
 @pytest.mark.parametrize("name", ["a*b", "a[1]", "a?", "it's", "k=v", "a{x,y}", "a\\b"])
-def test_folders_of_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
+def test_folders_may_have_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
     """As a DuckDB pattern, the name would match other folders or none."""
     write_columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
         tmp_path / "a1" / "node0_pqtdir"
@@ -260,7 +260,7 @@ def test_a_report_is_exported_to_columns(
 
 
 @pytest.mark.parametrize("refusal", ["exit 1", "exit 0", 'mkdir "$5"', 'touch "$5"'])
-def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
+def test_a_report_is_exported_to_sqlite_if_nsys_cannot_write_columns(
     refusal: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +275,7 @@ def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
 
 @pytest.mark.parametrize("table", CORE)
 @pytest.mark.parametrize("form", ["parquet", "arrow", "arrow, a stream of small batches"])
-def test_files_that_were_cut_are_refused(
+def test_truncated_files_are_refused(
     form: str, table: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     directory = write_columnar(EXAMPLE, tmp_path, FORMS[form])
@@ -354,14 +354,14 @@ def test_columns_of_other_types_are_refused(
     assert "whole number" in cli.refused("analyze", str(directory), code=1)
 
 
-def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_duplicate_column_is_refused(tmp_path: Path, cli: CommandLine) -> None:
     directory = write_columnar(EXAMPLE, tmp_path)
     change_table(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
 
     assert "two columns with the same name" in cli.refused("analyze", str(directory), code=1)
 
 
-def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
+def test_a_name_is_read_as_far_as_it_is_utf_8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = edit_export(

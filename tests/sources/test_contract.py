@@ -32,7 +32,7 @@ NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 
 FULL = replace(planted_runs.FULL, library_depth=3, first_iteration=5, files="rank")
-#: Tables whose absence means that they were not recorded: the remedy is to record again.
+#: Tables whose absence means that their data was not recorded; the remedy is to record again.
 RECORDED = (KERNEL, RUNTIME, NVTX)
 
 
@@ -63,7 +63,7 @@ def plant_full_profile(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, 
     with TemporaryDirectory() as name:
         folder = Path(name)
         files = [folder / file.path for file in plant(FULL, folder).files]
-        # A thread that ended a backward range of another.
+        # A thread that ended another thread's backward range.
         backward = (
             "text GLOB 'B[0-9]*' OR textId IN (SELECT id FROM StringIds WHERE value GLOB 'B[0-9]*')"
         )
@@ -160,7 +160,7 @@ def check(
     remedy: bool = False,
     but: tuple[str, ...] = (),
 ) -> str:
-    """Analyse, check the outcome, and return which of the allowed ones it was.
+    """Analyse, check that the outcome is allowed, and return which one it was.
 
     Args:
         paths: Profiles to analyse.
@@ -213,7 +213,7 @@ COLUMNS = [
 ]
 
 
-def test_the_full_export_holds_what_it_should() -> None:
+def test_the_full_export_contains_everything() -> None:
     report, tables = analyze_full_profile(), plant_full_profile()[1]
 
     assert {KERNEL, RUNTIME, NVTX, MEMCPY, "ThreadNames", "META_DATA_EXPORT"} <= set(tables)
@@ -226,7 +226,7 @@ def test_the_full_export_holds_what_it_should() -> None:
 
 @pytest.mark.parametrize(("form", "table"), TABLES, ids=remove_guid)
 @pytest.mark.parametrize("way", ["dropped", "emptied", "renamed"])
-def test_a_lost_table_is_told_or_changes_nothing(
+def test_a_lost_table_is_reported_or_changes_nothing(
     way: str, form: str, table: str, tmp_path: Path
 ) -> None:
     paths = write_full_profile(tmp_path, form)
@@ -247,7 +247,7 @@ def test_a_lost_table_is_told_or_changes_nothing(
         check(paths, form, (*words, *silent_columns), remedy=True)
 
 
-def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
+def test_columns_that_no_query_reads_change_nothing(tmp_path: Path) -> None:
     paths = write_full_profile(tmp_path)
     for table, columns in UNREAD.items():
         names = [f'"{c}"' for c in plant_full_profile()[1][table] if c not in columns] or [
@@ -259,7 +259,7 @@ def test_columns_that_nothing_reads_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("way", "form", "table", "column"), COLUMNS, ids=remove_guid)
-def test_a_lost_column_is_told_or_changes_nothing(
+def test_a_lost_column_is_reported_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
 ) -> None:
     """A dropped column is named; an empty column is reported in any words."""
@@ -286,7 +286,9 @@ def test_a_lost_column_is_told_or_changes_nothing(
         ("info_agent", "type_index"),
     ],
 )
-def test_a_value_that_cannot_be_is_told(base: str, column: str, value: str, tmp_path: Path) -> None:
+def test_an_impossible_value_is_reported(
+    base: str, column: str, value: str, tmp_path: Path
+) -> None:
     paths = write_full_profile(tmp_path, "rocpd")
     (table,) = (
         name for name in plant_full_profile("rocpd")[1] if remove_guid(name) == f"rocpd_{base}"
@@ -352,7 +354,7 @@ ADDED = {
 
 
 @pytest.mark.parametrize("addition", ADDED)
-def test_what_users_add_changes_nothing(addition: str, tmp_path: Path) -> None:
+def test_tables_and_columns_added_by_users_change_nothing(addition: str, tmp_path: Path) -> None:
     paths = write_full_profile(tmp_path)
     edit_database(paths[0], *ADDED[addition])
 
@@ -383,7 +385,7 @@ def analyze_edited_files(folder: Path, *statements: str) -> Report:
     return bubbleviz.analyze(paths)
 
 
-def test_an_enum_table_with_other_codes_is_followed(tmp_path: Path) -> None:
+def test_other_codes_in_an_enum_table_are_used(tmp_path: Path) -> None:
     report = analyze_edited_files(
         tmp_path,
         "UPDATE ENUM_NSYS_EVENT_TYPE SET id = id + 1000",
@@ -394,7 +396,7 @@ def test_an_enum_table_with_other_codes_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["EXPORT_META_DATA", "META_DATA_EXPORT", None])
-def test_metadata_are_read_under_either_name(name: str | None, tmp_path: Path) -> None:
+def test_metadata_is_read_under_either_name(name: str | None, tmp_path: Path) -> None:
     statement = (
         "DROP TABLE META_DATA_EXPORT"
         if name is None

@@ -51,7 +51,7 @@ def write_cut_trace(path: Path, fraction: float, name: str) -> Path:
     return cut_path
 
 
-def test_a_whole_trace_has_no_mark(tmp_path: Path) -> None:
+def test_a_complete_trace_has_no_mark(tmp_path: Path) -> None:
     assert list_restriction_codes(bubbleviz.idle(write_trace_file(tmp_path))) == []
 
 
@@ -97,7 +97,7 @@ def test_a_flipped_byte_of_gzip_data_is_marked(
 
 
 @pytest.mark.parametrize("is_noticeable", [True, False])
-def test_unreadable_events_are_marked_if_they_are_many(tmp_path: Path, is_noticeable: bool) -> None:
+def test_many_unreadable_events_are_marked(tmp_path: Path, is_noticeable: bool) -> None:
     path = write_trace_file(tmp_path)
     beginning, *events = path.read_text().split('"ph": "X"')
     distance = 20 if is_noticeable else 300
@@ -118,7 +118,7 @@ def test_a_cut_xla_trace_is_marked(tmp_path: Path) -> None:
     ]
 
 
-def test_an_event_list_that_is_cut_is_marked(tmp_path: Path) -> None:
+def test_a_cut_event_list_is_marked(tmp_path: Path) -> None:
     events = []
     for step in range(4):
         for rank in range(2):
@@ -150,7 +150,7 @@ def test_a_pipeline_with_a_cut_trace_is_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_list", [False, True])
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_traces_that_were_joined_are_refused(
+def test_joined_traces_are_refused(
     tmp_path: Path, is_list: bool, is_packed: bool, fraction: float
 ) -> None:
     content = write_trace_file(tmp_path).read_bytes()
@@ -171,7 +171,7 @@ def test_joined_xla_traces_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "\n\0\0", "garbage", "}", "[1, 2"])
-def test_text_after_the_end_of_a_trace_is_told(tmp_path: Path, rest: str) -> None:
+def test_text_after_the_end_of_a_trace_is_reported(tmp_path: Path, rest: str) -> None:
     complete_trace = write_trace_file(tmp_path)
     path = tmp_path / "longer.json"
     path.write_text(f"\n{complete_trace.read_text()}{rest}")

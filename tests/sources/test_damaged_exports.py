@@ -48,14 +48,16 @@ def write_small_export(folder: Path, *statements: str) -> Path:
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "1e300", "''"])
 @pytest.mark.parametrize("table", [KERNEL, COPY])
-def test_a_process_that_is_no_number_is_refused(table: str, value: str, tmp_path: Path) -> None:
+def test_a_process_id_that_is_not_a_number_is_refused(
+    table: str, value: str, tmp_path: Path
+) -> None:
     path = write_small_export(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
 
     with pytest.raises(ProfileError, match="something other than a whole number"):
         idle([path])
 
 
-def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
+def test_unrecorded_processes_are_not_damage(tmp_path: Path) -> None:
     path = write_small_export(tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
 
     assert [note.what for note in idle([path]).limitations][:1] == ["the process of kernels"]
@@ -71,7 +73,7 @@ def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
         (f"ALTER TABLE {KERNEL} DROP COLUMN correlationId", f"lacks {KERNEL}.correlationId"),
     ],
 )
-def test_kernels_that_cannot_be_read_are_no_idle_time(
+def test_unreadable_kernels_do_not_count_as_idle_time(
     statement: str, reason: str, tmp_path: Path
 ) -> None:
     note = find_limitation(idle([write_small_export(tmp_path, statement)]), "kernels")
@@ -79,7 +81,7 @@ def test_kernels_that_cannot_be_read_are_no_idle_time(
     assert reason in note.reason
 
 
-def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
+def test_a_profile_of_copies_is_complete_without_launches(tmp_path: Path) -> None:
     calls = "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE value LIKE 'cudaLaunch%'"
     path = write_small_export(tmp_path, f"DROP TABLE {KERNEL}", calls)
 
@@ -112,12 +114,12 @@ def test_a_call_without_a_start_is_counted(row: int, assignment: str, tmp_path: 
     assert note.count == 1
 
 
-def test_names_that_are_null_are_named_so(tmp_path: Path) -> None:
+def test_names_that_are_null_are_reported(tmp_path: Path) -> None:
     report = analyze([write_example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
     assert any(note.what.startswith("names of kernels") for note in report.limitations)
 
 
-def test_gpus_without_a_number_of_cuda_go_by_their_own(tmp_path: Path) -> None:
+def test_gpus_without_a_cuda_number_use_their_own_number(tmp_path: Path) -> None:
     path = write_example(
         tmp_path,
         "UPDATE TARGET_INFO_GPU SET cuDevice = NULL, name = 'GPU ' || id",
@@ -134,7 +136,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_path: Path) -> None:
+def test_no_kernel_of_a_damaged_export_is_lost_silently(export: Path, tmp_path: Path) -> None:
     undamaged = export.read_bytes()
     kernels = analyze(export).profiles[0].kernels
     refused = set()
@@ -160,7 +162,7 @@ def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_
     assert True in refused
 
 
-def test_more_names_than_16_bits_hold_keep_apart(tmp_path: Path) -> None:
+def test_more_names_than_fit_in_16_bits_stay_distinct(tmp_path: Path) -> None:
     count = 2**15 + 3
     kernels = [K(10 * i + 5, 10 * i + 9, i, name=f"kernel {i}") for i in range(count)]
     calls = [C(10 * i, 10 * i + 1, i) for i in range(count)]
@@ -186,7 +188,7 @@ def test_ranges_of_another_type_are_refused(column: str, tmp_path: Path) -> None
                 bubbleviz.analyze(file)
 
 
-def test_a_range_that_cannot_be_leaves_open_ones_alone(tmp_path: Path) -> None:
+def test_an_impossible_range_does_not_affect_open_ranges(tmp_path: Path) -> None:
     kernels = [K(100 * i + 30, 100 * i + 80, i) for i in range(3)]
     calls = [C(100 * i + 10, 100 * i + 20, i) for i in range(3)]
     ranges = [R(0, 90, "F0.0.0"), R(100, 190, "B0.0.0"), R(200, None, "F1.0.0")]
@@ -215,7 +217,7 @@ def test_row_numbers_out_of_order_are_refused(
 
 @pytest.mark.parametrize("switch", ["1", "0"])
 @pytest.mark.parametrize("number", [2, 9])
-def test_a_call_that_is_missing_among_its_rows_is_damage(
+def test_row_numbers_of_calls_out_of_order_are_damage(
     number: int, switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row 1 becomes a second row 2, or a row 9 before rows 2 and 3."""

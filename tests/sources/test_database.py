@@ -38,7 +38,7 @@ def make_query(text: str, columns: int = 1, *parameters: str) -> Query:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 9, 10, 11])
-def test_rows_have_their_own_types_whatever_came_before(
+def test_rows_have_their_own_types_whatever_rows_came_before(
     database: Database, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batch sets the type of a column, unless that batch contains only NULLs."""
@@ -50,7 +50,7 @@ def test_rows_have_their_own_types_whatever_came_before(
     assert decode_texts(batch_of_all.columns[1]) == [*[None] * 9, "nine"]
 
 
-def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
+def test_a_blob_does_not_change_texts_in_the_same_column(database: Database) -> None:
     blob = "CASE WHEN a = 3 THEN x'6100' || x'ff' WHEN a = 4 THEN NULL ELSE 'n' || a END"
     texts_query = make_query(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
     texts = ["n2", "a\x00\ufffd", None, "n5"]
@@ -70,7 +70,7 @@ def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
 @pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'"])
 @pytest.mark.parametrize("row", [0, 5, 9])
 @pytest.mark.parametrize("rows", [2, 100])
-def test_what_is_no_number_is_damage_wherever_it_stands(
+def test_a_value_that_is_not_a_number_is_damage_anywhere(
     database: Database, value: str, row: int, rows: int
 ) -> None:
     numbers_query = make_query(
@@ -100,7 +100,7 @@ def test_nothing_can_be_written(database: Database, file: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     with (
         pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
         closing(Database(str(tmp_path / "no.sqlite"), QUERIES)) as database,

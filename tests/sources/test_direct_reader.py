@@ -211,11 +211,12 @@ def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> No
     assert 1 <= _compare(path) <= ALL
 
 
-def test_rows_that_touch_one_of_several_times() -> None:
+def test_rows_that_touch_one_of_several_times_are_read() -> None:
     with open_export(str(EXAMPLE)) as export:
         (all_rows, texts), _ = _read_named(export, "ranges/lasting", _select_by_time(export, 0))
         start_ns, end_ns = np.array(all_rows[0]), np.array(all_rows[1])
-        # Some times begin at the end of a row and end at the start of another, so touch neither.
+        # Some times begin at the end of one row and end at the start of another, so they touch
+        # neither.
         since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
         until_ns[1::2] = [start_ns[start_ns > at].min(initial=at + 1) for at in since_ns[1::2]]
         times = since_ns.tolist(), until_ns.tolist()
@@ -497,14 +498,14 @@ ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
 
 
 @pytest.mark.parametrize("name", ODD_ROWS)
-def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name: str) -> None:
+def test_decoded_rows_of_odd_tables_equal_those_of_sqlite(tmp_path: Path, name: str) -> None:
     statements, decoded = ODD_ROWS[name]
     path = edit_database(tmp_path / EXAMPLE.name, *statements, source=EXAMPLE)
 
     assert _compare(path) == decoded
 
 
-def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_and_a_missing_reader_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def told() -> str:
         with open_export(str(EXAMPLE)) as export:
             return export.describe_readers()
@@ -520,7 +521,7 @@ def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "scripts/build_native.py" in told()
 
 
-def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
+def test_timings_and_inspect_name_the_reader_but_the_report_does_not(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = []
@@ -597,7 +598,7 @@ def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path) -> None:
     assert compared > 100
 
 
-def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+def test_a_schema_that_is_not_text_is_damage(tmp_path: Path) -> None:
     raw = EXAMPLE.read_bytes()
     path = tmp_path / "damaged.sqlite"
     path.write_bytes(raw.replace(b"CREATE TABLE StringIds", b"CREATE \x80\x80BLE StringIds"))
@@ -605,7 +606,7 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
         pass
 
 
-def test_who_waits_reads_what_no_thread_has_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_thread_reads_what_no_other_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bubbleviz.sources.nsys.export._MIN_POOL_ROWS", 0)
     monkeypatch.setattr("bubbleviz.sources.nsys.sqlite_export.ROWS", 100)
     busy = threading.Event()

@@ -64,7 +64,7 @@ def write_odd_trace(path: Path, **odd: Any) -> Path:
     return path
 
 
-def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -> None:
+def test_identifiers_beyond_64_bits_are_ignored(tmp_path: Path, cli: CommandLine) -> None:
     path = write_odd_trace(tmp_path / "a.pt.trace.json", correlation=OVER, External_id=UNDER)
 
     assert "1 device, idle for 40.00 % of the time" in cli.printed("idle", str(path))
@@ -72,7 +72,7 @@ def test_identifiers_beyond_64_bits_are_none(tmp_path: Path, cli: CommandLine) -
 
 @pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity", "1e999999999", "9" * 400])
 @pytest.mark.parametrize("name", ["ts", "dur"])
-def test_times_that_are_none(
+def test_invalid_times_are_left_out_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
     message = run_until_end(
@@ -93,7 +93,7 @@ def make_nested_json(depth: int, opening: str) -> str:
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 @pytest.mark.parametrize("depth", [1_000, 100_000])
 @pytest.mark.parametrize("position", ["head", "tail", "event", "many events"])
-def test_nested_traces(
+def test_deeply_nested_traces_end_in_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], position: str, depth: int, opening: str
 ) -> None:
     path = write_odd_trace(tmp_path / "a.pt.trace.json")
@@ -190,7 +190,7 @@ def run_endless_query() -> None:
 
 
 @pytest.mark.parametrize("far_ns", [2**61, 2 * 365 * 86_400 * 10**9])
-def test_times_that_lie_years_apart_are_refused(
+def test_times_that_are_years_apart_are_refused(
     far_ns: int, tmp_path: Path, cli: CommandLine
 ) -> None:
     rows = [

@@ -21,7 +21,7 @@ _KERNELS = st.tuples(
 
 
 @given(st.lists(st.lists(_KERNELS, max_size=3), max_size=4))
-def test_kernels_are_kept_that_have_possible_times(blocks: list[list[tuple[int, ...]]]) -> None:
+def test_kernels_with_possible_times_are_kept(blocks: list[list[tuple[int, ...]]]) -> None:
     kernels = [kernel for block in blocks for kernel in block]
     timed = [kernel for kernel in kernels if kernel[:2] != (0, 0)]
     possible = [

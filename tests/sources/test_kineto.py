@@ -98,7 +98,7 @@ LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] 
 
 
 @pytest.mark.parametrize("name", LIMITATIONS)
-def test_what_is_left_out_is_said_and_what_is_not_needed_is_not(name: str, tmp_path: Path) -> None:
+def test_events_left_out_are_reported_only_if_they_matter(name: str, tmp_path: Path) -> None:
     events, expected = LIMITATIONS[name]
 
     profile = _read(_trace(tmp_path / "a.json", [*_KEPT, *events]))
@@ -126,7 +126,7 @@ def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     assert notes["kernels and copies of some launches"] == 2
 
 
-def test_times_count_from_the_first_event_but_for_strays(tmp_path: Path) -> None:
+def test_times_count_from_the_first_event_except_strays(tmp_path: Path) -> None:
     base = 1_700_000_000_000_000
     events = [_make_kernel(base + 5, 2, 1), _make_kernel(0, 2, 2), _make_call(base + 1, 1, 1)]
 
@@ -173,7 +173,7 @@ def _collect_content(report: Report) -> dict[str, Any]:
     ],
     ids=lambda planting: planting.schedule,
 )
-def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) -> None:
+def test_nsys_and_pytorch_files_give_the_same_report(tmp_path: Path, planting: Planting) -> None:
     plant(planting, tmp_path)
     exports = sorted(tmp_path.glob("*.sqlite"))
     traces = [trace for export in exports for trace in write_traces(export, tmp_path)]
@@ -185,8 +185,8 @@ def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) 
     assert {p.format for p in through_json.profiles} == {"kineto"}
 
 
-def test_names_of_files_tell_stages_and_replicas(tmp_path: Path) -> None:
-    """SGLang names files like this. Parts shared by all files, or a lone stage, label the run."""
+def test_file_names_give_stages_and_replicas(tmp_path: Path) -> None:
+    """SGLang names files like this. Parts shared by all files, or a single stage, label the run."""
     plant(Planting(stages=2, replicas=2, microbatches=4), tmp_path)
     (export,) = tmp_path.glob("*.sqlite")
     traces = write_traces(export, tmp_path)
@@ -249,7 +249,7 @@ def test_kernels_without_calls_are_linked_through_their_operators(tmp_path: Path
     ]
 
 
-def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path) -> None:
+def test_without_a_gpu_the_outermost_operators_replace_kernels(tmp_path: Path) -> None:
     events = [
         _make_range(0, 50, "Forward 0"),
         _make_range(1, 9, "aten::linear", cat="cpu_op"),
@@ -289,7 +289,7 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
         ),
     ],
 )
-def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
+def test_a_trace_that_lost_its_gpu_work_is_not_a_run_without_a_gpu(
     tmp_path: Path, events: list[dict[str, Any]], facts: dict[str, Any], cut: bool, message: str
 ) -> None:
     recorded = [
@@ -342,7 +342,7 @@ REAL = {
 
 
 @pytest.mark.real_files
-def test_real_traces_hold_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
+def test_real_traces_contain_what_a_plain_reader_finds(subtests: pytest.Subtests) -> None:
     for name, counts in REAL.items():
         with subtests.test(name=name):
             path = get_real_file(f"kineto/{name}")
@@ -478,7 +478,7 @@ def test_devices_of_any_accelerator_are_devices(
 
 
 @pytest.mark.parametrize(("pid", "device", "notes"), [(3, 3, 2), (70_000, 0, 2)])
-def test_work_that_names_no_device_is_that_of_its_process(
+def test_work_without_a_device_belongs_to_its_process(
     tmp_path: Path, pid: int, device: int, notes: int
 ) -> None:
     events = [
@@ -499,7 +499,7 @@ def test_work_that_names_no_device_is_that_of_its_process(
 
 
 @pytest.mark.parametrize("names", [["aten::mm"], ["aten::mm", "aten::relu", "aten::add"]])
-def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]) -> None:
+def test_a_host_without_devices_has_no_duty_cycle(tmp_path: Path, names: list[str]) -> None:
     report = bubbleviz.idle(_trace(tmp_path / "a.json", _list_operators(*names), host_name="node7"))
 
     (rank,) = report.ranks
@@ -519,7 +519,7 @@ def test_a_host_is_a_host_and_has_no_duty_cycle(tmp_path: Path, names: list[str]
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
-def test_devices_of_xla_are_named_by_what_they_are(
+def test_xla_devices_are_named_by_their_kind(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(xla_profiles.write_planes(tmp_path, getattr(xla_profiles, f"make_{kind}")()))

@@ -170,7 +170,7 @@ def _list_operations(report: Report) -> list[tuple[int, ...]]:
     return sorted(zip(stages[operations.rank].tolist(), *columns, strict=True))
 
 
-def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
+def test_labels_give_stages(run: list[Path], tmp_path: Path) -> None:
     """SGLang's labels contain the stage and the replica, like its file names."""
     labels = ["TP01-PP01", "TP00-PP01", "TP01-PP00", "TP00-PP00"]
     merged = [
@@ -185,7 +185,7 @@ def test_labels_tell_stages(run: list[Path], tmp_path: Path) -> None:
     assert stage_of_label == {"TP00-PP00": 0, "TP01-PP00": 0, "TP00-PP01": 1, "TP01-PP01": 1}
 
 
-def test_ranks_that_were_only_concatenated_are_told_apart_by_their_devices(tmp_path: Path) -> None:
+def test_concatenated_ranks_are_distinguished_by_their_devices(tmp_path: Path) -> None:
     events = [*_rank(5083, 0, [10, 110, 400]), *_rank(5084, 1, [60, 160])]
 
     assert _measure_busy_us(_write(tmp_path / "merged.json", events)) == [(100, 150), (150, 440)]
@@ -252,7 +252,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_recordings_that_cannot_be_told_apart_are_refused(case: str, tmp_path: Path) -> None:
+def test_indistinguishable_recordings_are_refused(case: str, tmp_path: Path) -> None:
     path = _write(tmp_path / "merged.json", REFUSED[case])
 
     for command in (bubbleviz.idle, bubbleviz.inspect):
@@ -274,7 +274,7 @@ def test_calls_recorded_as_runtime_and_driver_are_one_recording(tmp_path: Path) 
     assert _list_merged_counts(path) == []
 
 
-def test_devices_numbered_otherwise_than_their_processes_are_one_recording(tmp_path: Path) -> None:
+def test_devices_may_be_numbered_differently_than_their_processes(tmp_path: Path) -> None:
     """Visible devices may be numbered from 0, and processes by the machine's device ids."""
     events = [
         _make_launch(5083, 1, 5),
@@ -305,7 +305,7 @@ def test_replicas_that_launch_alike_are_refused_if_offsets_are_small(
 
 
 @pytest.mark.real_files
-def test_published_merged_trace() -> None:
+def test_the_published_merged_trace_is_separated_into_ranks() -> None:
     report = bubbleviz.idle(get_real_file("cases/merged.json"))
 
     assert [(r.compute_ns, r.end_ns - r.start_ns) for r in report.ranks] == [(100_000, 150_000)] * 2

@@ -11,7 +11,7 @@ from bubbleviz.sources.paths import InputFile, find_missing_files
 from tests.planting import Planting, plant
 
 
-def test_a_lost_pipeline_is_told(tmp_path: Path) -> None:
+def test_a_lost_pipeline_is_reported(tmp_path: Path) -> None:
     plant(Planting(stages=1, replicas=17, files="rank", iterations=1, microbatches=2), tmp_path)
     (tmp_path / "rank7.sqlite").unlink()
 

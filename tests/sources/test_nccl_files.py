@@ -1,4 +1,4 @@
-"""Event files of NCCL: planted ones with known truth, damaged ones, and the two real ones."""
+"""NCCL event files: planted files with known truth, damaged files, and two real files."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
     assert (events.proxy_start_ns[0] + 10_000, events.proxy_end_ns[0] + 10_000) == (60_000, 70_000)
 
 
-def test_a_time_of_0_is_none(tmp_path: Path) -> None:
+def test_a_time_of_0_is_unknown(tmp_path: Path) -> None:
     text = plugin(Op("AllReduce", 60_000, None)).text()
     events = read(
         tmp_path, re.sub(r'("name": "AllReduce", .*"ts": )[\d.]+', r"\g<1>0.000000", text)
@@ -177,7 +177,7 @@ def test_every_category_that_is_documented_is_known(tmp_path: Path) -> None:
     assert read(tmp_path, text + format_line("x", "NEW", "b", 0, 1, 5)).n_unknown == 1
 
 
-def test_what_the_profiler_prints_twice_counts_once(tmp_path: Path) -> None:
+def test_events_printed_twice_count_once(tmp_path: Path) -> None:
     body = "".join(plugin(*TWO).lines[1:])
     file = read(tmp_path, "[\n" + body + body)
 
@@ -286,7 +286,7 @@ GARBAGE = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), GARBAGE), max_size=12))
-def test_events_survive_whatever_stands_between_them(parts: list[tuple[str, bytes]]) -> None:
+def test_events_survive_any_text_between_them(parts: list[tuple[str, bytes]]) -> None:
     events, _ = parse_events(b"".join(item.encode() + b"\n" + junk + b"\n" for item, junk in parts))
 
     assert [event.cat for event in events] == [parse_json(item)["cat"] for item, _ in parts]
@@ -299,7 +299,7 @@ def parse_json(text: str) -> dict[str, object]:
 
 
 @given(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=8), st.data())
-def test_a_line_that_was_cut_costs_itself_alone(lines: list[str], data: st.DataObject) -> None:
+def test_a_cut_line_costs_no_other_event(lines: list[str], data: st.DataObject) -> None:
     cut_line = data.draw(st.integers(0, len(lines) - 1))
     cut = data.draw(st.integers(1, len(lines[cut_line]) - 3))
     lines_with_cut = [*lines[:cut_line], lines[cut_line][:cut], *lines[cut_line + 1 :]]
@@ -350,7 +350,7 @@ def test_the_same_events_in_any_layout_of_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1, 1 << 70, -(1 << 63)])
-def test_numbers_of_any_size_fit_or_are_none(tmp_path: Path, value: int) -> None:
+def test_numbers_of_any_size_fit_or_are_ignored(tmp_path: Path, value: int) -> None:
     args = ", ".join(
         f'"{item}": {value}'
         for item in ("SeqNum", "CommHash", "Rank", "Count", "nChannels", "StartGpuClk")
@@ -393,7 +393,7 @@ def test_a_file_is_of_one_format_or_none(text: str, name: str, gap: str) -> None
 
 
 @pytest.mark.parametrize("text", [SMALL, make_proxy_file([("Send", 1, 4, (1, 2, 3, 4))])])
-def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -> None:
+def test_analyze_names_the_command_that_reads_event_files(tmp_path: Path, text: str) -> None:
     with pytest.raises(ProfileError, match="bubbleviz nccl"):
         find_reader(write_events_file(tmp_path, text))
 
@@ -402,7 +402,7 @@ def test_analysis_names_the_command_that_reads_them(tmp_path: Path, text: str) -
 
 
 @pytest.mark.real_files
-def test_the_trace_of_nccls_readme() -> None:
+def test_the_trace_in_nccls_readme_is_read() -> None:
     file = read_events(str(get_real_file("nccl/nccl_readme_v5.jsonlines")))
     events = file.events
 
@@ -448,7 +448,7 @@ def test_a_real_ring_of_sends_and_receives() -> None:
     file = read_events(str(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines")))
     events = file.events
 
-    # Six lines were shortened by hand, and tell no phase.
+    # Six lines were shortened by hand and do not contain the phase.
     assert (sum(count for _, count in file.category_counts), file.unreadable) == (370, 6)
     assert (file.n_without_end, file.n_without_begin, file.n_duplicates) == (0, 0, 0)
     assert events.communicators == (12_715_772_615_376_301_750,)

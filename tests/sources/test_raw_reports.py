@@ -59,7 +59,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COPIES = f'shift 4; test "$(dirname "$1")" != . && cp {FIXTURE} "$1"'
 
 
-def test_without_nsys_the_command_is_told(
+def test_without_nsys_the_export_command_is_printed(
     report: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("PATH", os.devnull)
@@ -156,7 +156,7 @@ def run_until_signal(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
-def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
+def test_a_signal_leaves_no_export_and_is_reported_in_one_sentence(
     number: signal.Signals, code: int, command: str, report: Path, temporary: Path, nsys: Nsys
 ) -> None:
     nsys(SLEEPS)
@@ -178,7 +178,7 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
         ("; exit 0", "", "exit code 0"),
     ],
 )
-def test_the_reason_is_the_last_line_of_nsys(
+def test_the_reason_is_the_last_line_that_nsys_prints(
     stream: str,
     printed: str,
     reason: str,

@@ -76,7 +76,7 @@ def test_one_reader_claims_each_file(tmp_path: Path) -> None:
         assert str(path).endswith(endings)
 
 
-def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> None:
+def test_unclaimed_json_is_read_as_a_last_resort(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text('{"traceEvents": []}')
 
@@ -240,7 +240,7 @@ def test_one_reader_claims_each_real_file() -> None:
         }
 
 
-def test_planes_that_are_gzipped_are_to_be_unpacked(tmp_path: Path) -> None:
+def test_gzipped_planes_are_refused_with_the_advice_to_unpack(tmp_path: Path) -> None:
     path = write_all_formats(tmp_path)["xplane"]
     path.write_bytes(gzip.compress(path.read_bytes()))
 

@@ -1,6 +1,6 @@
 """Real exports of many versions: each is analysed, or refused with the right message.
 
-They are not part of the project; ``BUBBLEVIZ_DATA`` names the folder that contains them.
+The exports are not part of the project; ``BUBBLEVIZ_DATA`` names the folder that contains them.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ def test_a_line_is_read_once_it_is_whole_byte_by_byte(tmp_path: Path) -> None:
     assert reader.tail_bytes == reader.n_damaged == 0
 
 
-def test_lines_that_another_machine_sees_late_are_no_damage(tmp_path: Path) -> None:
+def test_lines_that_another_machine_sees_late_are_not_damage(tmp_path: Path) -> None:
     """A network file system may show zeros until the data arrives."""
     path = write(
         tmp_path, [HEADER, make_iteration_line(0), make_iteration_line(1), make_iteration_line(2)]

@@ -107,7 +107,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
     ]
 
 
-def test_clocks_of_several_hosts_are_brought_together(
+def test_clocks_of_several_hosts_are_aligned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = plant_run(tmp_path, replace(BASE, servers=2, stages=4, devices="zero"))
@@ -126,7 +126,7 @@ def test_clocks_of_several_hosts_are_brought_together(
 
 
 @pytest.mark.parametrize("has_names", [True, False])
-def test_iterations_are_told_apart_with_names_and_without(
+def test_iterations_are_distinguished_with_and_without_names(
     has_names: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     truth = plant_run(tmp_path, replace(BASE, iterations=4))
@@ -202,7 +202,7 @@ def list_iteration_numbers(path: Path) -> list[int]:
     return iteration_numbers
 
 
-def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
+def test_a_header_alone_or_an_empty_file_has_no_iterations(tmp_path: Path) -> None:
     path = write_recording(tmp_path)
     content = path.read_bytes()
     header = content.index(b"\n") + 1
@@ -216,7 +216,7 @@ def test_a_header_alone_or_nothing_holds_nothing(tmp_path: Path) -> None:
         assert length or "the file is empty" in str(refused.value)
 
 
-def test_iterations_without_operations_are_said(tmp_path: Path) -> None:
+def test_iterations_without_operations_are_reported(tmp_path: Path) -> None:
     record_names(tmp_path, (), 1)
 
     with pytest.raises(NothingToAnalyseError, match="a recording without operations"):
@@ -225,7 +225,7 @@ def test_iterations_without_operations_are_said(tmp_path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(cut=st.integers(0, 3_000), seed=st.integers(0, 10_000))
-def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int) -> None:
+def test_a_torn_or_damaged_file_gives_only_complete_iterations(cut: int, seed: int) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -256,7 +256,7 @@ def damage(path: Path, line: int, position: int = -20) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: CommandLine) -> None:
+def test_damage_in_the_middle_is_skipped_and_reported(tmp_path: Path, cli: CommandLine) -> None:
     path = write_recording(tmp_path, 4)
     damage(path, line=2)
 
@@ -274,7 +274,7 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path, cli: Comma
     assert get_ratios(report)["2"]["period"] is not None
 
 
-def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
+def test_damage_at_the_end_is_reported(tmp_path: Path) -> None:
     path = write_recording(tmp_path, 4)
     damage(path, line=-1)
 
@@ -286,7 +286,7 @@ def test_damage_at_the_end_is_said(tmp_path: Path) -> None:
     assert "Limits: lost iterations of a recording (damaged lines)" in render_screen(report)
 
 
-def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_not_damage(tmp_path: Path) -> None:
     path = write_recording(tmp_path, 4)
     path.write_bytes(path.read_bytes()[:-30])
 
@@ -335,7 +335,7 @@ def render_screen(report: bubbleviz.Report) -> str:
 
 
 @pytest.mark.parametrize("position", [1, 40, -20, -2])
-def test_damage_where_names_are_is_told_as_such(position: int, tmp_path: Path) -> None:
+def test_damage_to_names_is_reported_as_such(position: int, tmp_path: Path) -> None:
     path = write_recording(tmp_path)
     damage(path, 1, position)
 
@@ -482,18 +482,18 @@ def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
     assert all(values["period"] is not None for values in list(complete_ratios.values())[:-1])
 
 
-def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
+def test_a_missing_part_is_a_gap(tmp_path: Path) -> None:
     parts = write_rotated(tmp_path)
     parts[1].unlink()
 
-    # Without it, the last parts are not connected to the first.
+    # Without the missing part, the last parts are not connected to the first.
     report = bubbleviz.analyze([parts[3]])
 
     names = [int(iteration.name) for iteration in report.iterations]
     assert names == list(range(names[0], 40))
 
 
-def test_first_look_and_inspect_say_what_it_is(
+def test_the_first_look_and_inspect_recognize_a_recording(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
@@ -509,7 +509,7 @@ def test_first_look_and_inspect_say_what_it_is(
     assert "without kernels, calls or ranges" in capsys.readouterr().err
 
 
-def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_truncated_or_replaced_file_is_read_again(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "a", 4)
     other = write_recording(tmp_path / "b", 9, rank=3)
     reader = PartReader(str(path), Numbering())
@@ -530,7 +530,7 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
     assert reader.header.rank == 3
 
 
-def test_a_folder_is_followed(tmp_path: Path) -> None:
+def test_new_iterations_in_a_folder_are_followed(tmp_path: Path) -> None:
     folder = FollowedFolder(str(tmp_path / "run"))
     assert list(folder.new()) == []
     write_recording(tmp_path / "run", 2, rank=0, world_size=2)
@@ -561,7 +561,7 @@ def test_a_recording_that_contradicts_itself_names_both_operations(tmp_path: Pat
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
 @pytest.mark.parametrize("is_file_named", [True, False])
-def test_an_empty_recording_says_what_it_is(
+def test_an_empty_recording_is_recognized(
     command: str, is_file_named: bool, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "rank-00000.bvrec"

@@ -111,13 +111,15 @@ def test_pointers_are_named_wherever_a_file_is_given(
         ("other.pbtxt", "something { else: 1 }\n"),
     ],
 )
-def test_costs_are_no_profile(command: str, name: str, text: str, tmp_path: Path) -> None:
+def test_a_file_of_costs_is_not_a_profile(
+    command: str, name: str, text: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     assert "bubbleviz pgle with --against" in _get_refusal(COMMANDS[command], path)
 
 
-def test_a_trace_of_pytorch_has_no_costs(tmp_path: Path) -> None:
+def test_a_pytorch_trace_has_no_costs(tmp_path: Path) -> None:
     path = tmp_path / "run.pt.trace.json"
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 5.0, "dur": 1.0, "pid": 0, "tid": 7}
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 1.0}
@@ -218,7 +220,7 @@ def _get_output(command: str, path: Path, cli: CommandLine) -> str:
 
 @pytest.mark.parametrize("command", SHOWING)
 @pytest.mark.parametrize("length", [1, 10, 60, 2_000, 20_000])
-def test_a_trace_that_is_cut_is_called_cut(
+def test_a_cut_trace_is_called_cut(
     command: str, length: int, tmp_path: Path, cli: CommandLine
 ) -> None:
     path = tmp_path / "trace.json"
@@ -241,7 +243,7 @@ def test_operators_of_a_cut_trace_are_said_to_lack_their_work(
 
 
 @pytest.mark.parametrize("length", [12, 100])
-def test_gzip_data_that_is_cut_is_called_cut(length: int, tmp_path: Path) -> None:
+def test_cut_gzip_data_is_called_cut(length: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(_make_torch_trace(device=True))[:length])
     with pytest.raises(bubbleviz.BubblevizError, match="cut short"):
@@ -249,7 +251,7 @@ def test_gzip_data_that_is_cut_is_called_cut(length: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", '{"a": 1} {'])
-def test_whole_json_is_not_called_cut(text: str, tmp_path: Path) -> None:
+def test_complete_json_is_not_called_cut(text: str, tmp_path: Path) -> None:
     path = tmp_path / "jax.trace_viewer.json"  # Ascend uses trace_view.json
     path.write_text(text, encoding="utf-8")
     with pytest.raises(bubbleviz.BubblevizError, match="JSON without") as caught:
@@ -285,7 +287,9 @@ def test_a_file_made_when_read_is_not_called_empty() -> None:
     assert "empty" not in str(caught.value)
 
 
-def test_a_trace_of_ours_is_no_profile_of_a_directory(tmp_path: Path, cli: CommandLine) -> None:
+def test_a_trace_written_by_bubbleviz_is_not_a_profile_in_a_directory(
+    tmp_path: Path, cli: CommandLine
+) -> None:
     for rank in range(2):
         (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(_make_torch_trace(device=True))
     ours = tmp_path / "bubbles.trace.json"

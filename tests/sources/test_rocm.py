@@ -187,7 +187,7 @@ def copy_exports(folder: Path, servers: int = 1) -> list[Path]:
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_gives_the_report_of_nsys(
+def test_every_rocm_format_gives_the_report_of_nsys(
     door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(native.SWITCH, "0" if door == "SQLite" else "1")
@@ -231,7 +231,7 @@ def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
     assert now.summary.bubble_ratio["stage"] == then.summary.bubble_ratio["stage"]
 
 
-def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
+def test_two_machines_with_one_name_have_two_clocks(tmp_path: Path) -> None:
     (export,) = copy_exports(tmp_path)
     files = [
         write_rocpd(tmp_path / f"{process.pid}_results.db", [process], machine=str(process.pid))
@@ -297,7 +297,7 @@ def test_twice_the_processes_in_one_table_take_twice_the_steps(
     assert step_counts[1] < 2.3 * step_counts[0]
 
 
-def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:
+def test_processes_with_one_id_in_two_containers_stay_separate(tmp_path: Path) -> None:
     (export,) = copy_exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
@@ -313,7 +313,9 @@ def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> Non
     assert report.summary.bubble_ratio == then.summary.bubble_ratio
 
 
-def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_reads_rocm_profiles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (export,) = copy_exports(tmp_path)
     path = str(DOORS["a merge of processes"](export, tmp_path)[0])
     output_of_command = {}
@@ -392,7 +394,7 @@ def test_what_was_not_recorded_has_a_remedy(
 @pytest.mark.parametrize(
     "extra", ["'{}'", "''", "'{broken'", "'[1]'", "x'00'", "'{\"message\": 3}'"]
 )
-def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None:
+def test_texts_that_are_not_json_are_not_names(extra: str, tmp_path: Path) -> None:
     path = write_first_process(tmp_path)
     edit_database(
         path, f'UPDATE "{find_table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0'
@@ -452,7 +454,7 @@ def test_odd_texts_are_the_same_without_the_compiled_part(
     assert outputs[0] == outputs[1]
 
 
-def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
+def test_rccl_calls_name_what_their_kernels_do(tmp_path: Path) -> None:
     (export,) = copy_exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
@@ -478,7 +480,7 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
     assert {row["name"] for row in rows} == {"Send"}
 
 
-def test_texts_of_ranges_have_a_table_of_their_own_in_newer_traces(tmp_path: Path) -> None:
+def test_newer_traces_have_a_separate_table_of_range_texts(tmp_path: Path) -> None:
     (export,) = copy_exports(tmp_path)
     path = write_rpd(tmp_path / "trace.rpd", read_processes(export))
     then = make_comparable(render_document(tmp_path, path), 1)
@@ -511,7 +513,7 @@ def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
     assert "train_step" not in profile.calls.names(np.arange(5))
 
 
-def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
+def test_traces_with_one_name_come_from_separate_nodes(tmp_path: Path) -> None:
     run = Planting(schedule="zb-v", replicas=2, jitter=0.2, servers=2, iteration_ranges=True)
     plant(run, tmp_path)
     distinct_names, equal_names = [], []

@@ -91,7 +91,7 @@ def _collect_content(report: Report) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_other_storage_is_the_same_profile(database: Path, storage: str, tmp_path: Path) -> None:
+def test_other_storage_gives_the_same_profile(database: Path, storage: str, tmp_path: Path) -> None:
     path = edit_database(tmp_path / database.name, source=database)
     for table, columns in read_columns(database).items():
         edit_database(path, *STORAGES[storage](table, columns))
@@ -124,7 +124,9 @@ def test_many_processes_in_tables_without_row_ids_are_told_apart(tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", ["'12 ns'", "'x'", "1.5", "x'31'"])
-def test_what_is_no_number_is_refused(database: Path, value: str, tmp_path: Path) -> None:
+def test_values_that_are_not_numbers_are_refused(
+    database: Path, value: str, tmp_path: Path
+) -> None:
     table = _find_table(database, "rocpd_kernel_dispatch", "rocpd_op")
     path = edit_database(
         tmp_path / database.name,

@@ -71,7 +71,7 @@ def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_one_event", [False, True])
-def test_events_of_a_tracer_are_a_table(as_one_event: bool, tmp_path: Path) -> None:
+def test_events_of_a_tracer_are_read_as_a_table(as_one_event: bool, tmp_path: Path) -> None:
     phases = ["BW" if phase == "B" else phase for phase in PHASE]
     rows = list(zip(RANK, MICROBATCH, phases, START, END, strict=True))
     path = write_trace(
@@ -178,7 +178,7 @@ def test_tables_in_no_known_encoding_are_refused(content: bytes, tmp_path: Path)
         bubbleviz.analyze(tmp_path / "t.csv")
 
 
-def test_zero_bytes_are_no_table(tmp_path: Path) -> None:
+def test_zero_bytes_are_not_a_table(tmp_path: Path) -> None:
     """Binary files may look like UTF-16 without a byte order mark."""
     (tmp_path / "t.csv").write_bytes(bytes(range(1, 255, 2)).replace(b"", b"\0")[1:] + b",,;;")
 
@@ -270,7 +270,7 @@ def write_halves(folder: Path) -> list[Path]:
     return paths
 
 
-def test_a_file_a_rank_and_their_directory_share_a_clock(tmp_path: Path) -> None:
+def test_files_of_ranks_in_one_directory_share_a_clock(tmp_path: Path) -> None:
     paths = write_halves(tmp_path)
 
     assert get_ratio(bubbleviz.analyze(paths)) == 1 - 120 / 160
@@ -279,7 +279,7 @@ def test_a_file_a_rank_and_their_directory_share_a_clock(tmp_path: Path) -> None
     assert [rank.label for rank in report.ranks] == ["table rank 0", "table rank 1"]
 
 
-def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
+def test_tables_next_to_profiles_are_ignored(tmp_path: Path) -> None:
     fixture = Path(__file__).parents[2] / "fixtures" / "1f1b"
     for file in fixture.glob("*.sqlite"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -360,7 +360,7 @@ def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path:
         ("microbatch", 1, 0, "repeats the"),
     ],
 )
-def test_a_cell_that_cannot_be_is_named(
+def test_an_impossible_cell_is_named(
     name: str, row: int, cell: object, words: str, tmp_path: Path
 ) -> None:
     cells = [*ONE[name][:row], cell, *ONE[name][row + 1 :]]
@@ -411,7 +411,7 @@ def test_a_cell_that_cannot_be_is_named(
         (ONE | {"phase": ["R"] * 8}, "contains no forward or backward"),
     ],
 )
-def test_columns_that_cannot_be_are_refused(
+def test_impossible_columns_are_refused(
     columns: Columns, words: str | tuple[str, ...], tmp_path: Path
 ) -> None:
     message = get_refusal(tmp_path, columns)
@@ -447,7 +447,7 @@ def test_columns_that_cannot_be_are_refused(
         ("t.parquet", lambda whole: whole[:-20], r"a Parquet table that cannot be read \("),
     ],
 )
-def test_files_that_are_no_table_are_refused(
+def test_files_that_are_not_tables_are_refused(
     name: str, damage: Callable[[bytes], bytes], words: str, tmp_path: Path
 ) -> None:
     write_columns(tmp_path, ONE, "t")
@@ -468,7 +468,7 @@ def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
         bubbleviz.analyze(path)
 
 
-def test_commands_know_tables(tmp_path: Path, cli: CommandLine) -> None:
+def test_all_commands_handle_tables(tmp_path: Path, cli: CommandLine) -> None:
     path = str(write_csv(tmp_path / "t.csv", ONE))
 
     _, out, err = cli(path)

@@ -63,7 +63,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "content", [b"[]", b"[ ]\n", b'{"traceEvents": []}', b'{"traceEvents":[{}]}']
 )
-def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
+def test_an_empty_trace_has_no_events(tmp_path: Path, content: bytes) -> None:
     events, file = _read_content(tmp_path, content)
 
     assert [e.ph for e in events] in ([], [""])
@@ -88,7 +88,7 @@ _NO_DOCUMENT, _NO_EVENT = (
         *((text, "") for text in (b'[{"ph": "X"}]', b'[1, {"ph": "X"}]', b'[{}, {"ph": "X"}, {')),
     ],
 )
-def test_a_list_with_an_event_alone_is_a_trace(
+def test_a_list_with_a_single_event_is_a_trace(
     tmp_path: Path, content: bytes, expected: str
 ) -> None:
     if expected:
@@ -132,7 +132,7 @@ _EVENTS = st.lists(
     tail=st.booleans(),
     zipped=st.booleans(),
 )
-def test_what_is_written_is_read(
+def test_written_events_are_read_back(
     tmp_path: Path,
     events: list[dict[str, Any]],
     indent: int | None,
@@ -173,7 +173,7 @@ _THREE = json.dumps(
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -> None:
+def test_a_file_cut_anywhere_gives_its_complete_events(tmp_path: Path, zipped: bool) -> None:
     content = gzip.compress(_THREE) if zipped else _THREE
     n_names = -1
     for length in range(len(content)):
@@ -214,7 +214,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
         (b'{"ph":"X","name":"b","ts":' + b"9" * 5000 + b"}", "ac", 1),
     ],
 )
-def test_an_event_that_cannot_be_read_costs_no_other(
+def test_an_unreadable_event_costs_no_other(
     tmp_path: Path, broken: bytes, names: str, malformed: int
 ) -> None:
     event = b'{"ph":"X","name":"%c","ts":1.5}'
@@ -258,7 +258,7 @@ def test_events_that_cannot_be_read_are_counted_once_each(
     assert file._n_malformed == 5
 
 
-def test_a_brace_too_many_costs_no_event(tmp_path: Path) -> None:
+def test_an_extra_brace_costs_no_event(tmp_path: Path) -> None:
     events, file = _read_content(tmp_path, b'[{"ph":"X","name":"a"}},{"ph":"X","name":"b"}]')
 
     assert ["".join(event.name for event in events), file._n_malformed] == ["ab", 0]
@@ -327,12 +327,14 @@ def test_numbers_beyond_all_times_are_impossible(text: str, is_time: bool) -> No
 
 @pytest.mark.parametrize("text", ['"x"', "[1]", "[1, 2]", "{}", '"1,2"', '"1.2.3"', "true", '""'])
 @pytest.mark.parametrize("other_values", [[], ["1.5"], ["null"]])
-def test_what_is_no_number_is_no_time(text: str, other_values: list[str]) -> None:
+def test_values_that_are_not_numbers_are_not_times(text: str, other_values: list[str]) -> None:
     with pytest.raises(msgspec.ValidationError):
         read_times_ns([msgspec.Raw(each.encode()) for each in (*other_values, text)])
 
 
-def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_traces_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, size in {"BLOCK": 40, "_MAX_BYTES": 300}.items():
         monkeypatch.setattr(trace_events, name, size)
 
@@ -341,7 +343,7 @@ def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) -> None:
+def test_a_damaged_gzipped_file_gives_what_comes_before_the_damage(tmp_path: Path) -> None:
     names = [f"{n * n:x}" for n in range(500)]
     content = bytearray(gzip.compress(json.dumps([{"name": name} for name in names]).encode()))
     content[1000:1100] = b"\x00" * 100

@@ -61,7 +61,7 @@ def test_a_planted_pipeline_has_its_ratio(planes: list[P], refs: bool, tmp_path:
     assert [round(ratio or 0, 9) for ratio in list_ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
-def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
+def test_without_launches_no_idle_time_is_attributed_to_the_host(tmp_path: Path) -> None:
     report = bubbleviz.analyze(write_planes(tmp_path, make_tpu()))
 
     assert len(report.bubbles)
@@ -73,7 +73,7 @@ def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
     )
 
 
-def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
+def test_steps_are_iterations_if_each_module_has_one_pass(tmp_path: Path) -> None:
     planes = []
     for plane in make_tpu():
         steps, modules, *rest = plane.lines
@@ -137,7 +137,7 @@ def test_derived_lines_of_a_gpu_count_for_nothing(tmp_path: Path) -> None:
     assert (len(activities), activities.kernels, activities.names) == (3, 2, ("gemm", "relu"))
 
 
-def test_transfers_beside_instructions(tmp_path: Path) -> None:
+def test_transfers_that_overlap_instructions_are_separate_activities(tmp_path: Path) -> None:
     lines = [
         L("XLA Ops", [E("all-gather-start.1", 0, 1), E("dot.2", 1, 9), E("dot.3", 9, 12)], 1),
         L("Async XLA Ops", [E("all-gather-start.1", 0, 10), E("copy-start.4", 2, 5)], 2),
@@ -150,7 +150,7 @@ def test_transfers_beside_instructions(tmp_path: Path) -> None:
     assert activities.names[activities.name_id[4]] == "copy-start.4"
 
 
-def test_cpus_stand_for_devices(tmp_path: Path) -> None:
+def test_cpus_take_the_place_of_devices(tmp_path: Path) -> None:
     facts: Mapping[str, int | str] = {"hlo_op": "dot.1", "hlo_module": "jit_f", "run_id": -5}
     threads = [
         L("a", [E("dot.1", 0, 10, {**facts, "device_ordinal": 0})], -7),
@@ -170,7 +170,7 @@ def test_cpus_stand_for_devices(tmp_path: Path) -> None:
     assert list_limitation_subjects(cpu_profile) >= {"devices", "launches"}
 
 
-def test_launches_of_one_thread_tell_executions(tmp_path: Path) -> None:
+def test_launches_of_one_thread_distinguish_executions(tmp_path: Path) -> None:
     facts: Mapping[str, int | str] = {"hlo_module": "m", "program_id": 2}
     ops = ["a", "a", "b", "a", "b"]
     kernels = [
@@ -245,7 +245,7 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
     assert (with_utc.source.session_utc_ns, with_utc.activities.start_ns[0]) == (utc, 105)
 
 
-def test_nothing_recorded_is_said(tmp_path: Path) -> None:
+def test_an_empty_recording_is_reported(tmp_path: Path) -> None:
     for planes in ([P("/host:CPU")], [P("/device:TPU:0", [L("XLA Ops", [])])]):
         with pytest.raises(errors.NothingToAnalyseError, match="no kernel and no instruction"):
             bubbleviz.analyze(write_planes(tmp_path, planes))

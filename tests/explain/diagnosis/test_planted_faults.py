@@ -146,7 +146,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_ranks_that_are_equally_slow_in_all_iterations_are_not_named(iterations: int) -> None:
-    """The minimum of F and B varies by chance; the time of a microbatch does not."""
+    """The minimum over F and B varies by chance, but the time of a microbatch does not."""
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
     report = analyze_planting(even)
 
@@ -217,7 +217,7 @@ def test_an_order_that_costs_nothing_is_no_advice() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_advice_on_launch_gaps_predicts_the_saving_without_them(ranks: int) -> None:
-    """Gaps are parts of operations; without them each operation is shorter by four gaps."""
+    """Gaps are parts of operations; without gaps, each operation is shorter by four gaps."""
     gap_ns, replicas = 60_000, ranks // 4
     even = replace(BASE, jitter=0.0, kernels=5, replicas=replicas) if replicas else ONE_RANK
     gaps = replace(even, kernel_gap_ns=gap_ns)
@@ -262,7 +262,7 @@ def test_the_json_lists_the_largest_saving_first() -> None:
 
 
 def test_a_regular_cost_is_ranked_by_its_saving() -> None:
-    """The gradient norm takes time in every iteration, and one of them is slow."""
+    """The gradient norm takes time in every iteration, and one iteration is slow."""
     slow = replace(LONG, schedule="zb-v", iterations=8, slow_iteration=0)
     normed = replace(slow, norm_ns=2_000_000)
     report = _report(normed)

@@ -68,7 +68,8 @@ BASE = Job()
 FOUR = replace(BASE, replicas=4)
 LONG = replace(BASE, iterations=10)
 GAPS = dict.fromkeys(range(8), 0.12)
-#: A job, its fault, the job without it, the kind of advice and its ranks (empty: not compared).
+#: A job, its fault, the job without the fault, and the kind and ranks of the advice (empty ranks
+#: are not compared).
 FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...]]] = {
     "rank": (BASE, {"rank": {6: 1.5}}, {}, "rank", (6,)),
     "rank of four copies": (FOUR, {"rank": {9: 1.4}}, {}, "rank", (9,)),
@@ -177,7 +178,7 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     assert WORDS.get(name, "") in first.text
 
 
-#: Two faults at once, and the cost of each alone.
+#: Two faults at once, and the cost of each fault alone.
 PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "rank, link": (BASE, {"rank": {6: 1.1}}, {"link": {(-1, 0): 20.0}}, "link"),
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
@@ -222,7 +223,7 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 def test_a_host_that_begins_late_is_named_with_its_cost(
     stage: int, late_every: int, tmp_path: Path
 ) -> None:
-    """Data loads before the first operation. If stage 0 is late, all wait between iterations."""
+    """Data is loaded before the first operation. If stage 0 is late, all wait then."""
     job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=late_every)
     faulty_job, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
     first = _advice(tmp_path, faulty_job)[0]

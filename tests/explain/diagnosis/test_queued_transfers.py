@@ -1,4 +1,4 @@
-"""Queued transfers: the predicted saving of another order equals the measured saving.
+"""Queued transfers: the saving predicted for a different order equals the measured saving.
 
 In one mode, ranks post all receives at once, in the arrival order for operations of equal length.
 Some operations take longer, so other data arrives first. In another mode, all sends and receives
@@ -160,7 +160,8 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
 
     assert ("queue" in advice) == (saved > 0)
     if saved:
-        # Transfers that are moved forward stay; other receives begin at their original time.
+        # Transfers that were moved forward keep their new time; other receives begin at their
+        # original time.
         min_saving = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
         saving_ratio = advice["queue"].saving_ratio
         assert saving_ratio is not None

@@ -67,7 +67,7 @@ def test_one_rank_in_one_iteration_is_ideal() -> None:
 
 
 def test_a_slow_replica_holds_up_the_other_one() -> None:
-    """Two replicas of one stage reduce gradients; one of four forwards takes three times."""
+    """Two replicas of a stage reduce gradients; one of four forwards takes three times as long."""
     rows: list[Row] = []
     for iteration in range(2):
         for replica, end in enumerate((30, 10) if iteration else (10, 10)):
