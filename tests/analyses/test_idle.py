@@ -467,7 +467,7 @@ def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
     assert slices_ns.max() - slices_ns.min() <= 1
     # A single device has no other device to compare with.
     assert TITLE not in picture
-    assert TITLE not in texts(report)
+    assert TITLE not in render_texts(report)
 
 
 @pytest.mark.parametrize("ranges", [(), (R(0, 5, "work"),), (R(0, 5, "iter_0_0"),)])
@@ -514,7 +514,7 @@ def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader"
     )
 
 
-def texts(measurement: IdleMeasurement, top: int = 12) -> str:
+def render_texts(measurement: IdleMeasurement, top: int = 12) -> str:
     return render_plain_text(sections(measurement, top))
 
 
@@ -545,7 +545,7 @@ def test_shares_add_up_and_the_idlest_device_is_first(tmp_path: Path) -> None:
     assert report.device_shares(0)[1] == (*BUSY, REST)
     bars = draw_idle(report).partition(TITLE)[2]
     assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))
-    lines = texts(report).partition(TITLE)[2].splitlines()
+    lines = render_texts(report).partition(TITLE)[2].splitlines()
     # Devices that are equally idle keep their order.
     assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
     assert lines[6].startswith("idle: 20.00 % (c ")

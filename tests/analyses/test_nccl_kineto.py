@@ -30,7 +30,7 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 WORLD = "[0, 1, 2, 3]"
 
 
-def told(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
+def make_collective_arguments(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
     """Return the arguments PyTorch records for a collective of four ranks and 4-byte elements."""
     return {
         "Collective name": name,
@@ -47,7 +47,7 @@ def told(name: str, elements: int, **arguments: Any) -> dict[str, Any]:
     }
 
 
-def launched(
+def make_launch(
     number: int, start: float, dur: float, args: dict[str, Any], name: str = GENERIC
 ) -> Events:
     """Return a call and its kernel, with times in microseconds."""
@@ -87,14 +87,16 @@ def groups(communication: Communication) -> list[Group]:
     ]
 
 
-def only(communication: Communication) -> Total:
+def get_only_total(communication: Communication) -> Total:
     (total,) = find_totals(communication)
     return total
 
 
 def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
     """Return the total of one operation that takes a millisecond on rank 0."""
-    return only(measure_communication(write(folder, 0, launched(1, 100, 1000, args, name))))
+    return get_only_total(
+        measure_communication(write(folder, 0, make_launch(1, 100, 1000, args, name)))
+    )
 
 
 # Bytes and bandwidths
@@ -129,21 +131,21 @@ def test_bytes_are_counted_as_nccl_counts_them(
     algorithm: float,
     bus: float,
 ) -> None:
-    total = measured(tmp_path, told(name, took, **{"Out msg nelems": gave}))
+    total = measured(tmp_path, make_collective_arguments(name, took, **{"Out msg nelems": gave}))
 
     assert (total.name, total.bytes, total.ranks) == (operation, size, 4)
     assert (total.algorithm_gbps, total.bus_gbps) == pytest.approx((algorithm, bus))
     if name == "all_to_all":  # because parts differ in size, this is a vector collective
-        args = told(name, took, **{"In split size": "[1000, 500, 1500, 1000]"})
+        args = make_collective_arguments(name, took, **{"In split size": "[1000, 500, 1500, 1000]"})
         assert measured(tmp_path, args).name == "AlltoAllv"
         args["In split size"] = "[1000, 1000, 1000, 1000]"
         assert measured(tmp_path, args).name == "AlltoAll"
 
 
 def test_kernels_of_one_operator_form_one_operation(tmp_path: Path) -> None:
-    args, events = told("allreduce", 10), []
+    args, events = make_collective_arguments("allreduce", 10), []
     for number, name in enumerate((KERNEL, KERNEL, "at::native::elementwise_kernel"), 1):
-        events += launched(number, 80 + 20 * number, 10, args, name)
+        events += make_launch(number, 80 + 20 * number, 10, args, name)
         events[-1]["args"]["External id"] = 101
     communication = measure_communication(write(tmp_path, 0, events))
 
@@ -161,8 +163,8 @@ def test_members_are_identified_by_number_and_wait_for_the_last(tmp_path: Path) 
         events = []
         for number in range(rank, 5):
             start = 1000 * (number + 1) + 40 * rank
-            args = told("allreduce", 1000, **pair, Seq=number)
-            events += launched(number, start, 500 - 40 * rank, args)
+            args = make_collective_arguments("allreduce", 1000, **pair, Seq=number)
+            events += make_launch(number, start, 500 - 40 * rank, args)
         paths.append(write(tmp_path, rank, [*events, {**STEP, "dur": 9000}]))
     communication = measure_communication(paths)
 
@@ -172,7 +174,7 @@ def test_members_are_identified_by_number_and_wait_for_the_last(tmp_path: Path) 
         *((0, number, 40_000, 460_000) for number in range(1, 5)),
         *((1, number, 0, 460_000) for number in range(1, 5)),
     ]
-    assert only(communication).moving_gbps == pytest.approx(4000 / 460_000)
+    assert get_only_total(communication).moving_gbps == pytest.approx(4000 / 460_000)
 
 
 STEP: dict[str, Any] = {"ph": "X", "cat": "user_annotation", "name": "step", "pid": 9, "tid": 9}
@@ -184,8 +186,10 @@ def test_sends_match_the_receives_of_their_peers(tmp_path: Path) -> None:
     pair = {"Group size": 2, "Process Group Ranks": "[4, 6]", "Process Group Name": "17"}
     paths = []
     for rank, start, end in ((4, 100, "Dst Rank"), (6, 130, "Src Rank")):
-        args = told("send" if rank == 4 else "recv", 1000, **pair, **{end: 10 - rank})
-        events = [STEP, *launched(1, start, 180 - start, args, SENDRECV)]
+        args = make_collective_arguments(
+            "send" if rank == 4 else "recv", 1000, **pair, **{end: 10 - rank}
+        )
+        events = [STEP, *make_launch(1, start, 180 - start, args, SENDRECV)]
         paths.append(write(tmp_path, rank, events, world_size=8))
     communication = measure_communication(paths)
 
@@ -199,12 +203,16 @@ def test_sends_match_the_receives_of_their_peers(tmp_path: Path) -> None:
 def exchange(rank: int, start: float, call: str = "cudaLaunchKernelExC") -> Events:
     """Return a batch with a send to the other of two ranks and a receive from it."""
     pair = {"Group size": 2, "Process Group Ranks": "[0, 1]", "Rank": 1 - rank}
-    kernel = launched(7, start, 100, {}, SENDRECV)
+    kernel = make_launch(7, start, 100, {}, SENDRECV)
     kernel[0]["name"] = call
     del kernel[1]["args"]["External id"]
     return [
-        operator(1, told("send", 1000, **pair, **{"Dst Rank": 1 - rank}), start - 20),
-        operator(2, told("recv", 500, **pair, **{"Src Rank": 1 - rank}), start - 15),
+        operator(
+            1, make_collective_arguments("send", 1000, **pair, **{"Dst Rank": 1 - rank}), start - 20
+        ),
+        operator(
+            2, make_collective_arguments("recv", 500, **pair, **{"Src Rank": 1 - rank}), start - 15
+        ),
         *kernel,
     ]
 
@@ -253,8 +261,10 @@ def test_a_truncated_list_of_ranks_is_completed_if_it_is_unambiguous(
     world: dict[str, Any],
     expected: range | tuple[int, ...],
 ) -> None:
-    args = told("allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | arguments)
-    events = [operator(1, args), *launched(1, 100, 10, args)]
+    args = make_collective_arguments(
+        "allreduce", 10, **{"Group size": 64, "Process Group Ranks": ranks} | arguments
+    )
+    events = [operator(1, args), *make_launch(1, 100, 10, args)]
     communication = measure_communication(write(tmp_path, 8, events, **{"world_size": 512} | world))
 
     (group,) = groups(communication)
@@ -280,7 +290,15 @@ _ANY = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
     max_leaves=4,
 )
-_KEYS = (*told("", 0), "Src Rank", "Dst Rank", "Seq", "Rank", "External id", "Global rank start")
+_KEYS = (
+    *make_collective_arguments("", 0),
+    "Src Rank",
+    "Dst Rank",
+    "Seq",
+    "Rank",
+    "External id",
+    "Global rank start",
+)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -297,9 +315,9 @@ def test_any_description_of_collectives_in_a_trace_is_read(
     world: dict[str, Any],
     group: dict[str, Any],
 ) -> None:
-    events = [operator(1, told("allreduce", 3) | of_operator)]
-    events += launched(1, 100, 10, told("all_to_all", 5) | odd)
-    events += launched(2, 200, 10, told("allreduce", 5))
+    events = [operator(1, make_collective_arguments("allreduce", 3) | of_operator)]
+    events += make_launch(1, 100, 10, make_collective_arguments("all_to_all", 5) | odd)
+    events += make_launch(2, 200, 10, make_collective_arguments("allreduce", 5))
     path = write(tmp_path, 0, events, **{"pg_config": [group], **world})
 
     with contextlib.suppress(BubblevizError):
@@ -357,8 +375,11 @@ def test_kernels_of_traces_with_impossible_times_are_left_out(
     tmp_path: Path, start_us: int
 ) -> None:
     """One kernel has no timestamps or precedes its launch; the other keeps its collective."""
-    sent, received = told("allreduce", 10), told("allreduce", 30)
-    bad, good = launched(1, 1_000, 40, sent), launched(2, 2_000, 50, received)
+    sent, received = (
+        make_collective_arguments("allreduce", 10),
+        make_collective_arguments("allreduce", 30),
+    )
+    bad, good = make_launch(1, 1_000, 40, sent), make_launch(2, 2_000, 50, received)
     bad[1] |= {"ts": start_us, "dur": 0 if start_us == 0 else 40}
     communication = measure_communication(
         write(tmp_path, 0, [operator(1, sent), operator(2, received), *bad, *good])

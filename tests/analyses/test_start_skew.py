@@ -244,7 +244,7 @@ def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) 
     )
 
 
-def some_devices(times: list[tuple[int, int, int, bool, bool]]) -> list[RecordedDevice]:
+def make_devices(times: list[tuple[int, int, int, bool, bool]]) -> list[RecordedDevice]:
     """Return devices with the given starts of recordings and longest waits.
 
     Each tuple is (start of the recording, start of the longest wait, length of that wait, whether
@@ -272,7 +272,7 @@ TIMES = st.integers(0, 40)
 def test_recordings_that_are_waited_for_agree_with_a_slow_reference(
     times: list[tuple[int, int, int, bool, bool]],
 ) -> None:
-    devices = some_devices(times)
+    devices = make_devices(times)
     timed = [device for device in devices if device.has_common_clock]
     if len({device.path for device in devices}) == 1:
         timed = devices

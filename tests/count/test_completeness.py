@@ -84,7 +84,7 @@ def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
 SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 
 
-def since(first: int, folder: Path) -> Report:
+def report_without_first(first: int, folder: Path) -> Report:
     """Return a report on the run's operations in another order, without the first ones."""
     rows = write_csv(list_columns(analyze_planting(SWAPPED))).splitlines()
     start_column = rows[0].split(",").index("host_start_ns")
@@ -96,7 +96,7 @@ def since(first: int, folder: Path) -> Report:
 
 def test_an_iteration_that_begins_with_another_microbatch_is_complete(tmp_path: Path) -> None:
     truth = plant(SWAPPED, tmp_path)
-    for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), since(0, tmp_path)):
+    for report in (bubbleviz.analyze(tmp_path / "node0.sqlite"), report_without_first(0, tmp_path)):
         assert [i.complete for i in report.iterations] == [True] * 6
         assert CUT not in list_limitation_subjects(report)
         for iteration, true in zip(report.iterations, truth.iterations, strict=True):
@@ -107,7 +107,10 @@ def test_an_iteration_that_begins_with_another_microbatch_is_complete(tmp_path: 
 
 @pytest.mark.parametrize("first", [6, 9, 20, 40, 60, 80])
 def test_a_capture_that_begins_within_such_an_iteration_cuts_it(first: int, tmp_path: Path) -> None:
-    assert [i.complete for i in since(first, tmp_path).iterations] == [False, *[True] * 5]
+    assert [i.complete for i in report_without_first(first, tmp_path).iterations] == [
+        False,
+        *[True] * 5,
+    ]
 
 
 def recorded(folder: Path, planting: Planting, after_ns: int, before_ns: int = 1 << 62) -> Report:

@@ -43,13 +43,13 @@ def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
     return replace(CollectiveIntervals.make_empty(), **columns, kinds=("AllReduce",))
 
 
-def worked(*spans: tuple[int, int, int]) -> Operations:
+def make_work(*spans: tuple[int, int, int]) -> Operations:
     """Return operations with the given (rank, start_us, end_us)."""
     ops = [Op(rank, Phase.F, 0, start * US, end * US) for rank, start, end in sorted(spans)]
     return make_operations(ops)[0]
 
 
-def moves(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
+def list_transfers(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
     """Return the start of the transfer, the last rank to enter, and the row it ran before."""
     columns = waits.moving_ns // US, waits.last_rank, waits.last_operation
     return list(zip(*(values.tolist() for values in columns), strict=True))
@@ -96,7 +96,10 @@ def test_the_transfer_starts_when_the_last_rank_enters(
     worked_before: list[tuple[int, int, int]],
     expected: list[tuple[int, int, int]],
 ) -> None:
-    assert moves(measure_collective_waits(table(*rows), worked(*worked_before))) == expected
+    assert (
+        list_transfers(measure_collective_waits(table(*rows), make_work(*worked_before)))
+        == expected
+    )
 
 
 # Whole runs

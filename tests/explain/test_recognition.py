@@ -55,7 +55,7 @@ SEARCHED = {
 }
 
 
-def named(run: Measured) -> Recognition:
+def recognise(run: Measured) -> Recognition:
     return recognise_schedule(run.ranks, run.operations, run.iterations)
 
 
@@ -67,14 +67,14 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
 
 def test_an_empty_run_has_no_schedule() -> None:
     nothing = make_measured([], [])
-    assert named(nothing).name is None
-    assert named(nothing).reason == "no training iteration is in the capture"
+    assert recognise(nothing).name is None
+    assert recognise(nothing).reason == "no training iteration is in the capture"
 
     evaluated = make_measured([(0, 0, [Op(F, 0)])], [(0, 0)], [make_iteration(0, "evaluation")])
-    assert named(evaluated) == named(nothing)
+    assert recognise(evaluated) == recognise(nothing)
 
     far = [(rank, 0, order) for rank, order in enumerate(list_devices(planned("1f1b", 2, 4)))]
-    assert named(make_measured(far, [(0, 0), (10**9, 0)])).name is None
+    assert recognise(make_measured(far, [(0, 0), (10**9, 0)])).name is None
 
 
 def is_searched(rule: Schedule) -> bool:
@@ -89,7 +89,7 @@ def is_searched(rule: Schedule) -> bool:
 def test_searched_schedules_are_recognised_by_their_structure(
     rule: Schedule, p: int, m: int
 ) -> None:
-    recognition = named(run_orders(list_devices(planned(rule.name, p, m)), times=2))
+    recognition = recognise(run_orders(list_devices(planned(rule.name, p, m)), times=2))
 
     # For few microbatches, the search finds the order of another schedule.
     assert rule.name in (recognition.name, *recognition.also) or recognition.exact
@@ -111,7 +111,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                 if plan.replicas > 1:
                     # Stages are ambiguous if microbatches enter at both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
-                recognition = named(run)
+                recognition = recognise(run)
                 assert rule.name in (recognition.name, *recognition.also), (
                     p,
                     m,
@@ -141,7 +141,7 @@ def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtes
             ]
             assert len(rows) >= 5
             for row in rows[:: max(1, len(rows) // 12)]:
-                recognition = named(run_orders(list_devices(parse_listed_plan(row))))
+                recognition = recognise(run_orders(list_devices(parse_listed_plan(row))))
                 expected_names = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
                 assert recognition.name in expected_names, (
                     row["p"],
@@ -151,7 +151,9 @@ def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtes
                 )
 
 
-def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
+def replace_operations(
+    name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8
+) -> list[list[Op]]:
     """Return the orders of a schedule with each operation replaced."""
     return [[one for op in o for one in change(op)] for o in list_devices(planned(name, p, m))]
 
@@ -198,7 +200,7 @@ def overlapped(plan: Plan) -> list[list[Op]]:
 
 def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
     """Return GPipe as torchgpipe runs it, and looped BFS of several chunks."""
-    return each(
+    return replace_operations(
         "gpipe",
         lambda op: [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op],
         p,
@@ -231,12 +233,18 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     ),
     (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
     # Result of searches with long transfers.
-    (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
+    (replace_operations("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
     # All of these warm up with all forwards. Either each W follows its B immediately, or all W are
     # at the end.
-    *((each(name, split), {"name": name, "exact": True}) for name in ("gpipe", "looped-bfs")),
     *(
-        ([sorted(o, key=lambda op: op.phase is W) for o in each(name, split)], {"name": None})
+        (replace_operations(name, split), {"name": name, "exact": True})
+        for name in ("gpipe", "looped-bfs")
+    ),
+    *(
+        (
+            [sorted(o, key=lambda op: op.phase is W) for o in replace_operations(name, split)],
+            {"name": None},
+        )
         for name in ("gpipe", "looped-bfs")
     ),
     *(
@@ -249,11 +257,11 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     ),
     *((overlapped(planned(n)), {"name": n, "exact": True}) for n in ("dualpipev", "combined-1f1b")),
     (
-        each("1f1b", numbered(-1, 0)),
+        replace_operations("1f1b", numbered(-1, 0)),
         {"name": None, "reason": "range names contain no microbatches"},
     ),
     *(
-        (each(name, change), {"name": name, "exact": True})
+        (replace_operations(name, change), {"name": name, "exact": True})
         for name in ("1f1b", "zb-v")
         for change in OTHERS
     ),
@@ -263,9 +271,12 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         {"deviations": (Deviation(3, 0, F, 3, 0, "missing", 0),)},
     ),
     # Names are arbitrary, and microbatch numbers that no run has cost nothing.
-    (each("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
+    (replace_operations("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
     (
-        [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in each("1f1b", split)],
+        [
+            [replace(op, chunk=10**12 + n) for n, op in enumerate(o)]
+            for o in replace_operations("1f1b", split)
+        ],
         {"name": None},
     ),
 ]
@@ -275,7 +286,7 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 def test_orders_are_recognised_under_their_name(
     orders: list[list[Op]], expected: Mapping[str, object]
 ) -> None:
-    recognition = named(run_orders(orders))
+    recognition = recognise(run_orders(orders))
 
     assert {name: getattr(recognition, name) for name in expected} == expected
 
@@ -284,7 +295,7 @@ def test_orders_are_recognised_under_their_name(
 def test_1f1b_in_a_v_has_no_known_name() -> None:
     rows = [row for row in read_reference("schedules.csv") if row["schedule"] == "1F1B-V"]
     row = next(row for row in rows if row["order"])
-    recognition = named(run_orders(list_devices(parse_listed_plan(row))))
+    recognition = recognise(run_orders(list_devices(parse_listed_plan(row))))
 
     assert (recognition.name, recognition.exact, recognition.distance, recognition.deviations) == (
         None,
@@ -322,7 +333,7 @@ def test_planted_deviations_are_named(
     run = make_measured(cells, [(rank, 0) for rank in range(4)])
 
     for recognition in (
-        named(run),
+        recognise(run),
         compare_with_plan(run.ranks, run.operations, run.iterations, plan),
     ):
         assert (recognition.name, recognition.exact, recognition.deviation_count) == (
@@ -353,7 +364,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
                 out.append(weights[ran])
                 ran += 1
         moved_orders.append([*out, *weights[ran:]])
-    recognition = named(run_orders(moved_orders))
+    recognition = recognise(run_orders(moved_orders))
 
     assert (recognition.name, recognition.exact, recognition.distance) == ("zb-1p", False, None)
     assert recognition.reason == "by its structure"
@@ -375,7 +386,9 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
 ) -> None:
     plan = planned(name, 4, m)
     devices = list_devices(plan)
-    orders = each(name, lambda op: numbered(first)(op) if op.microbatch not in gone else [], 4, m)
+    orders = replace_operations(
+        name, lambda op: numbered(first)(op) if op.microbatch not in gone else [], 4, m
+    )
     run = run_orders(orders)
     expected_cells = sorted(
         (rank, int(op.phase), op.microbatch + first, op.chunk)
@@ -384,7 +397,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         if op.microbatch in gone
     )
     for recognition in (
-        named(run),
+        recognise(run),
         compare_with_plan(run.ranks, run.operations, run.iterations, plan),
     ):
         assert (recognition.name, recognition.exact) == (name, False)
@@ -396,7 +409,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert recognition.distance == pytest.approx(len(expected_cells) / sum(map(len, devices)))
 
     # There is also one more operation elsewhere.
-    recognition = named(run_orders(swapped(orders)))
+    recognition = recognise(run_orders(swapped(orders)))
     assert (recognition.name, recognition.deviation_count) == (name, len(expected_cells) + 1)
 
 
@@ -427,8 +440,8 @@ def cleared(plan: Plan) -> list[list[Op]]:
 def test_searched_schedules_may_clear_remaining_weights(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
     complete_recognition, cleared_recognition = (
-        named(run_orders(list_devices(plan))),
-        named(run_orders(cleared(plan))),
+        recognise(run_orders(list_devices(plan))),
+        recognise(run_orders(cleared(plan))),
     )
     assert name in (cleared_recognition.name, *cleared_recognition.also)
     assert (cleared_recognition.name, cleared_recognition.also, cleared_recognition.reason) == (
@@ -442,7 +455,7 @@ def test_a_clearing_range_without_work_found_no_weights_left() -> None:
     orders = [[*order, Op(W, -1)] for order in list_devices(planned("1f1b"))]
     run = run_orders(orders)
     idle = run.operations.replace_columns(has_span=(run.operations.phase != W).astype(np.int64))
-    recognition = named(replace(run, operations=idle))
+    recognition = recognise(replace(run, operations=idle))
     assert (recognition.name, recognition.exact) == ("1f1b", True)
 
 
@@ -455,7 +468,7 @@ def test_the_averaged_iterations_decide() -> None:
         [(rank, 0) for rank in range(4)],
         [make_iteration(0, averaged=False), make_iteration(1), make_iteration(2)],
     )
-    recognition = named(run)
+    recognition = recognise(run)
     assert (recognition.name, recognition.exact, recognition.judged) == ("1f1b", True, (1, 2))
     assert [i.name for i in recognition.iterations] == ["gpipe", "1f1b", "1f1b"]
 
@@ -464,17 +477,17 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
     gpipe, one_f_one_b = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate([*gpipe, *one_f_one_b, *one_f_one_b])]
     run = make_measured(cells, [(n % 4, n // 4) for n in range(12)])
-    recognition = named(run)
+    recognition = recognise(run)
     assert (recognition.name, recognition.exact) == ("1f1b", False)
     assert recognition.iterations[0].names == ("gpipe", "1f1b", "1f1b")
 
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     """One iteration lacks the first of the numbers 5 to 12; only that microbatch is missing."""
-    regular = each("1f1b", numbered(5))
+    regular = replace_operations("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in regular]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((regular, cut)[n])]
-    recognition = named(make_measured(cells, [(rank, 0) for rank in range(4)]))
+    recognition = recognise(make_measured(cells, [(rank, 0) for rank in range(4)]))
     assert (recognition.name, recognition.iterations[0].exact) == ("1f1b", True)
     assert recognition.iterations[1].name == "1f1b"
 
@@ -493,10 +506,10 @@ def test_replicas_are_recognised_like_one_pipeline(
     orders = list_devices(planned(rule.name))
     for device, index in swaps:
         orders[device][index : index + 2] = reversed(orders[device][index : index + 2])
-    recognition = named(run_orders(orders))
+    recognition = recognise(run_orders(orders))
     cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
     places = [(rank, n if with_stages else None) for n in range(copies) for rank in range(4)]
-    recognition_of_copies = named(make_measured(cells, places))
+    recognition_of_copies = recognise(make_measured(cells, places))
 
     assert (
         recognition_of_copies.name,
@@ -516,7 +529,7 @@ def test_replicas_are_recognised_like_one_pipeline(
 def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
     orders = list_devices(planned("dualpipe", 4, 8))
     cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
-    recognition = named(make_measured(cells, [(None, 0)] * 12))
+    recognition = recognise(make_measured(cells, [(None, 0)] * 12))
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     # Each direction may have separate microbatch numbers, and the stages may be wrong: waiting
@@ -528,13 +541,13 @@ def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
         (shifted_orders, [(None, 0)] * 4),
         ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
     ):
-        recognition = named(
+        recognition = recognise(
             make_measured([(rank, 0, order) for rank, order in enumerate(ran)], places)
         )
         assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
-    recognition = named(make_measured(cells[:8], [(None, 0)] * 8))
+    recognition = recognise(make_measured(cells[:8], [(None, 0)] * 8))
     assert (recognition.name, recognition.exact, recognition.deviation_count) == (
         "dualpipe",
         False,

@@ -77,7 +77,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return rule.plan(stages, stages * draw(st.integers(1, 2)), rule.chunks)
 
 
-def texts(lowered_plan: LoweredPlan) -> list[str]:
+def list_lines(lowered_plan: LoweredPlan) -> list[str]:
     """Return the lines of a lowered plan, as PyTorch writes them without parameter cells."""
     lines = []
     for line in lowered_plan.lines:
@@ -101,7 +101,7 @@ def texts(lowered_plan: LoweredPlan) -> list[str]:
     ],
 )
 def test_ranks_take_turns(lines: list[str]) -> None:
-    assert texts(lower_plan(find_schedule("1f1b").plan(len(lines), 2, 1))) == lines
+    assert list_lines(lower_plan(find_schedule("1f1b").plan(len(lines), 2, 1))) == lines
 
 
 @pytest.mark.real_files
@@ -119,7 +119,7 @@ def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> 
 
     for transport in TRANSPORTS:
         check_lowered(lowered_plan, transport)
-    assert torch_csv.read("\n".join(texts(lowered_plan)), plan.name) == lowered_plan
+    assert torch_csv.read("\n".join(list_lines(lowered_plan)), plan.name) == lowered_plan
     times = workload_of(plan, seed)
     assert (
         compute_makespan(lowered_plan, times, BUFFERED) == simulate_outcome(plan, times).makespan_ns
@@ -164,7 +164,8 @@ def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_pa
     file = tmp_path / "zb-h1.comms.csv"
     # PyTorch also writes the operations on parameters and gradients.
     lines = [
-        f"{rank}UNSHARD,{line},{rank}RESHARD" for rank, line in enumerate(texts(lower_plan(plan)))
+        f"{rank}UNSHARD,{line},{rank}RESHARD"
+        for rank, line in enumerate(list_lines(lower_plan(plan)))
     ]
     file.write_text("\n".join(lines), encoding="utf-8")
     printed = []
@@ -205,7 +206,7 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
     assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
 
 
-def lowered_of(*rows: str) -> LoweredPlan:
+def read_lowered(*rows: str) -> LoweredPlan:
     return torch_csv.read("\n".join(rows), "plan.csv")
 
 
@@ -285,7 +286,7 @@ BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
 def test_deadlocked_communication_is_named(
     rows: tuple[str, str], transports: tuple[Transport, ...], sentence: str
 ) -> None:
-    lowered_plan = lowered_of(*rows)
+    lowered_plan = read_lowered(*rows)
     check_messages(lowered_plan)
     deadlocks = {transport: find_deadlock(lowered_plan, transport) for transport in TRANSPORTS}
 
@@ -319,6 +320,6 @@ def test_deadlocked_communication_is_named(
 )
 def test_messages_that_do_not_match_are_refused(rows: tuple[str, str], reason: str) -> None:
     with pytest.raises(MismatchError) as refused:
-        check_lowered(lowered_of(*rows), BUFFERED)
+        check_lowered(read_lowered(*rows), BUFFERED)
 
     assert str(refused.value).startswith(reason)

@@ -101,7 +101,7 @@ ORDERS = [
 numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 
 
-def best(
+def find_best(
     name: str, sizes: tuple[int, int, int], layers: Layers, **options: object
 ) -> partition.Partition:
     recurrence = Recurrence(find_schedule(name).plan(*sizes))
@@ -116,15 +116,15 @@ def rows(layouts: Sequence[Layout]) -> Ints:
 
 def test_no_layout_has_a_stage_without_layers() -> None:
     with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs at least one"):
-        best("1f1b", (3, 4, 1), model([10, 10]))
-    assert best("1f1b", (2, 3, 1), model([0, 0, 0])).makespan_ns == 0
+        find_best("1f1b", (3, 4, 1), model([10, 10]))
+    assert find_best("1f1b", (2, 3, 1), model([0, 0, 0])).makespan_ns == 0
 
 
 def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     layers = model([10, 10, 10, 10, 10, 0], resident=[0, 0, 0, 0, 0, 1000])
     recurrence = Recurrence(find_schedule("1f1b").plan(2, 3, 1))
 
-    assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
+    assert find_best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
     assert partition.find_best_partition(recurrence, layers, [100.0, 100.0]) == partition.NONE_FITS
     assert partition.balance_layers(layers, 2).tolist() == [0, 2, 6]
 
@@ -190,8 +190,8 @@ def test_the_best_of_245157_layouts_is_found(name: str, chunks: int, seed: int) 
 def test_an_interrupted_search_bounds_the_layouts_it_did_not_try() -> None:
     random = np.random.default_rng(5)
     layers = model(random.integers(900, 1300, 16).tolist())
-    complete = best("interleaved-1f1b", (4, 8, 2), layers)
-    cut = best("interleaved-1f1b", (4, 8, 2), layers, max_nodes=1)
+    complete = find_best("interleaved-1f1b", (4, 8, 2), layers)
+    cut = find_best("interleaved-1f1b", (4, 8, 2), layers, max_nodes=1)
 
     assert complete.proven
     assert not cut.proven
@@ -232,7 +232,7 @@ def test_a_layout_is_compared_with_the_better_of_two_equal_ones() -> None:
 def test_a_start_is_not_made_worse() -> None:
     layers = model([10] * 12 + [30])
     start, _ = make_even_layouts(layers, tuple(range(4)))
-    best_layout = best("1f1b", (4, 16, 1), layers, starts=[start])
+    best_layout = find_best("1f1b", (4, 16, 1), layers, starts=[start])
 
     assert start.bounds == (0, 3, 6, 9, 13)
     assert (

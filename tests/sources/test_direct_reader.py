@@ -506,19 +506,21 @@ def test_decoded_rows_of_odd_tables_equal_those_of_sqlite(tmp_path: Path, name: 
 
 
 def test_a_disabled_and_a_missing_reader_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> str:
+    def describe_readers() -> str:
         with open_export(str(EXAMPLE)) as export:
             return export.describe_readers()
 
     monkeypatch.setenv(native.SWITCH, "0")
-    assert told() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
+    assert describe_readers() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
     monkeypatch.delenv(native.SWITCH)
     monkeypatch.setattr(native, "_load_once", lambda: None)
     monkeypatch.setattr(native, "FILE", "no such file")
-    assert told() == "SQLite (the compiled reader was not built)"
+    assert describe_readers() == "SQLite (the compiled reader was not built)"
     monkeypatch.setattr(native, "FILE", Path(native.__file__).name)
-    assert told().startswith("SQLite (library.py cannot be loaded or is of another version; ")
-    assert "scripts/build_native.py" in told()
+    assert describe_readers().startswith(
+        "SQLite (library.py cannot be loaded or is of another version; "
+    )
+    assert "scripts/build_native.py" in describe_readers()
 
 
 def test_timings_and_inspect_name_the_reader_but_the_report_does_not(

@@ -118,14 +118,14 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
 def watch(page: Opened) -> None:
     """Record the errors of a page, and all requests except the one for the page itself."""
 
-    def told(message: Any) -> None:
+    def record_error(message: Any) -> None:
         if message.type == "error":
             page.complaints.append(message.text)
 
-    def asking(request: Any) -> None:
+    def record_request(request: Any) -> None:
         if not request.url.startswith(("file:", "data:", "blob:")):
             page.asked.append(request.url)
 
-    page.page.on("console", told)
+    page.page.on("console", record_error)
     page.page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.page.on("request", asking)
+    page.page.on("request", record_request)

@@ -31,7 +31,7 @@ MOVES_NS = 200_000
 ORDERS = [[(o.phase.label, o.virtual_stage, o.microbatch) for o in own] for own in PLAN.orders]
 
 
-def sent(phase: str, virtual: int, microbatch: int) -> list[Key]:
+def list_received_inputs(phase: str, virtual: int, microbatch: int) -> list[Key]:
     """Return the keys of the inputs that an operation receives from another rank."""
     producer = virtual + (-1 if phase == "F" else 1)
     return [(phase, producer, microbatch)] * (0 <= producer < PLAN.virtual_stages)
@@ -41,7 +41,7 @@ def sent(phase: str, virtual: int, microbatch: int) -> list[Key]:
 Ran = tuple[dict[Key, int], dict[Key, tuple[int, int]], dict[Key, int]]
 
 
-def ran(
+def simulate_transfers(
     length_ns: dict[Key, int], queues: list[list[Key]] | None, ahead: dict[Key, list[Key]]
 ) -> Ran:
     """Simulate the run and return the end times of operations and the times of transfers.
@@ -58,14 +58,21 @@ def ran(
     free_ns, queue_ns = [0] * 4, [0] * 4
     todo = [list(order) for order in ORDERS]
     waiting = [list(needed) for needed in queues or []]
-    sent_keys = [key for needed in ORDERS for key in needed if sent(*key)]
+    sent_keys = [key for needed in ORDERS for key in needed if list_received_inputs(*key)]
     while any(todo):
-        for key in [key for key in sent_keys if key not in received and sent(*key)[0] in end_of]:
+        for key in [
+            key
+            for key in sent_keys
+            if key not in received and list_received_inputs(*key)[0] in end_of
+        ]:
             waiting_index = [queue for queue in range(len(waiting)) if key in waiting[queue]]
             if all(waiting[queue][0] == key for queue in waiting_index):
-                rank, source = PLAN.device_of(key[1]), PLAN.device_of(sent(*key)[0][1])
+                rank, source = (
+                    PLAN.device_of(key[1]),
+                    PLAN.device_of(list_received_inputs(*key)[0][1]),
+                )
                 posted_ns = queue_ns[rank] if waiting_index else 0
-                began_ns[key] = end_of[sent(*key)[0]]
+                began_ns[key] = end_of[list_received_inputs(*key)[0]]
                 if source in waiting_index:
                     began_ns[key] = max(began_ns[key], queue_ns[source])
                 there_ns = max(posted_ns, began_ns[key]) + MOVES_NS
@@ -79,7 +86,7 @@ def ran(
             if (
                 key in length_ns
                 and all(k in end_of for k in needed)
-                and (key in received or not sent(*key))
+                and (key in received or not list_received_inputs(*key))
             ):
                 ready_ns = max(free_ns[rank], received.get(key, (0, 0))[1])
                 half_ns, earlier = length_ns[key] // 2, ahead.get(key, [])
@@ -91,12 +98,17 @@ def ran(
     return end_of, received, began_ns
 
 
-def posted(length_ns: dict[Key, int], mode: str) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
+def make_queues(
+    length_ns: dict[Key, int], mode: str
+) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
     """Return the transfer queues of ranks, and the receives before each forward's all-to-all."""
     if mode == "receives":
-        planned = ran(length_ns, None, {})[0]
-        sent_by_rank = [[key for key in order if sent(*key)] for order in ORDERS]
-        return [sorted(keys, key=lambda key: planned[sent(*key)[0]]) for keys in sent_by_rank], {}
+        planned = simulate_transfers(length_ns, None, {})[0]
+        sent_by_rank = [[key for key in order if list_received_inputs(*key)] for order in ORDERS]
+        return [
+            sorted(keys, key=lambda key: planned[list_received_inputs(*key)[0]])
+            for keys in sent_by_rank
+        ], {}
     queues: list[list[Key]] = []
     ahead: dict[Key, list[Key]] = {}
     for line in lower_plan(PLAN).lines:
@@ -122,11 +134,11 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
 ) -> None:
     keys = [key for order in ORDERS for key in order]
     usual_ns = {key: 2_000_000 * len(key[0]) for key in keys}
-    queues, ahead = posted(usual_ns, mode)
+    queues, ahead = make_queues(usual_ns, mode)
     draw = random.Random(seed)
     length_ns = {key: round(own * draw.uniform(0.5, 2.0)) for key, own in usual_ns.items()}
-    end_of, received, began_ns = ran(length_ns, queues, ahead)
-    faster = ran(length_ns, None, {})[0]
+    end_of, received, began_ns = simulate_transfers(length_ns, queues, ahead)
+    faster = simulate_transfers(length_ns, None, {})[0]
     saved = 1 - max(faster.values()) / max(end_of.values())
     rows, cells, active = [], [], []
     for key, end_ns in end_of.items():
@@ -141,7 +153,7 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
         cells.append(f'[["0","AllToAll","",2,0,0,-1,1,{met_ns},{met_ns}]]' if key in ahead else "")
         active.append(length_ns[key])
         if key in received:
-            (_, producer, _), times = sent(*key)[0], received[key]
+            (_, producer, _), times = list_received_inputs(*key)[0], received[key]
             kind = "F" if phase == "F" else "B"
             other = PLAN.device_of(producer)
             rows.append((f"RECV_{kind}", virtual, microbatch, rank, *times))

@@ -48,7 +48,7 @@ def recorded(*rows: Row) -> tuple[Work, Dependencies]:
     return work, Dependencies(*chain_rows(work, np.arange(len(rows)), work.rank_iteration))
 
 
-def measured_of(*rows: Row) -> Slowdowns | None:
+def measure_rows(*rows: Row) -> Slowdowns | None:
     scenarios = build_scenarios(*recorded(*rows))
     return None if scenarios is None else measure_slowdowns(scenarios)
 
@@ -58,7 +58,7 @@ def test_without_work_there_is_no_slowdown() -> None:
 
 
 def test_one_rank_in_one_iteration_is_ideal() -> None:
-    measured = measured_of((0, 0, 3, "F", 0, 4))
+    measured = measure_rows((0, 0, 3, "F", 0, 4))
 
     assert measured is not None
     assert (measured.total, measured.by_rank, measured.by_iteration) == (1, {0: 1}, {3: 1})
@@ -77,7 +77,7 @@ def test_a_slow_replica_holds_up_the_other_one() -> None:
                 (0, replica, iteration, "scatter", end, last + 2),
                 (0, replica, iteration, "Optimizer", last + 2, last + 3),
             ]
-    measured = measured_of(*rows)
+    measured = measure_rows(*rows)
 
     assert measured is not None
     assert measured.ideal_ns == 15 + 2 + 1
