@@ -83,7 +83,9 @@ def commands_of(kind: str) -> list[str]:
 
 @pytest.mark.thorough  # takes a minute
 @pytest.mark.parametrize("kind", KINDS)
-def test_hostile_fields(kind: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_hostile_fields_are_inert(
+    kind: str, inputs: Path, tmp_path: Path, cli: CommandLine
+) -> None:
     commands = commands_of(kind)
     count = 0
     for path, file in list_files(kind, inputs, tmp_path):
@@ -98,7 +100,9 @@ def test_hostile_fields(kind: str, inputs: Path, tmp_path: Path, cli: CommandLin
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle", "watch", "gate"])
-def test_hostile_paths(command: str, inputs: Path, tmp_path: Path, cli: CommandLine) -> None:
+def test_hostile_paths_are_inert(
+    command: str, inputs: Path, tmp_path: Path, cli: CommandLine
+) -> None:
     path = tmp_path / f"run{HOSTILE_TEXT.replace('/', '')}"
     shutil.copytree(inputs / "recordings" / "run", path)
     options = ["--plain", "--stop-after", 0.01, "--interval", 0.01] if command == "watch" else []

@@ -368,7 +368,7 @@ def pixels(page: Opened) -> str:
 
 
 @pytest.mark.parametrize("from_ns", [0, 61])
-def test_operations_of_two_streams_keep_to_their_halves(from_ns: int, opened: Open) -> None:
+def test_operations_of_two_streams_stay_in_their_halves(from_ns: int, opened: Open) -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
     page = opened(make_report([*first, *second]))

@@ -214,7 +214,7 @@ def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None
     ]
 
 
-def test_operations_of_two_streams_keep_to_their_halves() -> None:
+def test_operations_of_two_streams_stay_in_their_halves() -> None:
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
 

@@ -95,7 +95,9 @@ def check_table(report: Report, folder: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", RENDERERS)
 @pytest.mark.parametrize("name", [*RUNS, *MORE])
-def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
+def test_tables_of_planted_runs_give_the_same_ratios_and_causes(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     check_table(analyze_planting((RUNS | MORE)[name]), tmp_path, kind)
 
 

@@ -172,12 +172,12 @@ def _compare(path: Path) -> int:
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
-def test_examples(path: Path) -> None:
+def test_rows_of_examples_equal_those_of_sqlite(path: Path) -> None:
     assert _compare(path) == ALL
 
 
 @pytest.mark.real_files
-def test_real_exports() -> None:
+def test_rows_of_real_exports_equal_those_of_sqlite() -> None:
     decoded = [_compare(path) for path in sorted(get_real_file("nsys").glob("*.sqlite"))]
     assert len(decoded) >= 17
     # Some are too old or lack a required table; most are plain.
@@ -185,7 +185,9 @@ def test_real_exports() -> None:
 
 
 @pytest.mark.parametrize(("year", "statements"), [*list_old_exports()])
-def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
+def test_rows_of_exports_of_other_years_equal_those_of_sqlite(
+    year: str, statements: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 
     assert _compare(edit_database(path, *statements)) == ALL, year
@@ -203,7 +205,9 @@ UNRECORDED = {
 @pytest.mark.parametrize(
     ("table", "column"), [(table, column) for table in UNRECORDED for column in UNRECORDED[table]]
 )
-def test_exports_of_other_schemas(table: str, column: str, tmp_path: Path) -> None:
+def test_rows_of_exports_of_other_schemas_equal_those_of_sqlite(
+    table: str, column: str, tmp_path: Path
+) -> None:
     rename_column = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other"'
     path = edit_database(tmp_path / EXAMPLE.name, rename_column, source=EXAMPLE)
 
@@ -333,7 +337,7 @@ def _draw_file(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
 
 @settings(max_examples=50)
 @given(st.data(), st.booleans())
-def test_drawn_files(data: st.DataObject, odd: bool) -> None:
+def test_rows_of_random_files_equal_those_of_sqlite(data: st.DataObject, odd: bool) -> None:
     """Odd files have values of any type, which are left to SQLite."""
     with TemporaryDirectory() as folder:
         decoded = _compare(data.draw(_draw_file(Path(folder), odd=odd)))
@@ -541,7 +545,7 @@ def test_timings_and_inspect_name_the_reader_but_the_report_does_not(
     assert outputs[0] == outputs[1]
 
 
-def test_reserved_bytes(tmp_path: Path) -> None:
+def test_reserved_bytes_are_skipped(tmp_path: Path) -> None:
     path = edit_database(tmp_path / "node0.sqlite", "PRAGMA page_size = 512", "VACUUM")
     raw = bytearray(path.read_bytes())
     raw[20], raw[105:107] = 32, (480).to_bytes(2, "big")

@@ -103,25 +103,27 @@ def test_both_pattern_tests_of_a_query_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("form", [name for name in FORMS if "names" not in name])
-def test_a_planted_run(form: str, tmp_path: Path) -> None:
+def test_queries_agree_on_a_planted_run(form: str, tmp_path: Path) -> None:
     path = tmp_path / plant(FULL, tmp_path).files[0].path
 
     assert compare(path, tmp_path, FORMS[form]) > 1000
 
 
 @pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=str)
-def test_examples(path: Path, tmp_path: Path) -> None:
+def test_queries_agree_on_examples(path: Path, tmp_path: Path) -> None:
     assert compare(path, tmp_path, FORMS["parquet, narrow columns, small row groups"]) > 1000
 
 
 @pytest.mark.real_files
-def test_real_exports(tmp_path: Path) -> None:
+def test_queries_agree_on_real_exports(tmp_path: Path) -> None:
     paths = sorted(get_real_file("nsys").glob("*.sqlite"))
     assert sum(compare(path, tmp_path, FORMS["parquet"]) for path in paths) > 10_000
 
 
 @pytest.mark.parametrize(("year", "statements"), [*list_old_exports()])
-def test_exports_of_other_years(year: str, statements: tuple[str, ...], tmp_path: Path) -> None:
+def test_queries_agree_on_exports_of_other_years(
+    year: str, statements: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / plant(Planting(stages=2, microbatches=3), tmp_path).files[0].path
 
     assert compare(edit_database(path, *statements), tmp_path, FORMS["parquet"]) > 300, year
@@ -141,7 +143,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damaged_exports(damage: str, tmp_path: Path) -> None:
+def test_queries_agree_on_damaged_exports(damage: str, tmp_path: Path) -> None:
     table = DAMAGED[damage].split()[1 if DAMAGED[damage].startswith("UPDATE") else 2]
     path = edit_database(
         tmp_path / EXAMPLE.name,

@@ -70,7 +70,7 @@ def _check_same_reports(in_order: Sequence[Path], shuffled: Sequence[Path]) -> N
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "SQL"])
-def test_rows_of_nsys(
+def test_the_order_of_nsys_rows_does_not_matter(
     export: Path,
     seed: int,
     is_compiled: bool,
@@ -84,7 +84,9 @@ def test_rows_of_nsys(
 
 
 @pytest.mark.parametrize("form", [PARQUET, ARROW], ids=["parquet", "arrow"])
-def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> None:
+def test_the_order_of_rows_in_exported_tables_does_not_matter(
+    export: Path, form: Any, tmp_path: Path
+) -> None:
     shuffled = _shuffle_tables(tmp_path / export.name, export, 1)
 
     _check_same_reports(
@@ -95,7 +97,9 @@ def test_rows_of_exported_tables(export: Path, form: Any, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("write", [write_rocpd, write_rpd], ids=["rocpd", "rpd"])
-def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_path: Path) -> None:
+def test_the_order_of_rocm_rows_does_not_matter(
+    export: Path, write: Callable[..., Path], seed: int, tmp_path: Path
+) -> None:
     for folder in ("written", "shuffled"):
         (tmp_path / folder).mkdir()
     in_order = write(tmp_path / "written" / "trace.db", read_processes(export))
@@ -106,7 +110,9 @@ def test_rows_of_rocm(export: Path, write: Callable[..., Path], seed: int, tmp_p
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
+def test_the_order_of_pytorch_events_does_not_matter(
+    export: Path, seed: int, tmp_path: Path
+) -> None:
     in_order = write_traces(export, tmp_path)
     (tmp_path / "shuffled").mkdir()
     shuffled = [tmp_path / "shuffled" / trace.name for trace in in_order]
@@ -120,7 +126,9 @@ def test_events_of_pytorch(export: Path, seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_rows_of_tables(export: Path, kind: str, seed: int, tmp_path: Path) -> None:
+def test_the_order_of_table_rows_does_not_matter(
+    export: Path, kind: str, seed: int, tmp_path: Path
+) -> None:
     report = bubbleviz.analyze(export)
     for folder in ("written", "shuffled"):
         (tmp_path / folder).mkdir()
@@ -147,7 +155,9 @@ def test_rows_of_tables(export: Path, kind: str, seed: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lines_of_recordings(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_recording_lines_does_not_matter(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     truth = plant(Planting(stages=2, iterations=5), tmp_path / "planted")
     record_run(truth, tmp_path / "written", monkeypatch)
     (tmp_path / "shuffled").mkdir()

@@ -111,7 +111,7 @@ def test_events_left_out_are_reported_only_if_they_matter(name: str, tmp_path: P
     assert len(profile.activities) >= 1
 
 
-def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
+def test_an_empty_trace_is_refused_and_kernels_lost_to_a_cut_are_counted(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
     trace = _trace(

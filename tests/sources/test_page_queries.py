@@ -123,7 +123,9 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
 
 
 @pytest.mark.parametrize(("maker", "name", "null"), [*list_cases()])
-def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> None:
+def test_pages_of_planted_tables_give_the_rows_of_sqlite(
+    maker: str, name: str, null: str, tmp_path: Path
+) -> None:
     """Every value differs, so exchanged columns would be noticed."""
     queries, declared = MAKERS[maker]
     table, columns = get_table_read(queries, name, declared[name])
@@ -140,7 +142,7 @@ def test_planted_tables(maker: str, name: str, null: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("door", ["one file per process", "schema 4"])
-def test_profiles_of_rocprofv3(door: str, tmp_path: Path) -> None:
+def test_pages_of_rocprofv3_profiles_give_the_rows_of_sqlite(door: str, tmp_path: Path) -> None:
     truth = plant(replace(FULL, stages=2, iterations=2), tmp_path)
     n_read = 0
     for path in DOORS[door](tmp_path / truth.files[0].path, tmp_path):
