@@ -111,15 +111,13 @@ def _join_activities(
         }
         renumbered.append(table.replace_columns(**columns))
         n_ranks += len(table.ranks)
-    activities = join_tables(renumbered)
-    is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
-    order = np.argsort(is_copy, kind="stable")
+    order = _order_kernels_first(tables)
     bounds = np.cumsum([len(table) for table in tables])[:-1]
     rows = np.split(invert_permutation(order), bounds)
 
     ranks = np.concatenate([table.ranks for table in tables]).reshape(-1, 2)
     groups = group_rows(ranks[:, 0], ranks[:, 1])
-    activities = activities.take(order)
+    activities = join_tables(renumbered).take(order)
     activities = replace(
         activities,
         rank=groups.of_row[activities.rank].astype(np.int32),
@@ -129,6 +127,12 @@ def _join_activities(
         ranks=ranks[groups.first],
     )
     return activities, rows
+
+
+def _order_kernels_first(tables: Sequence[model.Activities]) -> Ints:
+    """Return the rows of concatenated tables: the kernels of all tables, then their copies."""
+    is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
+    return np.argsort(is_copy, kind="stable")
 
 
 def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.sources.trace_events import MISSING, TraceFile, to_global_threads
+from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, to_global_threads
 
 #: Maximum number of bytes (70 TB) and device number. Sums of many such values fit in 64 bits.
 _MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
@@ -46,20 +46,38 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     blocks = [np.empty((6, 0), np.int64)]
     file = TraceFile(path, MemoryArgs)
     for events in file.blocks():
-        arguments = events.arguments
-        change, total, device = arguments["change"], arguments["total"], arguments["device"]
-        keep = (events.name == file.texts.number("[memory]")) & (events.start_ns != MISSING)
-        keep &= (change != 0) & (change >= -_MAX_BYTES) & (change <= _MAX_BYTES)
-        keep &= (arguments["device_type"] == 0) == on_host
-        numbers = (
-            np.where((device > 0) & (device <= _MAX_DEVICE), device, 0),
-            np.where(arguments["address"] == MISSING, 0, arguments["address"]) & ((1 << 63) - 1),
-            change,
-            np.where((total >= -_MAX_BYTES) & (total <= _MAX_BYTES), total, NONE),
-        )
-        columns = np.stack((events.start_ns - base_ns, events.thread, *numbers))
-        blocks.append(columns[:, keep])
+        is_memory = events.name == file.texts.number("[memory]")
+        blocks.append(_select_columns(events, is_memory, base_ns, on_host=on_host))
     time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
     if len(time_ns) == 0:
         return None
     return MemoryEvents(time_ns, to_global_threads(file.threads)[thread], *rest)
+
+
+def _select_columns(
+    events: TraceEvents[MemoryArgs], is_memory: Bools, base_ns: int, *, on_host: bool
+) -> Ints:
+    """Return the columns of a block's memory events, without the events that are left out.
+
+    Args:
+        events: A block of events.
+        is_memory: Mask of the memory events.
+        base_ns: Time 0 of the profile.
+        on_host: Whether to return the events of the host instead of those of all accelerators.
+
+    Returns:
+        Time, thread, device, address, change and total of each event, shape (6, events). An unknown
+        device or address is 0.
+    """
+    arguments = events.arguments
+    change, total, device = arguments["change"], arguments["total"], arguments["device"]
+    keep = is_memory & (events.start_ns != MISSING)
+    keep &= (change != 0) & (change >= -_MAX_BYTES) & (change <= _MAX_BYTES)
+    keep &= (arguments["device_type"] == 0) == on_host
+    numbers = (
+        np.where((device > 0) & (device <= _MAX_DEVICE), device, 0),
+        np.where(arguments["address"] == MISSING, 0, arguments["address"]) & ((1 << 63) - 1),
+        change,
+        np.where((total >= -_MAX_BYTES) & (total <= _MAX_BYTES), total, NONE),
+    )
+    return np.stack((events.start_ns - base_ns, events.thread, *numbers))[:, keep]

@@ -454,28 +454,17 @@ def _build_profile(
         limitations: Limitations of the profile.
     """
     path, base_ns, threads, names = trace.path, trace.base_ns, trace.threads, trace.names
-    work, calls, device = device_work.work, device_work.calls, device_work.device
+    work, device = device_work.work, device_work.device
     rank, world_size, groups = parse_world(trace.metadata)
     if trace.is_merged:
         rank = NONE
     synchronisation = read_synchronisation(events.collector, base_ns, events.calls, threads)
     streams = find_streams(events.collector, events.work)
-    process = find_processes(work, calls, threads)
-    if trace.is_merged and not len(calls):
-        process = process_of(threads[work.thread])
     ranges = _make_ranges(events.ranges, trace)
-    call_name, call_names = _number_names(calls.name, names)
     return Profile(
         source=_make_source(path, trace.metadata, base_ns, device, trace.api),
-        activities=_make_activities(work, process, names),
-        calls=in_memory.make_calls(
-            calls.start_ns,
-            calls.end_ns,
-            threads[calls.thread],
-            calls.correlation,
-            call_name,
-            call_names,
-        ),
+        activities=_make_activities(work, _find_work_processes(trace, device_work), names),
+        calls=_make_calls(device_work.calls, trace),
         ranges=ranges,
         all_ranges=in_memory.InMemoryRanges(ranges),
         overheads=model.Overheads(
@@ -495,6 +484,26 @@ def _build_profile(
         memory=lambda: read_memory(path, base_ns, on_host=device == HOST),
         copies=lambda: _read_copies(work, names),
         streams=None if device == HOST else lambda: streams,
+    )
+
+
+def _find_work_processes(trace: _Trace, device_work: _DeviceWork) -> Ints:
+    """Return the process of each row of work, as :func:`find_processes` determines it.
+
+    In a merged trace without calls, it is the process of the thread that the work is recorded on.
+    """
+    work, calls = device_work.work, device_work.calls
+    if trace.is_merged and not len(calls):
+        return process_of(trace.threads[work.thread])
+    return find_processes(work, calls, trace.threads)
+
+
+def _make_calls(rows: EventRows, trace: _Trace) -> in_memory.InMemoryCalls:
+    """Return calls of the CUDA or HIP API as a log of calls."""
+    name_id, names = _number_names(rows.name, trace.names)
+    thread = trace.threads[rows.thread]
+    return in_memory.make_calls(
+        rows.start_ns, rows.end_ns, thread, rows.correlation, name_id, names
     )
 
 

@@ -297,17 +297,10 @@ class _Finder:
             misfits: Number of examined kernels of each recording that each process did not launch,
                 or launched only after they started, shape (hosts, keys).
         """
-        key_number = {key: number for number, key in enumerate(keys)}
-        key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
-        key_of_work = key_of_place[self._place_of_work]
-        launched_ids = find_distinct(self._calls.correlation[self._launches])
-        has_launch = find_positions(launched_ids, self._work.correlation) != NONE
         n_kernels = np.zeros(len(keys), np.int64)
         misfits = np.zeros((len(self.hosts), len(keys)), np.int64)
         launches = [self._find_launches(host) for host in self.hosts]
-        for key in range(len(keys)):
-            rows = np.flatnonzero(has_launch & (key_of_work == key))
-            rows = rows[:: max(1, len(rows) // _MAX_SAMPLE)]
+        for key, rows in enumerate(self._sample_kernels(keys)):
             n_kernels[key] = len(rows)
             start_ns = self._work.start_ns[rows]
             for host, (ids, launched_ns) in enumerate(launches):
@@ -315,6 +308,20 @@ class _Finder:
                 fits = (launch != NONE) & (launched_ns[launch] <= start_ns + _CLOCK_NS)
                 misfits[host, key] = len(rows) - int(fits.sum())
         return n_kernels, misfits
+
+    def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
+        """Yield the rows of about ``_MAX_SAMPLE`` kernels of each recording, in the order of keys.
+
+        They are spread evenly over the kernels of the recording that some process launched.
+        """
+        key_number = {key: number for number, key in enumerate(keys)}
+        key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
+        key_of_work = key_of_place[self._place_of_work]
+        launched_ids = find_distinct(self._calls.correlation[self._launches])
+        has_launch = find_positions(launched_ids, self._work.correlation) != NONE
+        for key in range(len(keys)):
+            rows = np.flatnonzero(has_launch & (key_of_work == key))
+            yield rows[:: max(1, len(rows) // _MAX_SAMPLE)]
 
     def _find_launches(self, host: int) -> tuple[Ints, Ints]:
         """Return the correlation ids of a process's launches, ascending, and their start times.

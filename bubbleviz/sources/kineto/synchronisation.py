@@ -49,17 +49,16 @@ def read_synchronisation(
     """
     if not collector.waits:
         return None
-    waits, separate = _make_columns(collector.waits), _make_columns(collector.records)
+    waits = _make_columns(collector.waits)
+    record, record_device, record_stream, recorded = _list_records(
+        waits, _make_columns(collector.records)
+    )
     process = process_of(threads[calls.thread])
 
     def find_processes(ids: Ints) -> Ints:
         return lookup_values((calls.correlation,), process, (ids,))
 
-    start_ns, call, device, stream, event, record_stream, record = waits
-    # A wait also describes its record, which is on the same device: events belong to a context.
-    has_record = (record_stream != NONE) & (record != NONE)
-    records = np.stack((record, device, record_stream, event))[:, has_record]
-    record, record_device, record_stream, recorded = np.hstack((separate[1:5], records))
+    start_ns, call, device, stream, event, _, _ = waits
     unknown = np.full(len(recorded), NONE, np.int64)
     return Synchronisation(
         EventRecords(
@@ -83,6 +82,23 @@ def read_synchronisation(
             start_ns=start_ns - base_ns,
         ),
     )
+
+
+def _list_records(waits: Ints, records: Ints) -> Ints:
+    """Return the event records of a trace, followed by the records that waits describe.
+
+    Args:
+        waits: Columns of waits, as returned by :func:`_make_columns`.
+        records: Columns of records, as returned by :func:`_make_columns`.
+
+    Returns:
+        The correlation id, device, stream and event of each record, shape (4, records).
+    """
+    _, _, device, _, event, record_stream, record = waits
+    # A wait also describes its record, which is on the same device: events belong to a context.
+    has_record = (record_stream != NONE) & (record != NONE)
+    records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
+    return np.hstack((records[1:5], records_of_waits))
 
 
 def find_streams(collector: EventCollector, work: EventRows) -> Ints:
