@@ -368,12 +368,7 @@ class NcclEventBuilder:
             gpu_start_ns=np.where(is_start_wrong, UNKNOWN, events.gpu_start_ns),
             gpu_end_ns=np.where(is_end_wrong, UNKNOWN, events.gpu_end_ns),
         )
-        # When a communicator ends, NCCL prints all remaining events again. Operations that are
-        # equal in every column are duplicates.
-        keep = np.ones(n_rows, bool)
-        has_time = np.flatnonzero(events.host_start_ns != UNKNOWN)
-        duplicates = group_rows(*(getattr(events, name)[has_time] for name in _NONE))
-        keep[has_time] = duplicates.first[duplicates.of_row] == np.arange(len(has_time))
+        keep = _mask_distinct(events)
         new_row = np.cumsum(keep) - 1
         bridges = bridges.take(keep[bridges.row] & ~is_start_wrong[bridges.row])
         return EventFile(
@@ -389,6 +384,19 @@ class NcclEventBuilder:
             n_unknown=self.n_unknown,
             n_clock_conflicts=int((keep & is_end_wrong).sum()),
         )
+
+
+def _mask_distinct(events: NcclEvents) -> Bools:
+    """Return a mask of the operations, without the duplicates of earlier operations.
+
+    When a communicator ends, NCCL prints all remaining events again. Operations that are equal in
+    all columns of ``_NONE`` are duplicates, unless their host start is unknown.
+    """
+    is_distinct = np.ones(len(events), bool)
+    timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
+    groups = group_rows(*(getattr(events, name)[timed] for name in _NONE))
+    is_distinct[timed] = groups.first[groups.of_row] == np.arange(len(timed))
+    return is_distinct
 
 
 def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
@@ -416,7 +424,14 @@ def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
     moving = union(start[_IS_MOVING[state]], end[_IS_MOVING[state]])
     waiting = difference(union(start[_IS_WAITING[state]], end[_IS_WAITING[state]]), moving)
     windows = packing.offset_ns[:-1], packing.offset_ns[1:] - 1
-    wait_ns, transfer_ns = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
-    wait_ns[rows_with_states] = measure_within(waiting, *windows)
-    transfer_ns[rows_with_states] = measure_within(moving, *windows)
-    return wait_ns, transfer_ns
+    return (
+        _spread(measure_within(waiting, *windows), rows_with_states, n_rows),
+        _spread(measure_within(moving, *windows), rows_with_states, n_rows),
+    )
+
+
+def _spread(values: Ints, rows: Ints, n_rows: int) -> Ints:
+    """Return a column of ``n_rows`` that contains values in the given rows, and 0 in others."""
+    column = np.zeros(n_rows, np.int64)
+    column[rows] = values
+    return column

@@ -18,6 +18,7 @@ import io
 import pickle
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -129,13 +130,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
         InputError: The file name does not end in a rank.
         ProfileError: The file cannot be read.
     """
-    match = _RANK.search(Path(path).name)
-    if match is None:
-        raise InputError(
-            f"{path}: is a flight recorder dump whose name does not end in its rank; rename it, "
-            "for example to nccl_trace_rank_0"
-        )
-    rank = int(match[1])
+    rank = _parse_rank(path)
     configs, content = _load_content(path, watch)
     builder = events.NcclEventBuilder()
     groups = _read_groups(configs)
@@ -148,11 +143,35 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
         batches[(*entry.process_group, entry.is_p2p, entry.sequence)].append(entry)
         builder.category_counts[events.PROGRESS[entry.progress]] += 1
     for batch in batches.values():
-        name, description = map(replace_surrogates, batch[0].process_group)
-        group = groups.get(name) or Group(name, description=description)
-        _add_batch(builder, batch, group, rank)
+        _add_batch(builder, batch, _find_group(groups, batch[0]), rank)
     file = builder.build_event_file(path, FLIGHT_RECORDER, len(content) - len(entries))
     return replace(file, rank=rank, rolled_over=bool(entries and entries[0].record_id))
+
+
+def _parse_rank(path: str) -> int:
+    """Return the rank at the end of a dump's file name.
+
+    Raises:
+        InputError: The file name does not end in a rank.
+    """
+    match = _RANK.search(Path(path).name)
+    if match is None:
+        raise InputError(
+            f"{path}: is a flight recorder dump whose name does not end in its rank; rename it, "
+            "for example to nccl_trace_rank_0"
+        )
+    return int(match[1])
+
+
+def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
+    """Return the process group of an entry, without ranks if the dump does not describe the group.
+
+    Args:
+        groups: Process groups that the dump describes, keyed by name.
+        entry: The entry.
+    """
+    name, description = map(replace_surrogates, entry.process_group)
+    return groups.get(name) or Group(name, description=description)
 
 
 def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -87,10 +87,8 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
     Work without a process is assigned to the only process that made calls, if there is one.
     """
     graphs, copies, memsets = _read_graphs(export), _read_copies(export), _read_memsets(export)
-    first, last = export.find_bounds("gpu_work/kernel_bounds")
-    max_kernels = last - first + 1 if export.has("gpu_work/kernels") else 0
-    n_others = graphs.shape[1] + copies.shape[1] + memsets.shape[1]
-    builder = ActivitiesBuilder(min(max_kernels, export.count_max_rows()) + n_others)
+    max_kernels = _count_kernel_row_numbers(export)
+    builder = _make_builder(export, max_kernels, (graphs, copies, memsets))
     recorded = {
         "kernels": max_kernels > 0,
         "copies": copies.size > 0,
@@ -136,6 +134,27 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
             *profile.report_impossible_times(export.path, builder.impossible),
         ),
     )
+
+
+def _count_kernel_row_numbers(export: Export) -> int:
+    """Return the number of row numbers from the first to the last kernel, 0 without kernels."""
+    first, last = export.find_bounds("gpu_work/kernel_bounds")
+    return last - first + 1 if export.has("gpu_work/kernels") else 0
+
+
+def _make_builder(
+    export: Export, max_kernels: int, other_work: Iterable[Ints]
+) -> ActivitiesBuilder:
+    """Return a builder with room for the kernels of an export and for its other work.
+
+    Args:
+        export: The open export.
+        max_kernels: Number of row numbers of kernels. If the table cannot have as many rows, there
+            is room for the rows that it can have.
+        other_work: Columns of graphs, copies and memsets.
+    """
+    n_others = sum(work.shape[1] for work in other_work)
+    return ActivitiesBuilder(min(max_kernels, export.count_max_rows()) + n_others)
 
 
 def _read_copies(export: Export) -> Ints:

@@ -172,25 +172,34 @@ def _decode_payloads(
     has_header = (length >= 2 * _HEAD) & (length % 2 == 0)
     for digits in find_distinct(length[has_header]).tolist():
         decoded_rows, raw = _decode_hex(texts, np.flatnonzero(length == digits), digits // 2)
-        head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
-        # The upper halves of domain and layout are reserved.
-        head[:, :2] &= 0xFFFFFFFF
-        groups = group_rows(*head.T)
-        for number, first in enumerate(groups.first.tolist()):
-            domain, schema, size, payload_offset = head[first].tolist()
-            members = groups.of_row == number
-            offset = (
-                payload_offset
-                if payload_offset >= _HEAD and payload_offset + size <= raw.shape[1]
-                else _HEAD
-            )
-            _fill_fields(
-                table,
-                decoded_rows[members],
-                raw[members, offset:],
-                layouts.get((domain, schema), ()),
-            )
+        _fill_payloads(table, decoded_rows, raw, layouts)
     return table
+
+
+def _fill_payloads(
+    table: Ints, rows: Ints, raw: Bytes, layouts: Mapping[_Key, Sequence[_Field]]
+) -> None:
+    """Decode payloads of one length, all payloads with the same header at once.
+
+    If the header contains no valid offset, the fields follow the header immediately.
+
+    Args:
+        table: Table of payloads, changed in place.
+        rows: Rows of the payloads in the table.
+        raw: Bytes of the payloads, shape (rows, bytes).
+        layouts: Layouts, keyed by domain and layout id.
+    """
+    head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
+    # The upper halves of domain and layout are reserved.
+    head[:, :2] &= 0xFFFFFFFF
+    groups = group_rows(*head.T)
+    for number, first in enumerate(groups.first.tolist()):
+        domain, schema, size, offset = head[first].tolist()
+        if offset < _HEAD or offset + size > raw.shape[1]:
+            offset = _HEAD
+        members = groups.of_row == number
+        layout = layouts.get((domain, schema), ())
+        _fill_fields(table, rows[members], raw[members, offset:], layout)
 
 
 def _is_type(values: npt.NDArray[np.object_], kind: type) -> Bools:

@@ -145,34 +145,29 @@ def _check_ranges(export: Export) -> None:
         )
 
 
-def _find_name_limitations(
+def _iter_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
-) -> tuple[list[Limitation], list[Limitation]]:
-    """Return limitations for missing names of ranges and kernels.
+) -> Iterator[Limitation]:
+    """Yield limitations for what the export lacks about ranges, its host, and names of kernels.
 
     Args:
         export: The open export.
         ranges: Ranges of the profile.
         kernel_names: Names of kernels.
-
-    Returns:
-        notes: Limitations for columns of ranges that the export lacks.
-        unnamed: One limitation if ``StringIds`` lacks the name of any kernel, else none.
     """
     lost_names = LimitationKind.RANGE_NAMES_LOST
     missing = export.find_missing("ranges/named")
     names = [name for name in missing if not name.endswith(".endGlobalTid")]
-    notes, unnamed = [], []
     if names:
         reason = f"{export.path} lacks {', '.join(names)}"
-        notes.append(Limitation("names of ranges", reason, kind=lost_names))
+        yield Limitation("names of ranges", reason, kind=lost_names)
     if len(names) < len(missing) and bool(ranges.start_end.any()):
         reason = f"{export.path} lacks {NVTX}.endGlobalTid, so they count on their starting thread"
-        notes.append(Limitation("ranges that ended on another thread", reason))
+        yield Limitation("ranges that ended on another thread", reason)
+    yield from target.find_limitations(export)
     if any(name.startswith("<string ") for name in kernel_names):
         reason = f"{export.path} has none for them in StringIds"
-        unnamed.append(Limitation("names of kernels, and maybe of ranges", reason, kind=lost_names))
-    return notes, unnamed
+        yield Limitation("names of kernels, and maybe of ranges", reason, kind=lost_names)
 
 
 def _describe_missing(
@@ -210,6 +205,23 @@ def _describe_missing(
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
+def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profile.Ranges, int]:
+    """Return the ranges of an inspection whose names match one of some GLOB patterns.
+
+    The second result is the number of ranges that the inspection left out because of impossible
+    times, whatever their names.
+    """
+    _, ranges, n_impossible = inspected
+    matches = np.array(match_any_glob(globs, ranges.names), bool)
+    return ranges.take(matches[ranges.name_id]), n_impossible
+
+
+def _open_calls(export: Export, names: nvtx.NameFilter) -> ExportedCalls | None:
+    """Return the calls of an export, or None if no call can have launched work."""
+    has_calls = export.has("calls/all") and export.query_rows("calls/any")
+    return ExportedCalls(export, names.call_names) if has_calls else None
+
+
 @dataclass(frozen=True)
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
@@ -243,9 +255,7 @@ class NsysFile:
         inspected = self._find_inspected(globs)
         with time_step("look up strings"):
             names = inspected[0] if inspected else nvtx.make_name_filter(export, globs)
-        # Calls are read only if any of them may have launched work.
-        has_calls = export.has("calls/all") and export.query_rows("calls/any")
-        calls = ExportedCalls(export, names.call_names) if has_calls else None
+        calls = _open_calls(export, names)
         if not partial and calls is not None:
             # Threads that have finished reading kernels continue with calls.
             export.begin("calls/all", calls.convert_block)
@@ -263,16 +273,13 @@ class NsysFile:
             return max(int(activities.end_ns.max(initial=0)), latest_ns)
 
         if inspected:
-            _, ranges, n_impossible = inspected
-            matches = np.array(match_any_glob(globs, ranges.names), bool)
-            ranges = ranges.take(matches[ranges.name_id])
+            ranges, n_impossible = _select_matching(inspected, globs)
         else:
             ranges, n_impossible = self._read_ranges(names, last_ns)
         if not partial:
             if not len(ranges):
                 _check_ranges(export)
-            of_ranges, of_names = _find_name_limitations(export, ranges, activities.names)
-            notes = (*of_ranges, *target.find_limitations(export), *of_names, *notes)
+            notes = (*_iter_limitations(export, ranges, activities.names), *notes)
         overheads, left_out = target.read_overheads(export)
         return profile.Profile(
             source=target.read_source(export),
