@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -279,19 +279,37 @@ class Cells:
         if name in self.interval_columns:
             return self.interval_columns[name]
         column = self.text(name).drop_unused()
-        bounds_ns: list[list[str]] = []
+        bounds_ns, first = self._parse_intervals(name, column)
+        rows = np.flatnonzero(column.known)
+        code = column.code[rows]
+        row, interval = expand_ranges(first[code], first[code + 1])
+        start_ns, end_ns = bounds_ns[interval].T.copy()
+        return BusyIntervals(rows[row], start_ns, end_ns)
+
+    def _parse_intervals(self, name: str, column: CodedTexts) -> tuple[Ints, Ints]:
+        """Parse each distinct text of a column of intervals once.
+
+        Args:
+            name: Name of the column, for the error.
+            column: The column, without unused texts.
+
+        Returns:
+            bounds_ns: Start and end of the intervals of all texts, shape (intervals, 2).
+            first: Row in ``bounds_ns`` of the first interval of each text, followed by the number
+                of intervals.
+
+        Raises:
+            ProfileError: A text is not a list of intervals.
+        """
+        words: list[list[str]] = []
         first = [0]
         for text_code, text in enumerate(column.texts):
             if _INTERVALS.fullmatch(text) is None:
                 reason = f"{name} is {format_cell(text)}, and should be times such as 12..15 20..31"
                 self.refuse(column.code == text_code, reason)
-            bounds_ns += [word.split("..") for word in text.split(" ")]
-            first.append(len(bounds_ns))
-        rows = np.flatnonzero(column.known)
-        code, bounds = column.code[rows], np.array(first, np.int64)
-        row, interval = expand_ranges(bounds[code], bounds[code + 1])
-        start_ns, end_ns = np.array(bounds_ns, np.int64).reshape(-1, 2)[interval].T.copy()
-        return BusyIntervals(rows[row], start_ns, end_ns)
+            words += [word.split("..") for word in text.split(" ")]
+            first.append(len(words))
+        return np.array(words, np.int64).reshape(-1, 2), np.array(first, np.int64)
 
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
@@ -308,16 +326,7 @@ class Cells:
         names: tuple[Numbering[str], ...] = (Numbering(), Numbering(), Numbering())
         rows = []
         for row in np.flatnonzero(column.known).tolist():
-            text = column.texts[int(column.code[row])]
-            try:
-                entries = json.loads(text)
-            except (ValueError, RecursionError):
-                entries = None
-            if not isinstance(entries, list) or not all(map(_is_collective, entries)):
-                cell = format_cell(text)
-                reason = f"collectives is {cell}, which is not a list as bubbleviz writes it"
-                raise self.refusal(row, reason)
-            for entry in entries:
+            for entry in self._parse_collectives(row, column.texts[int(column.code[row])]):
                 numbers = (
                     number.number(name) if name else NONE
                     for number, name in zip(names, entry[:_N_TEXTS], strict=True)
@@ -329,6 +338,26 @@ class Cells:
         values = dict(zip(DeclaredCollectives.column_names(), columns, strict=True))
         iterations, kinds, groups = (number.values for number in names)
         return DeclaredCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
+
+    def _parse_collectives(self, row: int, text: str) -> list[Any]:
+        """Return the collectives in a cell, each a list of its texts and numbers.
+
+        Args:
+            row: Row of the cell, for the error.
+            text: Text of the cell.
+
+        Raises:
+            ProfileError: The text is not a list of collectives.
+        """
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError):
+            entries = None
+        if not isinstance(entries, list) or not all(map(_is_collective, entries)):
+            cell = format_cell(text)
+            reason = f"collectives is {cell}, which is not a list as bubbleviz writes it"
+            raise self.refusal(row, reason)
+        return entries
 
 
 def _is_collective(entry: object) -> bool:

@@ -124,29 +124,47 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
     stages = _read_rank_numbers(cells, rank_index, count, "stage")
     pipelines = _read_rank_numbers(cells, rank_index, count, "pipeline")
     hosts = _read_rank_texts(cells, rank_index, count, "host")
-    clocks = _read_rank_texts(cells, rank_index, count, "clock")
-    uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
-    # A column with the uncertainty shows that a report wrote the table, with aligned clocks.
-    is_aligned = "clock_uncertainty_ns" in cells.names
-    ranks = []
-    for index, rank in enumerate(numbers.tolist()):
-        pipeline = pipelines[index]
-        if pipeline is None and "pipeline" in cells.names:
-            pipeline = NONE
-        clock = None
-        if (clock_name := clocks[index]) is not None:
-            uncertainty_ns = uncertainties_ns[index]
-            clock = DeclaredClock(clock_name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
-        declared_rank = DeclaredRank(
+    clocks = _read_clocks(cells, rank_index, count)
+    if "global_rank" not in cells.names:
+        global_ranks = numbers.tolist()
+    if "pipeline" in cells.names:
+        pipelines = [NONE if pipeline is None else pipeline for pipeline in pipelines]
+    ranks = tuple(
+        DeclaredRank(
             number=rank,
-            global_rank=global_ranks[index] if "global_rank" in cells.names else rank,
+            global_rank=global_ranks[index],
             host=hosts[index],
-            clock=clock,
+            clock=clocks[index],
             stage=stages[index],
-            pipeline=pipeline,
+            pipeline=pipelines[index],
         )
-        ranks.append(declared_rank)
-    return rank_index, tuple(ranks)
+        for index, rank in enumerate(numbers.tolist())
+    )
+    return rank_index, ranks
+
+
+def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClock | None]:
+    """Return the clock of each rank, or None if the table names none.
+
+    A table with a column ``clock_uncertainty_ns`` was written by a report, with aligned clocks.
+
+    Args:
+        cells: Cells of the table.
+        rank_index: Index of the rank of each row.
+        count: Number of ranks.
+
+    Raises:
+        ProfileError: Two rows of a rank contradict each other.
+    """
+    names = _read_rank_texts(cells, rank_index, count, "clock")
+    uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
+    is_aligned = "clock_uncertainty_ns" in cells.names
+    return [
+        None
+        if name is None
+        else DeclaredClock(name, aligned=is_aligned, uncertainty_ns=uncertainty_ns)
+        for name, uncertainty_ns in zip(names, uncertainties_ns, strict=True)
+    ]
 
 
 def _read_rank_numbers(

@@ -12,7 +12,7 @@ event with a duration, or two events, of which the second has all numbers::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,7 +26,7 @@ from bubbleviz.model.numbering import CodedTexts, Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn, trim_texts
-from bubbleviz.sources.trace_events import MISSING, TraceFile
+from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 #: Upper bound of the numbers in ``args``.
 _MAX_NUMBER = 1 << 31
@@ -100,6 +100,47 @@ def read_traced(path: str, watch: Watch) -> Cells:
         ProfileError: The trace cannot be read, or contains several runs.
     """
     file = TraceFile(path, OperationArgs, watch)
+    columns, phases = _read_columns(file)
+    thread = columns["thread"]
+    rank = _fill_missing(columns["g_rk"], _get_process_ids(file, thread))
+    stage = _fill_missing(columns["pp_rank"], columns["pp_rk"])
+    pipeline = _fill_missing(columns["dp_rank"], columns["dp_rk"])
+    operation = (columns["iteration"], np.array(phases, np.int64), columns["microbatch"])
+    _refuse_two_threads(path, thread, (rank, stage, pipeline, *operation, columns["chunk"]))
+    numbers = {
+        "rank": _make_number_column(rank),
+        "stage": _make_number_column(stage),
+        "pipeline": _make_number_column(pipeline),
+        "start_ns": _make_number_column(columns["start_ns"]),
+        "end_ns": _make_number_column(columns["end_ns"]),
+    }
+    names = file.texts.values
+    texts = {
+        "phase": _make_text_column([phase.label for phase in phases]),
+        "name": _make_text_column([names[index] for index in columns["name"].tolist()]),
+        "iteration": _format_numbers(columns["iteration"]),
+        "microbatch": _format_numbers(columns["microbatch"]),
+        "chunk": _format_numbers(columns["chunk"]),
+    }
+    return Cells(
+        path,
+        len(phases),
+        {name: column for name, column in numbers.items() if column.filled.any()},
+        {name: column for name, column in texts.items() if column.known.any()},
+        notes=tuple(file.limitations()),
+    )
+
+
+def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], list[Phase]]:
+    """Read the operations of a trace.
+
+    The numbers of an operation that has two events are those of its end event.
+
+    Returns:
+        columns: Columns of the operations, keyed by ``thread``, ``name``, ``start_ns`` and
+            ``end_ns``, and by the fields of :class:`OperationArgs`. Missing numbers are MISSING.
+        phases: Phase of each operation.
+    """
     events = _read_events(file)
     letters = [file.texts.number(letter) for letter in "XBE"]
     names = file.texts.values
@@ -111,37 +152,9 @@ def read_traced(path: str, watch: Watch) -> Cells:
         if phase is not None and (has_microbatch or phase is Phase.OPTIMIZER):
             rows.append([*begin_event[1:4], *end_event[4:]])
             phases.append(phase)
-    columns = np.array(rows, np.int64).reshape(len(rows), 4 + len(_FIELDS)).T
-    thread, name, start_ns, end_ns = columns[:4]
-    number = dict(zip(_FIELDS, columns[4:], strict=True))
-    rank = _fill_missing(number["g_rk"], _get_process_ids(file, thread))
-    stage = _fill_missing(number["pp_rank"], number["pp_rk"])
-    pipeline = _fill_missing(number["dp_rank"], number["dp_rk"])
-    operation = (number["iteration"], np.array(phases, np.int64), number["microbatch"])
-    _refuse_two_threads(path, thread, (rank, stage, pipeline, *operation, number["chunk"]))
-    numbers = {
-        "rank": _make_number_column(rank),
-        "stage": _make_number_column(stage),
-        "pipeline": _make_number_column(pipeline),
-        "start_ns": _make_number_column(start_ns),
-        "end_ns": _make_number_column(end_ns),
-    }
-    texts = {
-        "phase": _make_text_column([phase.label for phase in phases]),
-        "name": _make_text_column([names[index] for index in name.tolist()]),
-    }
-    for field in ("iteration", "microbatch", "chunk"):
-        values = number[field].tolist()
-        texts[field] = _make_text_column(
-            ["" if value == MISSING else str(value) for value in values]
-        )
-    return Cells(
-        path,
-        len(rows),
-        {name: column for name, column in numbers.items() if column.filled.any()},
-        {name: column for name, column in texts.items() if column.known.any()},
-        notes=tuple(file.limitations()),
-    )
+    keys = ("thread", "name", "start_ns", "end_ns", *_FIELDS)
+    table = np.array(rows, np.int64).reshape(len(rows), len(keys)).T
+    return dict(zip(keys, table, strict=True)), phases
 
 
 def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
@@ -150,21 +163,29 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
     At equal times, end events come first, then longer events before the events inside them.
     """
     blocks = [np.empty((5 + len(_FIELDS), 0), np.int64)]
-    for block in file.blocks():
-        start_ns, duration_ns = (
-            np.where(times_ns == MISSING, 0, times_ns)
-            for times_ns in (block.start_ns, block.duration_ns)
-        )
-        times_ns = (start_ns, start_ns + duration_ns)
-        values = (block.arguments[field] for field in _FIELDS)
-        numbers = [np.where((n >= 0) & (n < _MAX_NUMBER), n, MISSING) for n in values]
-        blocks.append(np.stack((block.ph, block.thread, block.name, *times_ns, *numbers)))
+    blocks += [_make_rows(block) for block in file.blocks()]
     table = np.concatenate(blocks, axis=1)
     letter, thread, name, start_ns, end_ns = table[:5]
     is_no_end = (letter != file.texts.number("E")).astype(np.int64)
     order = sort_rows(thread, start_ns, is_no_end, -end_ns, name)
     events: list[_Traced] = table.T[order].tolist()
     return events
+
+
+def _make_rows(events: TraceEvents[OperationArgs]) -> Ints:
+    """Return the events of a block as a table, shape (5 + fields, events).
+
+    The columns are the letter, thread, name, start, end and numbers of each event. Missing times
+    are 0. Numbers that are missing or out of range are MISSING.
+    """
+    start_ns, duration_ns = (
+        np.where(times_ns == MISSING, 0, times_ns)
+        for times_ns in (events.start_ns, events.duration_ns)
+    )
+    times_ns = (start_ns, start_ns + duration_ns)
+    arguments = (events.arguments[field] for field in _FIELDS)
+    numbers = [np.where((n >= 0) & (n < _MAX_NUMBER), n, MISSING) for n in arguments]
+    return np.stack((events.ph, events.thread, events.name, *times_ns, *numbers))
 
 
 def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
@@ -208,6 +229,11 @@ def _make_number_column(values: Ints) -> NumberColumn:
     """Return a column of numbers; missing values are empty cells."""
     filled = values != MISSING
     return NumberColumn(np.where(filled, values, 0), filled)
+
+
+def _format_numbers(values: Ints) -> CodedTexts:
+    """Return a column of numbers as texts; missing numbers are empty cells."""
+    return _make_text_column(["" if value == MISSING else str(value) for value in values.tolist()])
 
 
 def _make_text_column(values: Sequence[str]) -> CodedTexts:

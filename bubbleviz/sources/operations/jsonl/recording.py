@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -127,8 +127,7 @@ def _make_cells(
     waiting, awaited = _find_waits(phase, has_span, operations.host_end_ns)
     waits = model.BusyIntervals(waiting, start_ns[awaited], end_ns[awaited])
     waited_ns = intervals.group_sum(waiting, count, waits.end_ns - waits.start_ns)
-    is_receive = phase[awaited] != Phase.COLLECTIVE
-    received_ns = intervals.group_latest(waiting[is_receive], count, waits.end_ns[is_receive], NONE)
+    received_ns = _find_last_receives(waits, phase[awaited] != Phase.COLLECTIVE, count)
     numbers = {
         "rank": NumberColumn(np.full(count, session.header.rank), np.ones(count, bool)),
         "start_ns": NumberColumn(start_ns, has_span),
@@ -144,11 +143,7 @@ def _make_cells(
         numbers["launched_ns"] = NumberColumn(operations.host_start_ns, is_launched)
     if not is_paired:
         numbers["paired"] = NumberColumn(np.zeros(count, np.int64), np.ones(count, bool))
-    for column, attribute in _FROM_NAMES.items():
-        values = getattr(meanings, attribute)[name]
-        is_known = values != NONE
-        if is_known.any():
-            numbers[column] = NumberColumn(values, is_known)
+    numbers |= _make_columns_from_names(meanings, name)
     texts = {
         "phase": CodedTexts(phase, [phase.label for phase in Phase]),
         "name": CodedTexts(name, meanings.texts),
@@ -159,6 +154,36 @@ def _make_cells(
     return Cells(
         session.path, count, numbers, texts, interval_columns, row_noun="operation", notes=notes
     )
+
+
+def _make_columns_from_names(
+    meanings: range_names.NameMeanings, name: Ints
+) -> Mapping[str, NumberColumn]:
+    """Return the columns of ``_FROM_NAMES`` in which any operation has a value, keyed by name.
+
+    Args:
+        meanings: Meanings of the names.
+        name: Name of each operation.
+    """
+    columns = {}
+    for column, attribute in _FROM_NAMES.items():
+        values = getattr(meanings, attribute)[name]
+        is_known = values != NONE
+        if is_known.any():
+            columns[column] = NumberColumn(values, is_known)
+    return columns
+
+
+def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operations: int) -> Ints:
+    """Return when the last receive of each operation ends, or -1 if it waits for no receive.
+
+    Args:
+        waits: Intervals in which operations wait for receives or collectives.
+        is_receive: Mask of the waits for receives.
+        n_operations: Number of operations.
+    """
+    rows, end_ns = waits.operation[is_receive], waits.end_ns[is_receive]
+    return intervals.group_latest(rows, n_operations, end_ns, NONE)
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
@@ -215,16 +240,30 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     first_row = np.arange(len(operations))
     first_row[work] = work[np.maximum.accumulate(first_position)]
     later = np.flatnonzero(is_later_part)
-    first = first_row[later]
+    return _extend_first_parts(operations, first_row[later], later).take(~is_later_part)
+
+
+def _extend_first_parts(
+    operations: RecordedOperations, first: Ints, later: Ints
+) -> RecordedOperations:
+    """Extend the first part of each operation to the latest end of all parts of the operation.
+
+    The times of the first part count as lost if the times of any part are lost.
+
+    Args:
+        operations: One row per range.
+        first: Row of the first part of the operation that each later part belongs to.
+        later: Row of each later part.
+
+    Returns:
+        All rows. The later parts are unchanged.
+    """
     host_end_ns, end_ns = operations.host_end_ns.copy(), operations.end_ns.copy()
     times_lost = operations.times_lost.copy()
     np.maximum.at(host_end_ns, first, operations.host_end_ns[later])
     np.maximum.at(end_ns, first, operations.end_ns[later])
     np.logical_or.at(times_lost, first, operations.times_lost[later])
-    joined_operations = replace(
-        operations, host_end_ns=host_end_ns, end_ns=end_ns, times_lost=times_lost
-    )
-    return joined_operations.take(~is_later_part)
+    return replace(operations, host_end_ns=host_end_ns, end_ns=end_ns, times_lost=times_lost)
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:

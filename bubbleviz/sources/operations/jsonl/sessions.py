@@ -166,24 +166,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
     names: Numbering[str] = Numbering()
     paths = find_parts(path)
     readers = [PartReader(part, names) for part in paths]
-    stretches: list[Stretch] = []
-    previous_header: Header | None = None
-    for number, reader in enumerate(readers):
-        count = len(stretches)
-        while (stretch := reader.read()) is not None:
-            part = None if reader.header is None else reader.header.part
-            if (
-                number
-                and len(stretches) == count
-                and (previous_header is None or previous_header.part + 1 != part)
-            ):
-                # The parts before this one are missing, and so are their iterations.
-                iterations = stretch.iterations
-                after_gap = np.append(True, iterations.after_gap[1:])
-                stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
-            stretches.append(stretch)
-        previous_header = reader.header
-        watch((number + 1) / len(readers))
+    stretches = _read_stretches(readers, watch)
     header = next((reader.header for reader in readers if reader.header is not None), None)
     damage = next((reader.damage for reader in readers if reader.damage), "")
     if damage and not stretches:
@@ -206,6 +189,37 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         damage=damage,
         tail_bytes=sum(reader.cut_bytes for reader in readers),
     )
+
+
+def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
+    """Read the stretches of all parts of a recording.
+
+    If the part before a part is missing or has no readable header, the first iteration of the part
+    is marked as the first one after a gap.
+
+    Args:
+        readers: Readers of the parts, in order.
+        watch: Called with the fraction of the parts that have been read.
+    """
+    stretches: list[Stretch] = []
+    previous_header: Header | None = None
+    for number, reader in enumerate(readers):
+        count = len(stretches)
+        while (stretch := reader.read()) is not None:
+            part = None if reader.header is None else reader.header.part
+            if (
+                number
+                and len(stretches) == count
+                and (previous_header is None or previous_header.part + 1 != part)
+            ):
+                # The parts before this one are missing, and so are their iterations.
+                iterations = stretch.iterations
+                after_gap = np.append(True, iterations.after_gap[1:])
+                stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
+            stretches.append(stretch)
+        previous_header = reader.header
+        watch((number + 1) / len(readers))
+    return stretches
 
 
 def has_neighbours(session: RecordedSession) -> bool:
