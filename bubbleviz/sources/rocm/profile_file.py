@@ -91,17 +91,7 @@ def _build_activities(
         ProfileError: The recording is damaged.
     """
     path = recording.path
-    builder = ActivitiesBuilder(_count_rows((*recording.kernels, *recording.copies)))
-    try:
-        for kernels in recording.kernels:
-            builder.add_kernels(_subtract_start(kernels[: _STREAM + 1], zero_ns))
-        for copies in recording.copies:
-            *columns, stream = _subtract_start(copies[: _COPY_STREAM + 1], zero_ns)
-            builder.add_copies(np.stack((*columns, np.full(len(stream), NONE), stream)))
-    except ValueError as error:
-        raise ProfileError(
-            f"{path}: is damaged or was edited ({error}); {_RECORD_AGAIN[recording.format]}"
-        ) from error
+    builder = _collect_work(recording, zero_ns)
     names = [replace_surrogates(name) for name in recording.kernel_names.values]
     orphans = builder.count_without_process()
     processes = find_distinct(thread >> 24).tolist() if orphans else ()
@@ -118,6 +108,31 @@ def _build_activities(
         notes.append(Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS))
     copied = _join_copies(recording, zero_ns, activities, builder.group)
     return activities, notes, builder.streams, copied
+
+
+def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
+    """Return a builder with all kernels, then all copies of a recording.
+
+    Args:
+        recording: The recording.
+        zero_ns: Time of the first event, subtracted from all times.
+
+    Raises:
+        ProfileError: The recording is damaged.
+    """
+    builder = ActivitiesBuilder(_count_rows((*recording.kernels, *recording.copies)))
+    try:
+        for kernels in recording.kernels:
+            builder.add_kernels(_subtract_start(kernels[: _STREAM + 1], zero_ns))
+        for copies in recording.copies:
+            *columns, stream = _subtract_start(copies[: _COPY_STREAM + 1], zero_ns)
+            builder.add_copies(np.stack((*columns, np.full(len(stream), NONE), stream)))
+    except ValueError as error:
+        remedy = _RECORD_AGAIN[recording.format]
+        raise ProfileError(
+            f"{recording.path}: is damaged or was edited ({error}); {remedy}"
+        ) from error
+    return builder
 
 
 def _join_copies(
@@ -154,13 +169,7 @@ def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
         ProfileError: The recording is damaged.
     """
     zero_ns = _find_zero(recording)
-    start_ns, end_ns, thread, ids, name = _keep_valid_times(recording.calls, zero_ns)
-    call_names = tuple(map(replace_surrogates, recording.call_names.values))
-    calls = in_memory.make_calls(start_ns, end_ns, thread, ids, name, call_names)
-    start_ns, end_ns, thread, kind, name = _keep_valid_times(recording.ranges, zero_ns)
-    ranges = in_memory.make_ranges(start_ns, end_ns, thread, name, ())
-    ranges = replace(ranges, start_end=kind == HostEventKind.STARTED)
-
+    calls, ranges = _build_calls(recording, zero_ns), _build_ranges(recording, zero_ns)
     work, notes, streams, copies = _build_activities(recording, zero_ns, calls.calls.thread)
     impossible = {
         "HIP API calls": _count_rows(recording.calls) - len(calls.calls),
@@ -197,6 +206,31 @@ def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
         no_kernels or no_links,
         names=recording.range_texts,
     )
+
+
+def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCalls:
+    """Return the calls of a recording that have possible times.
+
+    Args:
+        recording: The recording.
+        zero_ns: Time of the first event, subtracted from all times.
+    """
+    columns = _keep_valid_times(recording.calls, zero_ns)
+    start_ns, end_ns, thread, correlation_id, name_id = columns
+    names = tuple(map(replace_surrogates, recording.call_names.values))
+    return in_memory.make_calls(start_ns, end_ns, thread, correlation_id, name_id, names)
+
+
+def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
+    """Return the ranges of a recording that have possible times, without the texts of their names.
+
+    Args:
+        recording: The recording.
+        zero_ns: Time of the first event, subtracted from all times.
+    """
+    start_ns, end_ns, thread, kind, name_id = _keep_valid_times(recording.ranges, zero_ns)
+    ranges = in_memory.make_ranges(start_ns, end_ns, thread, name_id, ())
+    return replace(ranges, start_end=kind == HostEventKind.STARTED)
 
 
 def _find_zero(recording: RocmRecording) -> int:

@@ -278,28 +278,45 @@ def _read_parts(
         ProfileError: The file has none of the tables of its format, or is damaged.
         SchemaError: A required table or column is missing.
     """
-    queries, tables = _FORMATS[recording.format]
+    queries, _ = _FORMATS[recording.format]
     stored = read_stored_tables(database)
     table_sets = group_tables_by_part(stored, queries)
-    has_tables = any({*tables} & {*names} for names in table_sets)
-    if not table_sets or (recording.format == "rpd" and not has_tables):
-        raise ProfileError(
-            f"{recording.path}: is an SQLite database, but not a {queries.noun}: it has none of "
-            f"the tables {', '.join(tables)}; {queries.again}"
-        )
+    _check_tables(recording, table_sets)
     parts_of_pid: dict[int, int] = {}
     hosts: dict[tuple[str, str], None] = {}
     versions: dict[str, None] = {}
     for n_read, names in enumerate(table_sets):
         tables_of_part = Part(database, queries, names, stored, pages=pages)
-        rows = tables_of_part.query_rows("target/metadata")
-        versions.update({str(version): None for (version,) in rows})
+        metadata = tables_of_part.query_rows("target/metadata")
+        versions.update({str(version): None for (version,) in metadata})
         for fraction, part in _iter_processes(tables_of_part):
             hosts.update(_find_hosts(part))
             _PartReader(recording, part, parts_of_pid).read()
             watch((n_read + fraction) / len(table_sets))
     recording.schema_version = ", ".join(versions) or None
     return hosts
+
+
+def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, str]]) -> None:
+    """Check that a file contains tables of its format.
+
+    A file of the format "rpd" must contain the table of kernels or the table of calls. In other
+    formats, any table that a query reads is enough.
+
+    Args:
+        recording: The recording, for its format and path.
+        table_sets: Sets of tables that queries read, see :func:`group_tables_by_part`.
+
+    Raises:
+        ProfileError: The file has none of these tables.
+    """
+    queries, tables = _FORMATS[recording.format]
+    has_tables = any({*tables} & {*names} for names in table_sets)
+    if not table_sets or (recording.format == "rpd" and not has_tables):
+        raise ProfileError(
+            f"{recording.path}: is an SQLite database, but not a {queries.noun}: it has none of "
+            f"the tables {', '.join(tables)}; {queries.again}"
+        )
 
 
 def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:

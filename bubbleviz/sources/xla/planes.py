@@ -242,14 +242,19 @@ class Planes:
         if role == HOST:
             self._add_host(events, op != NONE)
             return
-        if role == STEPS:
-            texts = self.texts.values
-            used, of_row = np.unique(events.name, return_inverse=True)
-            parsed_numbers = [int(t) if _NUMBER.match(t := texts[name]) else NONE for name in used]
-            step_in_name = np.array(parsed_numbers, np.int64)[of_row.reshape(-1)]
-            step = np.where(events.step != NONE, events.step, step_in_name)
-            events = replace(events, step=step).take(step != NONE)
-        self._append(role, events)
+        self._append(role, self._number_steps(events) if role == STEPS else events)
+
+    def _number_steps(self, events: PlaneEvents) -> PlaneEvents:
+        """Return training steps, numbered by their names if they lack the statistic.
+
+        Steps whose name is no number either are left out.
+        """
+        texts = self.texts.values
+        used, of_row = np.unique(events.name, return_inverse=True)
+        parsed_numbers = [int(t) if _NUMBER.match(t := texts[name]) else NONE for name in used]
+        step_in_name = np.array(parsed_numbers, np.int64)[of_row.reshape(-1)]
+        step = np.where(events.step != NONE, events.step, step_in_name)
+        return replace(events, step=step).take(step != NONE)
 
     def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
         """Add events of a host thread. An event can have several roles, such as span and step.

@@ -319,8 +319,7 @@ class DeviceWork:
         """
         spans, texts = self._spans, self._texts
         execution = np.full(len(launches), NONE, np.int64)
-        is_execution_name = np.array([text.endswith(_EXECUTION_SUFFIX) for text in texts], bool)
-        rows = np.flatnonzero(is_execution_name[spans.name])
+        rows = self._find_execution_spans()
         for number in find_distinct(spans.name[rows]).tolist():
             names = sorted(
                 self._names_of_module.get(texts[number].removesuffix(_EXECUTION_SUFFIX), ())
@@ -339,10 +338,16 @@ class DeviceWork:
                     for line in find_distinct(spans.line[module_spans]).tolist()
                 ]
             for outer, inner in groups:
-                innermost = Innermost.of(spans.start_ns[outer], spans.end_ns[outer])
-                enclosing = innermost.around(launches.start_ns[inner], launches.start_ns[inner])
+                enclosing = _find_innermost(spans, outer, launches.start_ns[inner])
                 execution[inner] = np.where(enclosing >= 0, outer[enclosing], NONE)
         return execution
+
+    def _find_execution_spans(self) -> Ints:
+        """Return the rows in ``_spans`` whose names say that they are executions of modules."""
+        is_execution_name = np.array(
+            [text.endswith(_EXECUTION_SUFFIX) for text in self._texts], bool
+        )
+        return np.flatnonzero(is_execution_name[self._spans.name])
 
     def _name_instruction_ranges(self) -> Ints:
         """Return the index of the range name of each label, or -1 if it has no instruction.
@@ -408,14 +413,8 @@ class DeviceWork:
             events: Instructions.
             thread: Thread of the range of each instruction.
         """
-        recorded, texts = self._modules, self._texts
-        if len(recorded):
-            used, number = np.unique(recorded.name, return_inverse=True)
-            parts = (_MODULE.findall(texts[name])[0] for name in used.tolist())
-            numbers = [self._number_module_name(module, program) for module, program in parts]
-            name_id = np.array(numbers, np.int64)[number.reshape(-1)]
-            thread = self._get_device_threads(recorded.device)
-            return make_named_ranges(recorded.start_ns, recorded.end_ns, thread, name_id)
+        if len(self._modules):
+            return self._make_recorded_module_ranges()
         module = self._name_modules_of_labels()[events.label]
         rows = np.flatnonzero(module != NONE)
         rows = rows[np.lexsort((events.start_ns[rows], events.device[rows], thread[rows]))]
@@ -436,6 +435,28 @@ class DeviceWork:
         first = rows[group_rows(run).first]
         times_ns = group_extents(run, len(first), events.start_ns[rows], events.end_ns[rows])
         return make_named_ranges(*times_ns, thread[first], module[first])
+
+    def _make_recorded_module_ranges(self) -> Ranges:
+        """Return the executions of modules that devices recorded as ranges."""
+        executions = self._modules
+        used, number = np.unique(executions.name, return_inverse=True)
+        parts = (_MODULE.findall(self._texts[name])[0] for name in used.tolist())
+        numbers = [self._number_module_name(module, program) for module, program in parts]
+        name_id = np.array(numbers, np.int64)[number.reshape(-1)]
+        thread = self._get_device_threads(executions.device)
+        return make_named_ranges(executions.start_ns, executions.end_ns, thread, name_id)
+
+
+def _find_innermost(spans: PlaneEvents, rows: Ints, times_ns: Ints) -> Ints:
+    """Return the index in ``rows`` of the innermost span around each time, or -1 without one.
+
+    Args:
+        spans: Host events.
+        rows: Rows of the spans to consider, sorted by start.
+        times_ns: The times.
+    """
+    innermost = Innermost.of(spans.start_ns[rows], spans.end_ns[rows])
+    return innermost.around(times_ns, times_ns)
 
 
 def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:

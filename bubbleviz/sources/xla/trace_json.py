@@ -111,11 +111,7 @@ class TraceJsonPlanes:
             threads[number]: rows for number, rows in list_rows_by_value(columns["thread"])
         }
         roles = self._find_roles(list(rows_of_thread))
-        recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
-        for process, recording in recording_of.items():
-            device = get_device_number(self.processes[process])
-            if device is not None:
-                recordings[recording].add_device(self.processes[process], device, "")
+        recordings = self._make_planes(recording_of)
         n_strays = 0
         for thread, rows in rows_of_thread.items():
             process_recording = recording_of.get(thread[0])
@@ -137,6 +133,19 @@ class TraceJsonPlanes:
         starts = [index for index in range(1, len(labels)) if labels[index] != labels[index - 1]]
         names = [self.processes[process] for process in processes]
         return dict(zip(processes, number_recordings(names, starts), strict=True))
+
+    def _make_planes(self, recording_of: Mapping[ProcessName, int]) -> list[Planes]:
+        """Return the planes of each recording, at least one, with devices but without events.
+
+        Args:
+            recording_of: Index of the recording of each process that is a plane.
+        """
+        recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
+        for process, recording in recording_of.items():
+            device = get_device_number(self.processes[process])
+            if device is not None:
+                recordings[recording].add_device(self.processes[process], device, "")
+        return recordings
 
     def _join_blocks(self) -> dict[str, Ints]:
         """Return the columns of all events, by name; names of arguments begin with ``args.``."""

@@ -356,20 +356,30 @@ class PlaneReader:
         end = np.cumsum(length)
         used_stats = {number: name for number, name in self._stat_names.items() if name in _STATS}
         fields = (_EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS)
-        length_fields = (_EVENT_STATS,) if used_stats else ()
-        event, messages = decode_messages(data, end - length, end, fields, length_fields)
+        event, messages = decode_messages(
+            data, end - length, end, fields, (_EVENT_STATS,) if used_stats else ()
+        )
         names, columns = self._read_metadata(of_instructions=role in (xla.OPS, xla.ASYNC))
         # Unknown metadata is at position -1, the last row.
         metadata_row = find_positions(self._numbers, event[_EVENT_METADATA])
         columns = {column: values[metadata_row] for column, values in columns.items()}
         if used_stats:
             self._fill_columns(columns, data, messages[_EVENT_STATS], used_stats)
-        is_utc = line.timestamp_ns > _UTC_NS
-        begin_ns = line.timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
+        times_ns = self._convert_times(line.timestamp_ns, event)
+        self._planes.add(role, self.name, row, times_ns, names[metadata_row], columns)
+
+    def _convert_times(self, timestamp_ns: int, event: Mapping[int, Ints]) -> tuple[Ints, Ints]:
+        """Return the start and end of events in ns since time 0 of the profile.
+
+        Args:
+            timestamp_ns: Timestamp of the line, which the offsets of its events are added to.
+            event: Number fields of the events.
+        """
+        is_utc = timestamp_ns > _UTC_NS
+        begin_ns = timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
         offset_ps = event[_EVENT_OFFSET_PS]
         end_ps = offset_ps + event[_EVENT_DURATION_PS]
-        times_ns = begin_ns + offset_ps // 1000, begin_ns + end_ps // 1000
-        self._planes.add(role, self.name, row, times_ns, names[metadata_row], columns)
+        return begin_ns + offset_ps // 1000, begin_ns + end_ps // 1000
 
     def _fill_columns(
         self,
@@ -579,11 +589,18 @@ def _decode_spaces(
             format="xplane",
             session_utc_ns=validate_utc(utc_ns),
         )
-        limitations = []
-        if space.start_ns is None:
-            reason = f"{path}: the UTC of its time 0 was not recorded"
-            limitations.append(
-                Limitation("the start of the session, which aligns profiles", reason)
-            )
         process = make_process_number(number, space.process)
-        yield process, make_profile(source, planes, process, limitations)
+        yield process, make_profile(source, planes, process, _report_unknown_start(path, space))
+
+
+def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
+    """Return a limitation if the start of a recording is unknown, else none.
+
+    Args:
+        path: Path of the file.
+        space: The recording.
+    """
+    if space.start_ns is not None:
+        return []
+    reason = f"{path}: the UTC of its time 0 was not recorded"
+    return [Limitation("the start of the session, which aligns profiles", reason)]
