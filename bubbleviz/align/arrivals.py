@@ -201,7 +201,7 @@ def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
 
 
 def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
-    """Return a packing of the times of all ranks. A rank without times is packed as if it had one.
+    """Return a packing of the times of all ranks. A rank without times gets room for one.
 
     Args:
         rank: Rank of each time.

@@ -44,13 +44,13 @@ _MAX_NAMES = 4
 def correct_times(
     times_ns: Ints, offset_ns: Ints | int, drift_ppm: Floats | float, t0_ns: Ints | int
 ) -> Ints:
-    """Return ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)`` for each time t.
+    """Return ``t + offset_ns + round((t - t0_ns) * drift_ppm * 1e-6)`` for each time t.
 
     Args:
         times_ns: Times on one or several clocks.
-        offset_ns: Offset of the clock, or of the clock of each time.
-        drift_ppm: Drift of the clock, or of the clock of each time.
-        t0_ns: Time at which the drift is 0.
+        offset_ns: Offset of the clock, or one offset per time.
+        drift_ppm: Drift of the clock, or one drift per time.
+        t0_ns: Time at which the drift is 0, or one per time.
     """
     corrected_ns = times_ns + offset_ns
     if np.any(drift_ppm):
@@ -83,9 +83,10 @@ class ProfileClock:
         return correct_times(times_ns, self.offset_ns, self.drift_ppm, self.t0_ns)
 
     def compose(self, correction: ProfileClock) -> ProfileClock:
-        """Return the clock that applies the correction of this clock and then a further correction.
+        """Return a clock that applies the correction of this clock and then a second correction.
 
-        This clock must have no drift. The result has the drift and uncertainty of ``correction``.
+        This clock must have no drift. The result has the uncertainty of ``correction``, and its
+        drift rounded to a millionth of a ppm.
 
         Args:
             correction: Correction to apply to times that this clock has already corrected.
@@ -115,7 +116,7 @@ class ProfileClock:
 def subtract_sessions(
     clocks: Sequence[ProfileClock], sessions: Sequence[ProfileClock]
 ) -> tuple[ProfileClock, ...]:
-    """Return the corrections that convert times on the clocks of sessions to other clocks.
+    """Return, for each profile, the correction from its session's clock to its other clock.
 
     Args:
         clocks: Clock of each profile.
@@ -130,18 +131,25 @@ def find_machines(
 ) -> tuple[str, ...]:
     """Find the machine whose clock each profile uses.
 
-    Profiles of one hostname share a machine, with these exceptions: a profile that does not record
-    its host or the start of its session gets a separate machine, because files of several nodes
-    may have one name. Two profiles also have different machines if their machine ids differ, or if
-    UTC and steady clock show that the machines were switched on at different times. ``same_clock``
-    overrules these exceptions, except for an unknown start of the session.
+    A profile is compared with the first profile that has the same hostname or declares the same
+    clock. The two share a machine, except in these cases:
+
+    - One of them does not record its host. Files of several nodes may have one name. This does not
+      matter if the profile declares a clock.
+    - Their machine ids differ.
+    - UTC and steady clock show that the machines were switched on at different times.
+    - The time between the two session starts is unknown.
+
+    For the hosts in ``same_clock``, only the last case applies.
 
     Args:
         sources: Sources of the profiles.
         same_clock: Groups of hostnames that share one clock (containers of one machine).
 
     Returns:
-        Name of the machine of each profile.
+        Name of the machine of each profile: the first hostname of its group in ``same_clock``, or
+        else the clock that it declares, or else its hostname. If it cannot share that machine, its
+        path is appended.
 
     Raises:
         UsageError: A group contains a host that no profile has.
@@ -211,9 +219,10 @@ def build_session_clocks(
     """Return the clock of each profile relative to the first profile, from the session starts.
 
     A profile is related to the first profile of its machine by the steady clock. If that clock is
-    unknown, or if the boot times of the two profiles differ, UTC is used instead. The first profile
-    of each further machine is related to the first profile of all by UTC, and its error is
-    unbounded. If its UTC start is unknown as well, its times are used unchanged.
+    unknown, or if the boot times of the two profiles differ, UTC is used instead.
+
+    The first profile of every other machine is related to the first profile of all by UTC, and its
+    error is unbounded. If either UTC start is unknown as well, its times are used unchanged.
 
     Args:
         sources: Sources of the profiles.
@@ -258,10 +267,10 @@ def _measure_session_offset(source: Source, other: Source, steady: bool) -> int 
 def list_untimed_profiles(
     sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for each profile with an unknown UTC start, unless there is one machine.
+    """Return a limitation for each profile with an unknown UTC start.
 
-    If machines are aligned by UTC, the times of these profiles are used unchanged. On a single
-    machine this does not matter, so the result is empty.
+    Several machines are aligned by UTC, so the times of these profiles are used unchanged. On a
+    single machine this does not matter, so the result is empty.
 
     Args:
         sources: Sources of the profiles.
@@ -351,7 +360,7 @@ def _sort_captures(
     captures: Sequence[tuple[int, int]],
     clocks: Sequence[ProfileClock],
 ) -> tuple[list[int], Ints, Ints]:
-    """Sort the captures whose UTC time is known by their start.
+    """Sort the captures whose UTC time is known, by start and then by end.
 
     Args:
         sources: Sources of the profiles.
@@ -359,9 +368,9 @@ def _sort_captures(
         clocks: Clock of each profile according to its session.
 
     Returns:
-        profile: Profile of each capture.
-        starts_ns: Start of each capture, on the clocks of sessions.
-        ends_ns: End of each capture.
+        profile: Index of the profile of each capture.
+        starts_ns: Start of each capture, after conversion by its clock.
+        ends_ns: End of each capture, likewise.
     """
     has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
     starts_ns, ends_ns = (
@@ -375,12 +384,13 @@ def _sort_captures(
 def _are_typical(
     sources: Sequence[Source], profile: Sequence[int], wrong: Sequence[int], is_typical: Bools
 ) -> bool:
-    """Return whether each of some captures has a typical size and a host that no other one has.
+    """Return whether every wrong capture has a typical size and a host that no right one has.
 
     Args:
         sources: Sources of the profiles.
-        profile: Profiles whose UTC time is known.
-        wrong: Profiles to check, a subset of these.
+        profile: Indices of the profiles whose UTC time is known.
+        wrong: Indices of the profiles to check, a subset of ``profile``. The right ones are the
+            rest.
         is_typical: Mask of the profiles with typical sizes.
     """
     other_hosts = {sources[i].host for i in profile if i not in wrong}

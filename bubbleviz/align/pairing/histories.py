@@ -232,7 +232,7 @@ class CommonEvents:
     def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound of the correction of b's clock in each iteration.
 
-        Bounds have shape (pairs, shifts, iterations) and are infinite if nothing bounds the
+        Bounds have shape (pairs, shifts, iterations) and are infinite if no event bounds the
         correction.
         """
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
@@ -249,8 +249,9 @@ class CommonEvents:
     def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the tightest lower and upper bounds from all events of each iteration.
 
-        Events in which a leads give lower bounds, all others upper bounds. Shifts are processed in
-        batches to limit memory. The shape is (pairs, shifts, iterations).
+        The difference a - b of an event is a lower bound if a leads, and an upper bound otherwise.
+        Bounds have shape (pairs, shifts, iterations) and are infinite if nothing bounds the
+        correction. Shifts are processed in batches to limit memory.
         """
         shape = len(a_ns), len(shifts), a_ns.shape[1]
         lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
@@ -328,7 +329,8 @@ def _find_common_events(
 
     Args:
         histories: Iteration times of all ranks.
-        event_start: First event of each rank in ``histories.passed_on``, and the number of events.
+        event_start: Row of the first event of each rank in ``histories.passed_on``, followed by the
+            number of events.
         first: First rank of each pair.
         second: Second rank of each pair.
         by_ns: Correction to add to the second rank's clock.
@@ -350,8 +352,8 @@ def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints
     """Choose up to ``_MAX_EVENTS`` common events of each pair, spread evenly over all of them.
 
     Returns:
-        Event of the first and of the second rank, shape (2, pairs, events). Pairs with fewer events
-        are padded with ``len(table)``.
+        Row in ``table`` of each event of the first and of the second rank, shape (2, pairs,
+        events). Pairs with fewer events are padded with ``len(table)``.
     """
     pair, a_row, b_row = _match_events(table, event_start, first, second)
     n_common = np.bincount(pair, minlength=len(first))
@@ -371,14 +373,15 @@ def _match_events(
 
     Args:
         table: Events of all ranks.
-        event_start: First event of each rank in the table, and the number of events.
+        event_start: Row of the first event of each rank in the table, followed by the number of
+            events.
         first: First rank of each pair.
         second: Second rank of each pair.
 
     Returns:
-        pair: Pair of ranks of each match, in ascending order.
-        a_row: Event of the first rank.
-        b_row: Event of the second rank.
+        pair: Index of the pair of ranks of each match, in ascending order.
+        a_row: Row in ``table`` of the event of the first rank.
+        b_row: Row in ``table`` of the event of the second rank.
     """
     pair, a_row = grouping.expand_ranges(event_start[first], event_start[first + 1])
     keys = table.rank, table.chunk, table.microbatch, table.is_backward

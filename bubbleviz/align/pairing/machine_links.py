@@ -307,11 +307,14 @@ def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
 
 
 def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
-    """Return the first untried pair of ranks of every two machines, in ascending order.
+    """Return the first untried pair of ranks for every two machines, in ascending order.
 
     Args:
         machines: Machines of the first and second rank of each pair, shape (2, pairs).
-        untried: Pairs of ranks that were not tried yet.
+        untried: Indices of the pairs of ranks that were not tried yet.
+
+    Returns:
+        Indices of the pairs of ranks.
     """
     low, high = np.sort(machines[:, untried], axis=0)
     return untried[np.sort(group_rows(low, high).first)]
@@ -332,7 +335,7 @@ def _join_linked(
         links: All links so far.
         machine: Machine of each rank.
         offset_ns: Clock correction of each joined machine; updated.
-        best_links: Link with the largest margin of each other machine; updated.
+        best_links: For each machine, its link to a joined machine with the largest margin; updated.
 
     Returns:
         True if any machine was joined.

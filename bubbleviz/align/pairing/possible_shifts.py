@@ -148,14 +148,19 @@ def _compare_shapes(
 ) -> tuple[Floats, Floats]:
     """Compare the numbers of forwards and backwards ("shapes") of the iterations that shifts pair.
 
-    An equal rare shape, such as an evaluation, seldom occurs by chance, so it counts as evidence:
-    the negated logarithm of its frequency.
+    An equal rare shape, such as an evaluation, seldom occurs by chance. The evidence is the negated
+    logarithm of how frequent the shape is among the iterations of the first rank.
+
+    Args:
+        histories: Iteration times of all ranks.
+        pair: First and second rank of each pair.
+        shifts: Candidate shifts.
 
     Returns:
-        rarity: Evidence for each shift in nats, summed over iterations with equal shapes, shape
-            (pairs, shifts).
-        penalty: Evidence against each shift in nats: a constant per iteration with unequal shapes,
-            up to a maximum; same shape.
+        rarity: Evidence for each shift in nats, summed over paired iterations with equal shapes,
+            shape (pairs, shifts).
+        penalty: Evidence against each shift in nats: ``_SHAPE_PENALTY`` per pair of iterations with
+            unequal shapes, at most ``_MAX_SHAPE_PENALTY``; same shape.
     """
     shapes = histories.shapes[pair[0]]
     paired = shift_values(histories.shapes[pair[1]], shifts)
@@ -215,8 +220,8 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
     """Predict the starts of the iterations before b's first one and after b's last one.
 
-    They are one step away from the recorded iterations. The step is as long as the step between the
-    iterations of a that are paired with the same iterations under the shift.
+    Each is one step away from the nearest recorded iteration. The step is taken from a: it is the
+    time between the two iterations of a that are paired with these iterations of b under the shift.
 
     Args:
         histories: Iteration times of all ranks.
@@ -337,7 +342,11 @@ def _choose_shift(
 
 
 def list_shifts(histories: Histories) -> Ints:
-    """List the shifts that leave common iterations, up to ``_MAX_SHIFT``, closest to 0 first."""
+    """List the shifts that leave common iterations, closest to 0 first.
+
+    If two are equally close, the negative one is first. Shifts are at most ``_MAX_SHIFT`` either
+    way.
+    """
     max_shift = min(histories.start_ns.shape[1] - 1, _MAX_SHIFT)
     shifts = np.arange(-max_shift, max_shift + 1)
     return shifts[np.argsort(np.abs(shifts), kind="stable")]
@@ -350,7 +359,8 @@ def _measure_violations(
 
     The value is the size of the worst violation, 0 if no dependency is violated, and NaN if the
     pair has no dependencies under this shift. For replicas (``events`` is None), it is the median
-    absolute difference of their iteration starts instead, rounded down.
+    absolute difference of their iteration starts instead, rounded down, and NaN without a common
+    iteration.
     """
     if events is None:
         return np.floor(

@@ -31,7 +31,7 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
         stages: Ranks of each stage, sorted by rank number.
         fits: Function that decides which ranks can follow each other. Between stages that are not
             adjacent, the ranks between them are missing.
-        ranks: Number of ranks.
+        ranks: Number of ranks in the result.
 
     Returns:
         Pipeline of each rank, or -1 for a rank on no stage. The result is None if several ranks of

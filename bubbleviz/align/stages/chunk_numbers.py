@@ -56,9 +56,11 @@ def align_chunk_numbers(
 ) -> tuple[Operations, bool]:
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
-    Each rank is compared with the previous one in order of stages. A shift fits if paired chunks
-    have equal numbers of tokens and, on one machine, their times allow them to pass. Of several
-    shifts that fit, 0 wins, otherwise the largest.
+    Each rank is compared with the previous one in order of stages. A shift fits if all paired
+    chunks have equal numbers of tokens (:func:`_match_tokens`). On one machine, the times must also
+    allow these chunks to pass (:func:`_can_pass`). On two machines, only shift 0 fits if all chunks
+    have equal numbers of tokens. If shift 0 fits, it is used; otherwise the largest shift that fits
+    is used. The rank with the smallest shift keeps its numbers.
 
     Args:
         operations: Operations of all ranks, with the chunks of one window numbered by their order.
@@ -66,7 +68,8 @@ def align_chunk_numbers(
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        operations: Operations with common chunk numbers, or unchanged ones if no shift fits.
+        operations: Operations with common chunk numbers, or the unchanged operations if no shift
+            fits for some rank.
         is_aligned: Whether a shift fits for all ranks.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
@@ -102,10 +105,10 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
 
     Args:
         operations: Operations of all ranks.
-        ranks: Ranks to order.
+        ranks: Ranks to order, at least one. The delay is measured from the first of them.
 
     Returns:
-        Stage of each rank, or None if no shift, or several shifts, are possible for any rank.
+        Stage of each rank, from 0, or None if some rank has no possible shift or several.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -151,8 +154,14 @@ def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     """Return whether the times of paired chunks fit two consecutive stages, or two replicas.
 
     On consecutive stages, at least ``MIN_FITTING`` of the chunks must start on ``lower`` after they
-    ended on ``upper``, except for early work (``EARLY_PART``). On replicas, at least this fraction
-    must run on both ranks at about the same time.
+    ended on ``upper``; up to 1 / ``EARLY_PART`` of a chunk's busy time may run before. On replicas,
+    at least this fraction must start on each rank before the last half of the other rank's work on
+    them.
+
+    Args:
+        upper: Chunks on the first rank.
+        lower: The same chunks on the second rank, in the same order.
+        is_replica: Whether the ranks must be replicas.
     """
     if is_replica:
         is_late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2

@@ -23,7 +23,7 @@ def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
 def find_missing_ranks(
     numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks of the run that are known to be in no profile.
+    """Return a limitation for ranks of the run that are known to be in no profile, or ().
 
     The run has the ranks of ``parallel``, or else ``world`` ranks if fewer were recorded. If
     neither applies, missing ranks are gaps in the rank numbers in names. Numbers in equal steps
@@ -62,9 +62,10 @@ def find_missing_ranks(
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines that lack a rank of a stage.
+    """Return a limitation for pipelines that lack a rank of a stage, or () if there are none.
 
-    If the pipelines are unknown, the limitation is for stages with fewer replicas than most stages.
+    If no pipeline is known, the limitation is for stages with fewer replicas than the largest
+    stage.
 
     Args:
         pipeline: Pipeline of each rank, or -1 if unknown.
@@ -92,7 +93,7 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
 
 
 def _find_small_stages(stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for stages with fewer ranks than most stages.
+    """Return a limitation for stages with fewer ranks than the largest stage, or ().
 
     There is none if the sizes of the stages are too uneven to show that ranks are missing.
 

@@ -58,7 +58,7 @@ class Parallel:
         return self.tp * self.pp * self.dp
 
     def stage(self, number: Ints) -> Ints:
-        """Return the pipeline rank of each rank number."""
+        """Return the stage (pipeline-parallel rank) of each rank number."""
         return number // (self.tp * self.dp)
 
     def pipeline(self, number: Ints) -> Ints:
@@ -66,7 +66,7 @@ class Parallel:
         return number % (self.tp * self.dp)
 
     def reducing(self, number: Ints) -> Ints:
-        """Return the group of each rank number; ranks of a group reduce gradients together."""
+        """Return the group of each rank number. The ranks of a group reduce gradients together."""
         return self.stage(number) * self.tp + number % self.tp
 
 
@@ -93,7 +93,8 @@ class RankNumbers:
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
     """Return the rank numbers in names, or else the index by host, device and process.
 
-    Numbers in names are used only if every rank has one and no two are equal.
+    Numbers in names are used only if every rank has one and no two are equal. Otherwise the ranks
+    are numbered from 0, sorted by host (naturally), device id and process id.
     """
     global_ranks = [rank.local.global_rank for rank in ranks]
     numbers = [number for number in global_ranks if number is not None]
@@ -124,7 +125,7 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
     """Return the pipeline of each rank from tables of operations or file names.
 
-    The result is None unless all ranks have one.
+    The result is None if any rank has no pipeline there.
     """
     pipeline = lookup_declared(recordings, "pipeline")
     return None if (pipeline < 0).any() else pipeline
@@ -133,8 +134,9 @@ def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
 def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
     """Return the stage or pipeline of each rank from tables of operations, or else file names.
 
-    File names are used only if no table declares a rank, and if the pairs (stage, pipeline) in them
-    are distinct and leave out no stage.
+    File names are used only if no rank comes from a table that declares it, and if the pairs
+    (stage, pipeline) in the file names are distinct and leave out no stage. Pipelines from file
+    names are renumbered from 0 without gaps.
 
     Args:
         recordings: The recordings.
@@ -198,8 +200,9 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     """Find the ranks that reduce gradients together if the user gives no sizes of the run.
 
-    They are on one stage. Replicas on one machine may be tensor-parallel, so the first replica of
-    each machine reduces with the first replicas of the other machines, and so on.
+    The ranks of a group are on one stage. Replicas on one machine may be tensor-parallel, so the
+    first replica of each machine reduces with the first replicas of the other machines, the second
+    with the second ones, and so on. Replicas are counted by rank number.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
@@ -207,7 +210,7 @@ def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> In
         numbers: Numbers of the ranks.
 
     Returns:
-        Group of each rank, or -1 if it has none.
+        Group of each rank, or -1 for a rank without a stage.
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]

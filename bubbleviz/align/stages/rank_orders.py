@@ -53,13 +53,13 @@ def find_orders(operations: Operations) -> Orders:
 def _count_orders(
     operations: Operations, codes: Codes, numbers: Numbering[bytes]
 ) -> tuple[Ints, Ints, Ints]:
-    """Count the iterations in which each rank of a block ran each order.
+    """Count the iterations in which each rank ran each order.
 
     An order consists of the forwards and backwards of an iteration, sorted by launch. Repeated
     operations are left out.
 
     Args:
-        operations: Operations of these ranks.
+        operations: Operations of some of the ranks.
         codes: Code of the phase, microbatch and chunk of each operation.
         numbers: Numbering of the orders of all ranks so far; updated.
 
@@ -98,7 +98,7 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
     """Return the ranks in ascending order, and the most frequent order of each.
 
-    If several orders are equally frequent, the longest wins.
+    If several orders are equally frequent, the longest wins. Ranks without an order are left out.
 
     Args:
         orders: Orders of all ranks.

@@ -48,7 +48,7 @@ def find_division(
 
     Args:
         operations: Operations of all ranks, with iterations that are the same on all ranks.
-        inputs: Times at which their inputs arrived.
+        inputs: Arrivals of the inputs of these operations.
         number: Number of each rank in the run.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
@@ -56,7 +56,9 @@ def find_division(
         stages: Virtual stage of each (rank, chunk).
         by_number: Whether rank numbers decided between ranks that run the same operations.
 
-        None if no division fits, if several do, or if there is a single pipeline.
+        The whole result is None if no division fits, several fit, or there is a single pipeline;
+        also if there are fewer than two microbatches, neither transfers nor orders show that ranks
+        are stages, or a working (rank, chunk) has no wait.
     """
     work = mask_phases(operations.phase, COUNTED)
     microbatches = find_distinct(operations.microbatch[work & (operations.microbatch >= 0)])
@@ -77,7 +79,9 @@ def find_division(
 
 
 def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> Ints:
-    """Group the ranks by the order of their operations, and by the transfers that they name.
+    """Group the ranks by their usual order of operations and by the transfers that they name.
+
+    Transfers are compared by phase and chunk.
 
     Args:
         operations: Operations of all ranks.
@@ -85,7 +89,8 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
         ranks: Number of ranks.
 
     Returns:
-        Group of each rank, or -1 for a rank that does not train.
+        Group of each rank, or -1 for a rank that never runs both forwards and backwards in an
+        iteration.
     """
     kind = np.full(ranks, NONE, np.int64)
     rows = np.flatnonzero(mask_phases(operations.phase, TRANSFERS))
@@ -104,16 +109,20 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 
 
 def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
-    """Divide ranks into stages and replicas by their timetable, or return None if ambiguous.
+    """Divide ranks into stages and replicas by their timetable.
 
-    If all groups of equal operations have as many ranks as there are pipelines, each group is a
-    stage. Larger groups contain several stages and are divided by rank number, provided that
-    exactly one such division fits.
+    If every group of ranks with equal operations has as many ranks as there are pipelines, each
+    group is a stage. Larger groups contain several stages and are divided by rank number, provided
+    that exactly one such division fits.
 
     Args:
         table: Timetable of all ranks.
-        kinds: Group of ranks that run the same operations, for each rank.
+        kinds: Group of ranks that run the same operations, for each rank, or -1.
         number: Number of each rank in the run.
+
+    Returns:
+        The result of :func:`find_division`. It is None as well if a rank has no group, if there is
+        only one group, or if a group's size is no multiple of the number of pipelines.
     """
     ranks = np.flatnonzero(table.has_microbatch.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
@@ -136,11 +145,12 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
     If no rank of a group can follow another rank of the group in a pipeline, the group is a single
     stage, and its size is the number of pipelines. The number is unknown if there is no such group,
-    or if such groups differ in size.
+    or if such groups differ in size. Groups of a single rank, or of more than ``MAX_REPLICAS``, are
+    ignored.
 
     Args:
         table: Timetable of all ranks.
-        kinds: Group of ranks that run the same operations, for each rank.
+        kinds: Group of ranks that run the same operations, for each rank, or -1.
     """
     counts = set()
     for kind in find_distinct(kinds[kinds >= 0]).tolist():
@@ -158,7 +168,7 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
 
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
-    """Order groups of ranks by their waits. Each group is a stage.
+    """Order groups of ranks by their total waits, longest first. Each group is a stage.
 
     Args:
         table: Timetable of all ranks.
@@ -203,7 +213,7 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
     """Return the possible divisions into stages by rank number, with equal kinds in each stage.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
-    consecutive ranks. If all replicas are tensor-parallel, each stage is.
+    consecutive ranks. If all replicas are tensor-parallel, each stage is such a block.
 
     Args:
         ranks: Ranks to divide.
@@ -212,7 +222,8 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
         replicas: Number of ranks per stage.
 
     Returns:
-        Stage of each rank, for each possible division.
+        One array per possible division: the position of each rank in its pipeline, or -1 for a rank
+        that is not divided.
     """
     position = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas

@@ -110,6 +110,11 @@ def find_stages_before_gaps(
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
     """Return the virtual stages from which every microbatch is away long enough for another stage.
 
+    The slack after a stage is the wait on it, counted from the end of the send, minus the wait and
+    the work on the next stage. A stage is returned if its smallest slack exceeds
+    ``_OF_ANOTHER_STAGE`` times the smallest work on one of the two stages. Without recorded sends,
+    the factor is ``_OF_STAGE_AND_TRANSFERS``.
+
     Args:
         waits: Median waits of all ranks, with virtual stages as their chunks.
         sent: The same waits, counted from the end of recorded sends.
@@ -132,13 +137,16 @@ def _has_time_for_stage(
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
-    The time from the first stage to the second must suffice for a forward, and the time back for a
-    backward. A busy rank lets microbatches wait after they arrive, so the fastest microbatch of
-    each iteration counts in each direction.
+    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` of a
+    forward, and the transit back longer than this fraction of a backward. A busy rank lets
+    microbatches wait after they arrive, so the fastest microbatch of each iteration counts in each
+    direction.
 
-    The result is True if the times cannot be measured: the two stages have different clocks or no
-    common microbatch, one of them has several replicas (a microbatch may then come from any
-    replica), or the times contradict each other because a microbatch arrives before it is sent.
+    The result is also True if the transits cannot be measured. This is so in each of these cases:
+
+    - The two stages have different clocks or no common microbatch.
+    - One of the stages has several replicas. A microbatch may then come from any replica.
+    - A microbatch arrives before it is sent.
 
     Args:
         operations: Operations of all ranks, each extended until its result is sent. Chunks are
@@ -320,10 +328,10 @@ def find_turns(operations: Operations) -> frozenset[int]:
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards of a model chunk before their next chunk.
 
-    Forwards of a chunk are counted until the first forward of the next chunk in an iteration. The
-    usual maximum is the number of virtual stages from one chunk to the next. The result is True if
-    more than half of the iterations exceed it without running all forwards first, and False if the
-    ranks have no earlier chunk.
+    For each iteration of a rank, forwards of a chunk are counted until the first forward of the
+    next chunk. The usual maximum is the number of virtual stages from one chunk to the next. The
+    result is True if more than half of the iterations exceed this maximum without running all
+    forwards first. It is False if the ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -340,7 +348,10 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 
 
 def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
-    """Return whether ranks of the last stage run more than one forward before the first backward.
+    """Return whether ranks of the last stage usually run several forwards before a backward.
+
+    The result is True if, in more than half of the iterations, more than one forward runs before
+    the first backward, but not all forwards do.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -365,12 +376,16 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
 
 
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
-    """Return whether most iterations run more forwards than usual, but not all, before later work.
+    """Return whether most iterations run too many forwards before the first later work.
+
+    An iteration of a rank runs too many if more than ``max_usual`` of its forwards end before any
+    later work has started, but not all of them. Most means more than half of the iterations with a
+    forward.
 
     Args:
         forward: Waits of the microbatches of the forwards.
         later: Waits of the microbatches of the later work.
-        begun_ns: Time at which the later work on each microbatch has started.
+        begun_ns: Time at which the later work on each microbatch of ``later`` has started.
         max_usual: Maximum number of forwards that is usual.
     """
     keys = tuple(
@@ -402,9 +417,9 @@ def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: i
 def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
     """Return whether the orders of operations show that no stage is missing after these stages.
 
-    Each stage of 1F1B runs one more forward than the next stage before its first backward. Orders
-    that run all forwards first, or as many as fit in memory, show nothing: they do not depend on
-    the number of stages.
+    The result is True if each of the stages runs exactly one more forward before its first backward
+    than the next stage does, as in 1F1B. Orders that run all forwards first, or as many as fit in
+    memory, show nothing: they do not depend on the number of stages.
 
     Args:
         stages: Virtual stages.
@@ -419,8 +434,8 @@ def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool
 def _count_warmup(operations: Operations, stage: int) -> float:
     """Return the median number of forwards of a stage before its first backward in an iteration.
 
-    Iterations without a backward of the stage are left out; the result is NaN if no iteration has
-    one.
+    The median is over the iterations of all ranks. Iterations without a backward of the stage are
+    left out. The result is NaN if no iteration has one.
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
@@ -441,8 +456,8 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 
     A true last stage starts the backward of a microbatch when its forward is done, or runs other
     work first. A stage before missing stages runs more forwards and then idles until the first
-    backward, for as long as the missing stages take. Every microbatch is away for at least about
-    a forward and a backward::
+    backward, for as long as the missing stages take. Every microbatch is away for at least roughly
+    as long as a forward and a backward take::
 
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
@@ -470,9 +485,9 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
-    The idle time must be at least about the duration of a backward (``_AWAY``), and the operation
-    before the backward must be of another microbatch. If later backwards wait about as long as the
-    first one, the host is late, and the result is False.
+    The idle time must be at least roughly as long as a backward (``_AWAY``), and the operation
+    before the backward must belong to a different microbatch. If later backwards wait about as long
+    as the first one, the host is late, and the result is False.
     """
     operations = recordings.operations
     ordered = _sort_by_start(operations, rank)
@@ -501,14 +516,14 @@ def _measure_idle_before(
 ) -> Ints:
     """Measure how long a rank was idle before each of several operations, in ns.
 
-    The rank is idle from the last end of any operation, stray kernel or collective.
+    The idle time is counted from the latest end of all operations, stray kernels and exposed
+    collectives that started earlier. It is negative if one of these has not ended yet.
 
     Args:
         recordings: The recordings of all ranks.
         rank: Rank to measure.
         ordered: Rows of all operations of the rank, sorted by start.
-        index: Indices in ``ordered`` of the operations to measure. The first operation is not one
-            of them.
+        index: Indices in ``ordered`` of the operations to measure, without 0.
     """
     operations = recordings.operations
     start_ns = operations.start_ns[ordered[index]]

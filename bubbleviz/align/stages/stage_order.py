@@ -43,18 +43,19 @@ _MAX_LATE_FRACTION = 0.25
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
     """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
 
-    The total waits over the microbatches that every (rank, chunk) runs are sorted and grouped.
-    Ranks that share a stage are not checked for equal orders of operations.
+    The waits of each (rank, chunk) are added up over the microbatches that every (rank, chunk)
+    runs. The sums are sorted, longest first, and grouped (:func:`_group_by_wait`). Each group is a
+    virtual stage. Ranks that share a stage are not checked for equal orders of operations.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Times at which their inputs arrived.
+        inputs: Arrivals of the inputs of these operations.
 
     Returns:
-        Virtual stages. All are -1 if there are no common microbatches, if a chunk never gets a
-        microbatch back, if two chunks of a rank are in one group, if the sizes of the groups are
-        too uneven, or if there is a single group of several members whose longest wait exceeds
-        their longest work.
+        Virtual stages. All are -1 in each of these cases: there are no common microbatches; a chunk
+        never gets a microbatch back; two chunks of a rank are in one group; the sizes of the groups
+        are too uneven; there is a single group of several members whose longest wait exceeds their
+        longest work.
     """
     usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
@@ -112,16 +113,17 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 
 
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
-    """Group rows that wait about equally long: their waits differ by less than half of their work.
+    """Group rows that wait about equally long.
 
-    A group begins with its longest wait, with which all others are compared.
+    A group begins with its longest wait. It continues while a row waits less than that by under
+    half of its own work.
 
     Args:
-        waited_ns: Total wait of each row, in descending order.
+        waited_ns: Total wait of each row, in descending order; at least one row.
         worked_ns: Total work of each row.
 
     Returns:
-        Group of each row, from 0.
+        Group of each row, from 0 and ascending.
     """
     level = np.zeros(len(waited_ns), np.int64)
     longest = waited_ns[0]
@@ -136,12 +138,13 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
 
-    Few ranks may be missing in total, and no stage may lack half of its ranks. In addition, at
-    least half of the stages, and at least two, must have the largest size, or all stages must be
-    large and nearly equal.
+    A rank is missing if its stage is smaller than the largest one. At most one in
+    ``_MAX_MISSING_DIVISOR`` ranks may be missing, and every stage must have more than half of the
+    largest size. In addition, at least half of the stages, and at least two, must have the largest
+    size, or all stages must be large and nearly equal (``_MIN_LARGE``, ``_CLOSE_DIVISOR``).
 
     Args:
-        sizes: Number of ranks of each stage.
+        sizes: Number of ranks of each stage. Without stages, the result is True.
     """
     largest = max(sizes, default=0)
     n_complete = sum(size == largest for size in sizes)
@@ -171,7 +174,8 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
         orders: Orders of these operations.
 
     Returns:
-        Whether ranges name a transfer that ran, or no order is common to all ranks.
+        True if ranges name a transfer that ran, or if several ranks train and no order is common to
+        all of them.
     """
     if (mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
@@ -183,13 +187,14 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
-    If replicas that are not equally fast were mistaken for stages of a pipeline, some microbatch
-    has a shorter wait that does not fit in the longer one. The result is False if no microbatch
-    has waits on two consecutive virtual stages.
+    A small excess is allowed for drift, clock resolution and work after a send
+    (``_MAX_LATE_FRACTION``). If replicas that are not equally fast were mistaken for stages of a
+    pipeline, some microbatch has a shorter wait that does not fit in the longer one. The result is
+    False if no microbatch has waits on two consecutive virtual stages.
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations
-            numbered per rank.
+        operations: Operations of all ranks with their virtual stages, and with iterations numbered
+            per rank.
         inputs: Times at which the inputs of operations were available.
     """
     waits = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)

@@ -13,12 +13,13 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 
 
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
-    """Return the virtual stage of each operation, including transfers without a chunk.
+    """Return the virtual stage of each operation, including transfers whose names give none.
 
-    A transfer without a microbatch or a known stage belongs to the only stage of its rank. Its
-    stage is -1 if the rank has, or may have, several stages: without chunks in names, some forwards
-    of the first rank receive from the last one, and others do not. The rank must therefore have at
-    least as many of these transfers as forwards (for activations) or backwards (for gradients).
+    A transfer whose microbatch or stage is unknown is put on the only stage of its rank. It gets
+    stage -1 if the rank has several stages, or may have several. Without chunks in names, some
+    forwards of the first rank receive from the last one, and others do not. The rank must therefore
+    have at least as many transfers of this phase and kind as forwards (for activations) or
+    backwards (for gradients).
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -81,17 +82,16 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
 
     The result is True in each of these cases:
 
-    - All ranks are on one stage. A single rank may have several stages, such as the first and the
-      last one of a V.
-    - The first stage receives activations, or the last stage gradients, even if it is unknown
-      which ranks are first and last.
+    - A rank transfers although there is only one rank, or all ranks are on one stage. A single rank
+      may have several stages, such as the first and the last one of a V.
+    - The first stage receives activations, or the last stage receives gradients. If no stages are
+      known, all ranks receiving activations, or all receiving gradients, shows the same.
     - A rank transfers with a stage that no other rank has. A rank needs no transfer to itself, so
       there must be stages in between.
 
     Args:
         recordings: The recordings with the stages of their ranks.
-        virtual_stage: Virtual stage of each operation, as returned by
-            :func:`find_transfer_stages`.
+        virtual_stage: Virtual stage of each operation, as returned by :func:`find_transfer_stages`.
     """
     operations, working = recordings.operations, recordings.working
     stages = grouping.find_distinct(recordings.stage_of_rank[working])
@@ -109,7 +109,7 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
     """Return whether transfers show a stage that no profile contains.
 
     Such a transfer is a receive from before the first stage or from after the last one, or a
-    transfer with a stage that only the rank itself has.
+    transfer with a stage that only the transferring rank has.
     """
     operations = recordings.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
@@ -131,9 +131,9 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
 
 
 def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages: int) -> Ints:
-    """Return the rank that runs forwards or backwards of each stage, or -1 if there are several.
+    """Return the only rank that runs forwards or backwards of each stage.
 
-    It is also -1 if no rank runs any.
+    It is -1 if several ranks do, or none.
 
     Args:
         recordings: The recordings.
@@ -151,12 +151,14 @@ def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages
 def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
-    The first stage of a pipeline receives no activations, and the last one no gradients. The result
-    is False if the operations have more than one chunk number.
+    A rank receives activations if it has forwards and at least as many receives of activations. It
+    receives gradients if it has backwards and at least as many receives of gradients. The first
+    stage of a pipeline receives no activations, and the last one no gradients. The result is False
+    if the operations have more than one chunk number.
 
     Args:
         operations: Operations of all ranks.
-        working: Ranks that run a forward or a backward.
+        working: Ranks that run a forward or a backward, in ascending order; at least one.
     """
     has_run = (operations.has_span == 1) & np.isin(operations.rank, working)
     if len(grouping.find_distinct(operations.chunk[has_run & (operations.chunk >= 0)])) > 1:

@@ -94,7 +94,7 @@ class _Inputs:
     """The recordings, and properties of their ranks that are known before stages are inferred.
 
     Attributes:
-        recordings: The recordings on the clocks of their sessions, with arrivals.
+        recordings: The recordings, with times on their session's clock and with arrivals.
         machine: Index of the machine of each rank.
         numbers: Numbers of the ranks, in the user's order if there is one.
         named_stages: Virtual stages in names, or None unless all forwards and backwards have one.
@@ -162,7 +162,7 @@ def find_stages(
     """Find the stages and pipelines of ranks, and number their iterations together.
 
     Args:
-        recordings: The recordings on the clocks of their sessions.
+        recordings: The recordings, with times on their session's clock.
         order: Indices of the ranks in pipeline order; empty to infer the order.
         parallel: Parallel sizes of the run, or None to infer the replicas of stages.
 
@@ -224,7 +224,7 @@ def _lacks_named_stage(inputs: _Inputs) -> bool:
 
 
 def _has_gap(stage: Ints) -> bool:
-    """Return whether a stage number below the largest one is missing."""
+    """Return whether any number from 0 to the largest stage number is missing."""
     return len(grouping.find_distinct(stage)) <= int(stage.max(initial=NONE))
 
 
@@ -390,7 +390,7 @@ def _find_stage_gaps(
         notes: Limitations, at most one.
         is_certain: Whether stages are certainly missing.
         is_refutable: Whether an exact match of the order with a known schedule would show that no
-            stages are missing.
+            stages are missing. It is True without evidence.
     """
     operations, numbers = staged.operations, inputs.numbers
     # Rank numbers in tables are arbitrary.
@@ -430,11 +430,16 @@ def _find_stage_gaps(
 def _apply_stages(
     inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False
 ) -> JoinedRecordings:
-    """Set the virtual stages, and find the pipelines and iterations that these imply.
+    """Set the virtual stages, and find the pipelines and iterations that follow from them.
 
     Pipelines are given by the sizes of the run, or else by tables of operations and file names, or
-    else by rank numbers. If these do not distinguish replicas, the times of microbatches decide,
-    provided that it is known which iterations are the same.
+    else by rank numbers. If rank numbers do not distinguish replicas, the times of microbatches
+    decide, provided that it is known which iterations of different ranks are the same.
+
+    Args:
+        inputs: The recordings, and properties of their ranks.
+        stages: Virtual stage of each (rank, chunk), or -1 if unknown.
+        by_name: Whether names number chunks by their stage (see :func:`set_stages`).
     """
     recordings = inputs.recordings
     operations = virtual_stages.set_stages(recordings.operations, stages, by_name=by_name)
@@ -471,12 +476,16 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Infer virtual stages from waiting times.
 
     An inference run is ordered by the times of its chunks (:func:`order_forward_stages`). In other
-    runs, three methods are tried in turn: sorting the ranks by their waits, if the ranks of each
-    stage then run equal orders or the waits of single ranks nest; dividing the ranks into stages
-    and replicas (:func:`find_division`); and rank numbers in names.
+    runs, these methods are tried in turn:
+
+    - Sort the ranks by their waits. If several ranks share a stage, they must run equal orders. If
+      no ranks share a stage, the waits must nest, unless it is unknown which iterations of
+      different ranks are the same.
+    - Divide the ranks into stages and replicas (:func:`find_division`).
+    - Use the rank numbers in names (:func:`_infer_stages_by_number`).
 
     Returns:
-        stages: The virtual stages, -1 if unknown.
+        stages: The virtual stages; all are -1 if no method succeeds.
         by_number: Whether the order of hosts, devices and processes decided.
     """
     operations = inputs.recordings.operations
@@ -519,9 +528,10 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from the numbers of ranks, or return None if these show no pipelines.
 
-    Possible sizes are tried in turn (:func:`_list_possible_sizes`). The first is used for which
-    operations of the resulting pipelines nest like stages, and all ranks of a stage run the same
-    order. This is reliable even if replicas are not equally fast.
+    Possible sizes are tried in turn (:func:`_list_possible_sizes`). The first sizes are used for
+    which all ranks of a stage run the same order and the waits of each pipeline nest. This is
+    reliable even if replicas are not equally fast. The result is None with fewer than two
+    microbatches.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:

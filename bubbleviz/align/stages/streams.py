@@ -35,10 +35,14 @@ def order_forward_stages(
 ) -> VirtualStages:
     """Infer the virtual stage of every rank of a run that only goes forward.
 
-    Ranks of one machine are ordered by the times at which they run the same chunks: a chunk starts
-    on a stage after it ended on the previous stage. If the ranks are on several machines, or their
-    times fit no order, rank numbers in names decide. Only ranks with one model chunk can be
-    ordered.
+    Only ranks with one model chunk can be ordered. A single rank is on stage 0. Otherwise:
+
+    - If the ranks are on several machines, they are ordered by the rank numbers in names.
+    - Ranks of one machine are ordered by the times at which they run the same chunks of tokens: a
+      chunk starts on a stage after it ended on the previous stage.
+    - If these times fit no order and ``is_counted`` is True, the ranks are ordered by numbers of
+      tokens, or else by the rank numbers in names. The chunk numbers must then fit this order
+      (:func:`align_chunk_numbers`).
 
     Args:
         operations: Operations of all ranks, with iterations that are the same on all ranks.
@@ -47,7 +51,7 @@ def order_forward_stages(
         is_counted: Whether chunks are numbered by their order alone.
 
     Returns:
-        Virtual stages, all -1 if unknown.
+        Virtual stage of each (rank, chunk). All are -1 if the ranks cannot be ordered.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     rank, chunk = grouping.find_distinct_rows(operations.rank[rows], operations.chunk[rows])
@@ -79,12 +83,14 @@ def order_forward_stages(
 
 
 def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
-    """Return the forwards of the chunks of tokens that all ranks ran, without repeated ones.
+    """Return the rows of the forwards of each token chunk that all ranks ran.
+
+    A token chunk is an (iteration, microbatch, sequence split). Repeated forwards are left out.
 
     Args:
         operations: Operations of all ranks, with iterations that are the same on all ranks.
         rows: Rows of the forwards.
-        rank: Ranks of these rows, in ascending order.
+        rank: Ranks that run these forwards, in ascending order.
 
     Returns:
         Row of each forward, shape (ranks, chunks).
@@ -99,7 +105,12 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
 
 
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
-    """Order ranks by time: each follows the previous one, or runs at the same time as a replica.
+    """Order ranks by the median time at which they run the same chunks.
+
+    A rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end on
+    the previous rank; up to 1 / ``EARLY_PART`` of a chunk's busy time may run before. Otherwise it
+    is a replica of the previous rank if as many chunks start before the last half of the previous
+    rank's work on them.
 
     Args:
         start_ns: Starts of the chunks that all ranks ran, shape (ranks, chunks).
@@ -107,9 +118,9 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
         busy_ns: Time for which these chunks keep their rank busy.
 
     Returns:
-        Stage of each rank, or None if there are fewer than ``MIN_CHUNKS`` chunks, a rank neither
-        follows nor coincides with the previous one, stages have different sizes, or there is a
-        single stage.
+        Stage of each rank, from 0, or None if there are fewer than ``MIN_CHUNKS`` chunks, a rank is
+        neither on the next stage nor a replica, stages have different numbers of ranks, or there is
+        a single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

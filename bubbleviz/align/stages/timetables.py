@@ -29,7 +29,7 @@ class Timetable:
 
     Attributes:
         chunks: Chunk numbers in ascending order.
-        first: First key of each iteration.
+        first: Index of the first key of each iteration.
         has_microbatch: Mask of the cells in which the rank runs both F and B of the microbatch.
         waited_ns: Time from the end of F to the arrival of its gradient.
         entered_ns: Earliest start of F.
@@ -53,7 +53,7 @@ class Timetable:
 
 
 def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0) -> Timetable:
-    """Arrange waits as a timetable.
+    """Arrange waits as a timetable. Cells without a wait contain 0.
 
     Args:
         waits: Waits, at least one, with iterations that are the same on all ranks.
@@ -124,6 +124,7 @@ def _filter_by_duration(
 
     A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
     the end of its B, than the upper rank waits for it. No offset of the clocks can explain this.
+    The mask has shape (upper, lower). At most ``_MAX_SAMPLED_KEYS`` keys are compared.
     """
     above, below = chunks
     fits = np.ones((len(upper), len(lower)), bool)
@@ -177,7 +178,7 @@ def _check_pairs(
 
 
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
-    """Find the ranks of two stages that can belong to one pipeline.
+    """Find the pairs of ranks of two stages that can belong to one pipeline.
 
     All pairs of chunks with consecutive virtual stages are compared, in either direction, because
     the second chunks of a V run back. If ranks between the two stages are missing, no virtual
@@ -186,11 +187,12 @@ def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage
     Args:
         table: Timetable of all ranks.
         ranks: Ranks of one stage (rows of the result).
-        other_ranks: Ranks of another stage (columns of the result).
-        virtual_stage: Virtual stage of each chunk of each rank, or -1 if there is none.
+        other_ranks: Ranks of the other stage (columns of the result).
+        virtual_stage: Virtual stage of each chunk of each rank, shape (all ranks, chunks), or -1 if
+            there is none.
 
     Returns:
-        Mask of the pairs that fit, shape (ranks, other_ranks).
+        Mask of the pairs that fit in all compared chunks, shape (ranks, other_ranks).
     """
     fits = np.ones((len(ranks), len(other_ranks)), bool)
     pairs = [

@@ -36,8 +36,8 @@ def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
 def get_declared_stages(recordings: JoinedRecordings) -> Ints | None:
     """Return the stage of each rank from tables of operations or file names.
 
-    It is 0 for ranks without forwards and backwards. The result is None if any other rank has no
-    stage.
+    The result is None if a rank with forwards or backwards has no stage there. For other ranks, a
+    missing stage is 0.
     """
     stage = lookup_declared(recordings, "stage")
     working = recordings.working
@@ -52,7 +52,9 @@ def assign_in_order(
     """Return the virtual stages of ranks whose positions in the pipeline are given.
 
     The first chunk runs along the pipeline. Each further chunk runs in the same direction or, as in
-    a V, back: it runs back if its waiting times increase along the pipeline.
+    a V, back: it runs back if its waiting times increase along the pipeline. Chunk k of a rank
+    (from 0, in order of the chunk numbers of all ranks) has virtual stage ``k * n_stages +
+    position``, or ``k * n_stages + n_stages - 1 - position`` if it runs back.
 
     Args:
         recordings: The recordings.
@@ -87,7 +89,12 @@ def _increases_along(position: Ints, wait_ns: Ints) -> bool:
 
 
 def find_first_stages(stages: VirtualStages, count: int) -> Ints:
-    """Return the smallest virtual stage of each rank, or -1 if unknown."""
+    """Return the smallest virtual stage of each rank, or -1 if it has no known one.
+
+    Args:
+        stages: Virtual stage of each (rank, chunk), or -1 if unknown.
+        count: Number of ranks.
+    """
     big = np.iinfo(np.int64).max
     first = np.full(count, big)
     is_known = stages.virtual_stage >= 0
