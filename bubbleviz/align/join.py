@@ -42,7 +42,14 @@ _INTERVALS = (
 
 @dataclass(frozen=True)
 class JoinedRank:
-    """A rank, the profile that recorded it, and the machine whose clock its times are on."""
+    """A rank, the profile that recorded it, and the machine whose clock its times are on.
+
+    Attributes:
+        profile: Index of the profile.
+        host: Host that a table declares for the rank, or else the host of the profile.
+        machine: Machine of the profile.
+        local: The rank as its recording describes it.
+    """
 
     profile: int
     host: str
@@ -72,12 +79,11 @@ class JoinedRecordings(RecordedTables):
         recorded_start_ns: Time of the first kernel or call in the profile of each rank.
         recorded_end_ns: Time of the last kernel or call in the profile of each rank.
         named_stage: Virtual stage that the name of each operation gives, or -1 if it gives none.
-        named_iteration: Iteration that a range around each operation names, or -1 if there is
-            none.
+        named_iteration: Iteration that a range around each operation names, or -1 if there is none.
         inferred: Whether microbatches of any recording were counted by the order of operations,
             because names do not number them.
         unmarked: Whether the names in any recording do not show where iterations begin.
-        arrivals: Times at which the inputs of operations were available, on the clocks of sessions.
+        arrivals: Times at which the inputs of operations were available, on their session's clock.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         reducing: Group of the ranks that reduce gradients together, for each rank, or -1 if it is
@@ -147,7 +153,9 @@ class JoinedRecordings(RecordedTables):
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
 
     def get_common_iterations(self, rank: Ints, iteration: Ints) -> Ints:
-        """Convert iteration numbers of single ranks to iterations over all ranks, or -1 if none.
+        """Convert iteration numbers of single ranks to iterations over all ranks.
+
+        The result is -1 for an iteration that has no number over all ranks.
 
         Args:
             rank: Rank that each iteration belongs to.
@@ -160,7 +168,7 @@ class JoinedRecordings(RecordedTables):
 def join(
     parts: Recordings, machines: Sequence[str], sessions: Sequence[ProfileClock]
 ) -> JoinedRecordings:
-    """Join recordings into one set of tables, on the clocks of their sessions.
+    """Join recordings into one set of tables, with times on their session's clock.
 
     Each profile counts its times from its own session start, so ranks of one machine share a clock
     only after this correction. Stages, iterations and the clocks of other machines are then
@@ -258,8 +266,8 @@ def apply_clocks(
     """Return recordings with corrected times. Unknown times stay -1.
 
     This is called twice: :func:`join` converts times to the clocks of sessions, and once the clocks
-    of all machines are known, the remaining correction is applied. The two versions of the times
-    are never in memory together.
+    of all machines are known, the remaining correction is applied. Without any correction,
+    ``recordings`` itself is returned.
 
     Args:
         recordings: The recordings.
@@ -327,8 +335,8 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
 
     The steps become microbatches, numbered by the ranges around them if every forward has such a
     number, or else by their order. The recordings are returned unchanged if the run has backwards,
-    has a single iteration, or runs several forwards of one model chunk and sequence split in an
-    iteration, such as the batches of an evaluation.
+    has fewer than two iterations, or runs several forwards of one model chunk and sequence split in
+    an iteration, such as the batches of an evaluation.
     """
     operations = recordings.operations
     if run_kind(operations.phase) != INFERENCE:

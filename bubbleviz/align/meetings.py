@@ -47,6 +47,8 @@ def match_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
+    If a table of operations states any meetings, these are kept and no others are searched for.
+
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
         time: Uncertainty of the clocks.
@@ -369,11 +371,10 @@ def match_by_ends(
 ) -> Ints:
     """Match collectives of one kind and iteration that end together on all ranks of a cell.
 
-    A cell is a group of ranks that may run the same collectives.
-
-    Ends agree within the uncertainty of the clocks plus ``LEAVE_NS``, or a fraction of the shortest
-    duration if that is longer. On clocks of several machines, the differences of the ends must also
-    stay the same over iterations (:func:`_is_steady`).
+    A cell is a group of ranks that may run the same collectives. Ends agree within the uncertainty
+    of the clocks plus ``LEAVE_NS``, or plus the shortest duration divided by ``_LEAVE_DIVISOR`` if
+    that is longer than ``LEAVE_NS``. On clocks of several machines, the differences of the ends
+    must also stay the same over iterations (:func:`_is_steady`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -517,8 +518,8 @@ def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
 def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
     """Return the maximum difference between the ends of one collective on the given ranks.
 
-    It is -1 if the clocks of the ranks cannot be compared. On several clocks, it includes the two
-    largest uncertainties.
+    On one clock it is ``LEAVE_NS``. On several clocks, the two largest uncertainties are added. It
+    is -1 if the clocks cannot be compared.
     """
     machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
@@ -532,6 +533,8 @@ def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
 def _get_slack_ns(length_ns: Ints) -> Ints:
     """Return the additional tolerance for the ends of long collectives.
 
+    It is the duration divided by ``_LEAVE_DIVISOR``, minus ``LEAVE_NS``, and at least 0.
+
     Args:
         length_ns: Duration of each collective on the rank where it is shortest.
     """
@@ -539,15 +542,18 @@ def _get_slack_ns(length_ns: Ints) -> Ints:
 
 
 def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
-    """Split each cluster in which all ranks have equally many rows into one cluster per row.
+    """Split each cluster in which all ranks have equally many rows.
 
-    Several collectives in quick succession end within the tolerance. The n-th rows of all ranks
-    then belong together.
+    Several collectives in quick succession end within the tolerance. The n-th rows of all ranks, in
+    order of their ends, then form one cluster. Other clusters are not split.
 
     Args:
         cluster: Cluster of each row.
         rank: Rank of each row.
         end_ns: End of each row.
+
+    Returns:
+        New cluster of each row.
     """
     cluster_ranks = group_rows(cluster, rank)
     order = sort_rows(cluster_ranks.of_row, end_ns)

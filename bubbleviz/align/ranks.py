@@ -23,9 +23,9 @@ _MAX_NAMES = 32
 def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
-    Ranks are sorted by pipeline, stage, host, global rank, device and process. Ranks without a
-    stage come last. Ranks without a global rank come after the ranks of the same stage and host
-    that have one.
+    Ranks are sorted by pipeline, then by stage, host, global rank, device and process. An unknown
+    pipeline counts as -1. Ranks without a stage come last. Ranks without a global rank come after
+    the ranks of the same stage and host that have one.
     """
     big = np.iinfo(np.int64).max
     stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)
@@ -78,7 +78,11 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 
 
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
-    """Return a unique label of each rank: host and GPU, and the pid or an index if these repeat."""
+    """Return a unique label for each rank, such as its host and GPU.
+
+    If several ranks have this label, their pid is inserted. If labels still repeat, the index of
+    the rank is appended.
+    """
     labels = [f"{rank.host} {rank.local.device_label}" for rank in recordings.ranks]
     n_uses = Counter(labels)
     for index, rank in enumerate(recordings.ranks):
@@ -92,10 +96,12 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that are excluded from all ratios.
 
-    There is one limitation for each of three exclusive cases: a rank without forwards and
-    backwards; such a rank that computed at least half as long as the median working rank, which
-    probably has operations whose names were not recorded or are not recognized; and a rank whose
-    forwards and backwards all lack GPU work, if other ranks have GPU work.
+    There is at most one limitation for each of these cases, which exclude each other:
+
+    - Ranks without forwards and backwards that computed little.
+    - Ranks without forwards and backwards that computed at least half as long as the median working
+      rank. They probably have operations whose names were not recorded or are not recognized.
+    - Ranks whose forwards and backwards all lack GPU work, if other ranks have GPU work.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working = make_mask(count, recordings.working)

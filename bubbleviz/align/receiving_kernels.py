@@ -46,7 +46,8 @@ def find_receiving_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each name whose kernels wait for an input and count as compute.
 
-    Only inputs from ranks of the same machine are considered, because these share a clock.
+    Only inputs from ranks of the same machine are considered, because these share a clock. Nothing
+    is yielded if iterations are not paired.
 
     Args:
         recordings: All recordings of a run.
@@ -109,7 +110,11 @@ def _list_shared_names(
     """Return the kernels of unknown names that several ranks run, keyed by name.
 
     Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most time over all
-    ranks are returned, longest first.
+    ranks are returned, the one with the most time first.
+
+    Args:
+        recordings: All recordings of a run.
+        clocks: Clock of each recording, to which the times are converted.
     """
     by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
     total_ns = {
@@ -198,9 +203,11 @@ def _are_receiving(
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
-    At least ``_MIN_RECEIVES`` kernels must begin before the input of their operation exists and end
-    once it exists. They must be nearly all kernels that begin so early (``_MIN_RECEIVING``), and
-    the time before inputs exist must be at least half of the time of all kernels.
+    A kernel belongs to the operation that contains its middle. A kernel is early if it begins
+    before the input of its operation exists, and it waits if it is early and ends once the input
+    exists. The result is True if at least ``_MIN_RECEIVES`` kernels wait, nearly all early kernels
+    wait (``_MIN_RECEIVING``), and the time that kernels wait is at least half of the time of all
+    kernels.
 
     Args:
         kernels: The kernels, with the number of the rank among all ranks.

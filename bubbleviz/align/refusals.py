@@ -184,8 +184,8 @@ def _find_complete_iterations(
 ) -> tuple[Ints, Ints, Ints]:
     """Find the iterations of ranks that were captured completely.
 
-    A complete iteration contains a forward of microbatch 0, every forward has its backward and vice
-    versa, and an Optimizer or another iteration with a forward follows.
+    A complete iteration contains a forward of microbatch 0. It contains an Optimizer, or the next
+    iteration contains a forward. Every forward has its backward and vice versa.
 
     Args:
         operations: Operations of all ranks, sorted by rank.
@@ -205,10 +205,10 @@ def _find_complete_iterations(
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
     """Return the rank and the numbers of forwards and chunks of each complete iteration.
 
-    This is :func:`_find_complete_iterations` for a block of ranks, which limits memory.
+    This is :func:`_find_complete_iterations` for some of the ranks, which limits memory.
 
     Args:
-        operations: Operations of the ranks of the block.
+        operations: Operations of these ranks.
         sure: Whether to check that forwards and backwards match.
     """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)

@@ -148,7 +148,8 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
     """Return how long operations keep their rank busy after their input has arrived.
 
-    An FB, which overlaps a forward and a backward, counts half for each of them.
+    This is the busy time, at most the time from the arrival to the end of the operation, and at
+    least 0. An FB, which overlaps a forward and a backward, counts half for each of them.
 
     Args:
         operations: Operations of all ranks.

@@ -194,7 +194,8 @@ def _fit_lines(
     """Choose a line within the band of each clock: constant if possible, else with drift.
 
     A clock needs drift if its band has no constant value, or if the bounds between it and another
-    clock contradict each other without drift.
+    clock contradict each other without drift. A constant line is halfway between the highest lower
+    bound and the lowest upper bound.
 
     Args:
         segments: Bounds between clocks.

@@ -351,7 +351,9 @@ def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
 def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
     """Yield the pairs of clocks with a significant jump, and the jump of each pair.
 
-    Pairs with equal numbers of sampled cells are fitted together, as many as fit in memory.
+    Pairs with equal numbers of sampled cells are fitted together, as many as fit in memory. Cells
+    whose bounds contradict each other are left out, and so are pairs with fewer than ``_MIN_CELLS``
+    other cells.
 
     Args:
         cells: Cells of one level with both bounds, sorted by (pair, time).
@@ -476,8 +478,9 @@ def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
 def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
     """Estimate the standard deviation of the midpoints of each pair, apart from drift and jumps.
 
-    It is the larger of two estimates: half the deviation of the widths, and the deviation of the
-    second differences of the midpoints. The narrowest cell may contain the jump and is left out.
+    It is the largest of three values: half the deviation of the widths, without the narrowest cell,
+    which may contain the jump; the robust deviation of the second differences of the midpoints,
+    divided by sqrt(6); and ``GRAIN_NS`` / 20.
 
     Args:
         midpoint: Midpoints between the bounds, shape (pairs, cells).

@@ -106,7 +106,7 @@ def _measure_moves(earlier_ns: Floats, later_ns: Floats, target_ns: Floats) -> F
 
 
 def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
-    """Return the bound with the smallest limit in each cell, in ascending order of the cells.
+    """Return the row of the bound with the smallest limit in each cell, in order of the cells.
 
     Args:
         cell: Number of the pair of clocks and the segment of each bound.

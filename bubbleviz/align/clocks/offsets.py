@@ -52,7 +52,7 @@ class Precedences(Table):
 
 
 def join_precedences(*parts: Precedences) -> Precedences:
-    """Concatenate precedences; without any part, the table is empty."""
+    """Concatenate precedences. Without any part, the table is empty."""
     return join_tables([part for part in parts if len(part)] or [Precedences.make_empty()])
 
 
@@ -133,15 +133,15 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
 
 
 def round_up(slack: float) -> float:
-    """Return the slack with a margin for rounding errors of its sums, or 0 if none is needed."""
+    """Return the slack plus 0.5 ns for rounding errors of its sums, or 0 if no slack is needed."""
     return slack + 0.5 if slack > 0 else 0.0
 
 
 def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
     """Compute the interval of the correction of each clock, relative to a reference clock.
 
-    Clocks that the reference does not bound from both sides are related to the first clock that
-    does, which keeps its own time.
+    A clock that the reference does not bound from both sides is related to the first clock that
+    bounds it so. The correction of that first clock is 0.
 
     Args:
         limit: Limits of all pairs of clocks, without a negative cycle.

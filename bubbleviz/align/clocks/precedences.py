@@ -98,12 +98,13 @@ def find_dependencies(
 def _match_producers(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
-    """Find pairs of operations in which a microbatch moves to the next virtual stage and clock.
+    """Find pairs of operations between which a microbatch moves to another clock.
 
-    If the replicas of a stage cannot be distinguished, the consumer cannot start before the
-    earliest of them ends. The earliest one is known only if all replicas share a clock; otherwise
-    the pair is left out. Repeated operations, operations without a span, and consumers that the
-    capture cut give no pair.
+    The producer is on the previous recorded virtual stage in the direction of the microbatch. If
+    the replicas of a stage cannot be distinguished, the consumer cannot start before the earliest
+    of them ends. The earliest one is known only if all replicas share a clock; otherwise the pair
+    is left out. Repeated operations, operations without a span, and consumers that the capture cut
+    give no pair.
 
     Args:
         operations: Operations of all ranks with their virtual stages.
@@ -171,7 +172,9 @@ def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
 
 
 def _take_from_previous(values: Ints, group: Ints) -> Ints:
-    """Return the value of the previous entry for each entry, or -1 if that has another group.
+    """Return, for each entry, the value of the previous entry.
+
+    It is -1 if the previous entry is in a different group, or for the first entry.
 
     Args:
         values: Value of each entry.
@@ -187,11 +190,12 @@ def select_reductions(
 ) -> CollectiveIntervals:
     """Select the collectives that synchronize the replicas of a stage, one per rank and iteration.
 
-    It is the first all-reduce, all-gather or reduce-scatter after the last backward of the
-    iteration: it reduces the gradients of data-parallel replicas, before those of norms and
-    embeddings are reduced in other groups. A collective inside a forward or backward does not
-    count, because it belongs to tensor parallelism, or to buckets that cannot be distinguished from
-    it. Nothing is selected in an iteration whose last launched pass is not a B, W or BW.
+    The selected collective is the first all-reduce, all-gather or reduce-scatter that starts after
+    the last launched pass of the iteration has started. It reduces the gradients of data-parallel
+    replicas, before those of norms and embeddings are reduced in other groups. Collectives inside a
+    forward or backward do not count, because they belong to tensor parallelism, or to buckets that
+    cannot be distinguished from it. Nothing is selected in an iteration whose last launched pass is
+    not a B, W or BW.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.

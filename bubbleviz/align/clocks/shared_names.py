@@ -36,11 +36,13 @@ def separate_machines(
     the others gets a separate machine.
 
     Args:
-        recordings: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings, with times on their session's clock and with stages and
+            iterations assigned.
         precedences: Dependencies between all ranks; their clocks are rank numbers.
 
     Returns:
-        Machine of each profile, or None if no clock is contradicted.
+        Machine of each profile, or None if no clock is contradicted. The first machine of a
+        hostname keeps its name, and " (machine n)" is appended for the n-th one.
     """
     agreeing, contradicting = _compare_clocks(recordings, precedences)
     if not contradicting:

@@ -1,7 +1,7 @@
 """Timebase: one clock for all machines, and its uncertainty.
 
-Profiles arrive on the clocks of their sessions (:mod:`bubbleviz.align.profile_clocks`), which agree
-except for the error of NTP. Precedences bound this error from both sides.
+The times of each profile are on its session's clock (:mod:`bubbleviz.align.profile_clocks`). These
+clocks agree except for the error of NTP. Precedences bound this error from both sides.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ def build_timebase(
     Clocks declared by tables of operations take precedence. If there are several machines and the
     method is ``causal``, their clocks are solved from data dependencies and collectives between
     replicas. If any clock was set during the capture, constant corrections that are valid before
-    and after the steps replace this solution. With one machine or another method, the clocks of the
-    sessions are used.
+    and after the steps replace this solution. With a single machine or a different method, the
+    clocks of the sessions are used.
 
     Args:
-        recordings: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings, with times on their session's clock and with stages and
+            iterations assigned.
         clocks: Clock of each profile according to its session.
         captures: First and last time of each profile, in its uncorrected times.
         method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
@@ -105,7 +106,7 @@ def _find_extents(
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints]:
-    """Return the first start and the last end of the captures of each machine.
+    """Return the first start and the last end of the captures of each machine, on session clocks.
 
     Args:
         recordings: The recordings, with the machine of each profile.
@@ -256,11 +257,12 @@ def _solve_machines(
 ) -> _Solution:
     """Solve the clocks of all machines from data dependencies and collectives between replicas.
 
-    If these contradict each other, but the data dependencies alone do not, the collectives are left
-    out.
+    If all of these together contradict each other, but the data dependencies alone do not, the
+    collectives are left out.
 
     Args:
-        recordings: The recordings on the clocks of their sessions, with stages and iterations.
+        recordings: The recordings, with times on their session's clock and with stages and
+            iterations assigned.
         extents: Start and end of each machine's captures.
         reference: Index of the machine whose correction is 0.
     """
@@ -327,10 +329,12 @@ def _use_session_clocks(
 ) -> Timebase:
     """Return the timebase of session clocks.
 
-    On a single machine, the clocks are exact. On several machines, ``utc`` makes their times
-    comparable, with an unknown error; the clocks are contradicted if an operation ran before its
-    input by UTC. With ``none``, each machine stays on the clock of its first profile, and only the
-    first machine is comparable.
+    On a single machine, the clocks are exact. On several machines:
+
+    - ``utc`` makes their times comparable, with an unknown error. The clocks are contradicted if an
+      operation ran before its input by UTC.
+    - ``none`` keeps each machine on the clock of its first profile. Only the first machine is
+      comparable.
     """
     count = len(recordings.machines)
     if method == "none":
@@ -439,9 +443,10 @@ def _measure_jumps(
 ) -> Ints:
     """Return the maximum jump of any clock in each iteration, in ns.
 
-    A jump is somewhat larger than its measured size, which is only approximate. If no clock was
-    set, but there is a contradiction, the contradiction counts as a jump in every iteration. If
-    there is no contradiction either, the result is empty.
+    The size of a step is only approximate, so its jump is 1.25 times that size plus twice
+    ``GRAIN_NS``. The jump counts in all iterations from the last one before the step to the first
+    one after it. If no clock was set, but there is a contradiction, every iteration has a jump of
+    twice the contradiction. If there is no contradiction either, the result is empty.
 
     Args:
         iterations: Number of iterations.

@@ -76,12 +76,14 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
     """Pair iterations by their order, and by their times if the order does not decide.
 
-    If all ranks are on one clock, times decide if the shifts are unknown or ranks have different
-    numbers of iterations. On several clocks, a pairing of ranks with different numbers of
-    iterations is accepted only if the times on the linked clocks agree with it.
+    If all ranks are on one clock, times decide if a shift is unknown or ranks have different
+    numbers of iterations, provided that data dependencies confirm them. On several clocks, a
+    pairing of ranks with different numbers of iterations is accepted only if the times on the
+    linked clocks agree with it.
 
     Returns:
-        recordings: The recordings with paired iterations.
+        recordings: The recordings with paired iterations. ``paired`` is False if the pairing is
+            unknown or not accepted.
         links: Links that joined the machines, or else the closest candidates.
     """
     operations = recordings.operations
@@ -143,7 +145,7 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
 
 
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
-    """Number the iterations in which any rank works, from 0.
+    """Set the common iterations: the iterations in which any rank works, numbered from 0.
 
     An iteration in which no rank works (an Optimizer alone) gets the number of the previous
     iteration, or -1 if there is none.
@@ -152,6 +154,10 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
         recordings: The recordings.
         iteration: Iteration of each operation, shifted so that equal numbers mean the same
             iteration on all ranks.
+
+    Returns:
+        The recordings with ``common_iteration``, ``iteration_names`` (the numbers as text) and
+        ``iteration_numbers``.
     """
     operations = recordings.operations
     has_iteration = operations.iteration >= 0
@@ -242,13 +248,12 @@ def _agrees_with_times(
 def _find_shifts(
     recordings: JoinedRecordings, histories: Histories, working: Ints
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
-    """Find the shifts of iteration numbers and clocks with which the iterations of ranks coincide.
+    """Find the shifts of iteration numbers and clocks that align the iterations of all ranks.
 
-    Ranks are compared in pairs: each rank with the previous rank of its pipeline, the first rank of
-    a pipeline with the first rank of all, a replica with the previous replica. Machines are linked
-    first, which gives a correction for the clock of each linked machine. Then each pair whose
-    clocks are the same or linked gives a shift, and the shifts are added up along the pairs. A pair
-    without a known shift counts as 0. Ranks without GPU work are not shifted.
+    Ranks are compared in pairs (:func:`_pair_neighbours`). Machines are linked first, which gives a
+    correction for the clock of each linked machine. Then each pair whose clocks are the same or
+    linked gives a shift, and the shifts are added up along the pairs. A pair without a known shift
+    counts as 0. Ranks without GPU work are not shifted.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -256,8 +261,8 @@ def _find_shifts(
         working: Ranks with GPU work.
 
     Returns:
-        moves: Shift of the iteration numbers of each rank.
-        offset_ns: Correction to add to the clock of each machine.
+        moves: Number to add to the iteration numbers of each rank.
+        offset_ns: Correction to add to the clock of each machine, or 0 if it is not linked.
         is_known: Whether all shifts are known.
         links: Links that joined the machines, or else the closest candidates. There is one for each
             machine but the first.
@@ -323,8 +328,9 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
     """Return the pairs of ranks whose iterations are compared.
 
-    Pipelines with the most ranks come first, so that other pipelines are compared with them.
-    Within a pipeline, ranks are sorted by stage.
+    Ranks are put in order and paired by :func:`_pair_neighbours`. Pipelines with the most ranks
+    come first, so that other pipelines are compared with them. Within a pipeline, ranks are sorted
+    by stage, with unknown stages last.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -494,9 +500,10 @@ def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Return the numbers of iterations, counting down before the first working one of each rank.
 
-    An idle iteration without a number at the start of a rank's recording gets the number of the
-    next iteration that has one, or works, less the distance to it, if some rank worked in an
-    iteration with this number. Other numbers are unchanged.
+    An idle iteration without a number is changed if its rank has not worked before. The next
+    iteration that works or has a number is taken as the anchor. The new number is the anchor's
+    number minus the distance to the anchor. It is used only if some rank worked in an iteration
+    with this number. All other numbers are unchanged.
 
     Args:
         rank: Rank of each iteration of a rank, sorted by (rank, iteration).
@@ -517,9 +524,9 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
     """Return the number of the nearest named iteration of each iteration, and the distance from it.
 
-    The nearest named iteration is the iteration itself if it is named, otherwise the last named one
-    before it on its rank. If there is none before it, the first named iteration of the rank is
-    used, and the distance is negative.
+    An iteration with a name is nearest to itself. Any other iteration uses the last named one
+    before it on its rank, or else the first named one of the rank, in which case the distance is
+    negative. Every rank must have a named iteration.
 
     Args:
         rank: Rank of each iteration, in order of (rank, iteration).
