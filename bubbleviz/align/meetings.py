@@ -152,9 +152,10 @@ def _match_in_partitions(
 ) -> None:
     """Add the meetings of collectives that end together in groups of each partition of the ranks.
 
-    A group is divided if its ranks have clocks that cannot be compared. Ranks of different parts
-    may meet as well, so a meeting within a part is not certain and is not added. A collective of a
-    divided group is tried in smaller groups only if its part has several ranks and it met none.
+    A group is divided into parts if the clocks of its ranks cannot be compared. Ranks of different
+    parts may meet as well, so a meeting within a part is not certain and is not added. A collective
+    of a divided group is tried again in smaller groups only if its part has several ranks, and the
+    collective has no meeting within its part.
 
     Args:
         meetings: Meetings so far; updated.
@@ -630,8 +631,8 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: Ints) -> Ints:
     """Find the meeting that each collective belongs to if it is a piece of one.
 
-    Collectives of a group that follow each other within ``_MAX_PIECE_GAP_NS`` form a chain. Each
-    has the meeting of the next collective in its chain that has one, itself included.
+    Collectives of a group that follow each other within ``_MAX_PIECE_GAP_NS`` form a chain. A
+    collective without a meeting gets the meeting of the next collective in its chain that has one.
 
     Args:
         collectives: Collectives of all ranks.
@@ -640,7 +641,7 @@ def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: I
         meeting: Meeting of each collective, or -1 if it has none.
 
     Returns:
-        Meeting for each collective, or -1 if no further collective of its chain has one.
+        Meeting for each collective, or -1 if no later collective of its chain has one.
     """
     order = sort_rows(key, collectives.start_ns)
     row, next_row = order[:-1], order[1:]

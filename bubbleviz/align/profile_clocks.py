@@ -312,10 +312,15 @@ def refuse_unrelated(
     """Refuse captures that are more than a minute apart in UTC.
 
     Gaps of more than a minute divide the captures into groups. The captures outside the largest
-    group are accepted if they are few (see ``_MAX_WRONG_DIVISOR``), all captures start within an
-    hour, and the captures are evidently from one run: all ranks have unique numbers, or each of
-    these captures has a typical size and a host that no other capture has. Their UTC clocks are
-    then wrong, which the returned limitation reports. Profiles without UTC are ignored.
+    group are accepted in spite of the gap if all of these are true:
+
+    - They are few (see ``_MAX_WRONG_DIVISOR``).
+    - All captures start within an hour.
+    - Either all ranks have unique numbers, or each capture outside the largest group has a typical
+      size and a host that no capture in that group has.
+
+    Their UTC clocks are then wrong, which the returned limitation reports. Without a gap, the
+    result is (). Profiles without UTC are ignored.
 
     Args:
         sources: Sources of the profiles.

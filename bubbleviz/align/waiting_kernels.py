@@ -116,10 +116,10 @@ def describe_waiting(
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
     """Return whether most kernel time of a rank is in kernels that wait for another rank.
 
-    A kernel waits if the kernel of another rank with the nearest end ends at the same time, but
-    began much earlier or later (``_MIN_START_SHARE``). Kernels shorter than ``_MIN_WAIT_NS`` never
-    count as waiting. The result is False if kernels are so frequent that ends often agree by chance
-    (``_MAX_CHANCE``).
+    Most is at least ``_MIN_WAITING``. A kernel waits if the kernel of another rank with the nearest
+    end ends at the same time, but began much earlier or later (``_MIN_START_SHARE``). Kernels
+    shorter than ``_MIN_WAIT_NS`` never count as waiting. The result is False if kernels are so
+    frequent that ends often agree by chance (``_MAX_CHANCE``).
 
     Args:
         kernels: Kernels of one name on one rank.

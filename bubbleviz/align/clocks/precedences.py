@@ -50,10 +50,13 @@ def find_dependencies(
 ) -> offsets.Precedences:
     """Return the data dependencies within pipelines as precedences between clocks.
 
-    An operation ends before the input of the operation that waits for it is available. This is left
-    out if the rank has receives, but none for the waiting operation. If both transfers of a
-    microbatch were recorded and replicas can be distinguished, its send also starts before its
-    receive ends.
+    Each pair of operations between which a microbatch moves gives up to two precedences:
+
+    - The first operation ends before the input of the second one is available. This precedence is
+      left out if the rank of the second operation has receives in this direction, but none of them
+      shows when this input arrived.
+    - The send of the first operation starts before the receive of the second one ends. This
+      requires that both transfers were recorded and that replicas can be distinguished.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered

@@ -228,6 +228,8 @@ def _convert_to_first(
 ) -> tuple[ProfileClock, ...]:
     """Convert corrections so that the clock of the first machine is the reference.
 
+    The uncertainty of each other machine is increased by the uncertainty of the first machine.
+
     Args:
         corrections: Corrections without drift, or any corrections that already refer to the first
             machine.

@@ -112,11 +112,12 @@ class StepComparison:
     max_evidence: Floats
 
     def compute_evidence(self, lags: Ints | None = None, shift_index: Ints | None = None) -> Floats:
-        """Compute the evidence for shifts: -log of the chance of so good an agreement, in nats.
+        """Compute the evidence for each shift: how unlikely its agreement is by chance, in nats.
 
-        Under the null hypothesis, paired steps belong to different iterations, so they differ as
-        much as two steps of one rank. If iterations repeat a pattern, steps some distance apart are
-        nearly equal; ``lags`` then compares only steps that far apart.
+        The evidence is -log of the probability of steps that agree at least as well. Under the null
+        hypothesis, paired steps belong to different iterations, so they differ as much as two steps
+        of one rank. If iterations repeat a pattern, steps some distance apart are nearly equal;
+        ``lags`` then compares only steps that far apart.
 
         The result is the largest evidence over several variants of the statistics, less a penalty
         for the choice. One variant replaces the null level by the scatter if that is smaller; with
@@ -400,7 +401,9 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
     """Measure, for each pair of ranks, how much steps of different iterations of one rank differ.
 
     Ranks that wait for each other vary together, so their differences are not independent. For each
-    lag, the smaller value of the two ranks is used, and the steps are counted once.
+    lag, the smaller value of the two ranks is used. Its degrees of freedom are the larger number of
+    differences of the two ranks, but at most the number of steps. A lag with few differences has
+    the values of any two steps (column 0).
 
     Args:
         a: Differences between the steps of the first rank of each pair.
@@ -460,9 +463,11 @@ def _is_sparse(count: Ints) -> Bools:
 
 
 def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
-    """Compare every step of one rank with every step of another, in three matrix products.
+    """Compare every step of one rank with every step of another by matrix products.
 
-    Steps that have fewer than a quarter of the usual number of events in common are not compared.
+    The level of two steps is the mean of ``a - b`` over their common events, and the scatter is the
+    variance. Two steps are compared only if they have at least a quarter of the largest number of
+    common events of any two steps.
 
     Args:
         a_steps: Steps of the first rank, shape (pairs, steps, events). NaN if missing.
@@ -575,9 +580,10 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 
 
 def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
-    """Return how unlikely a mean square as small as this is under the null hypothesis, in nats.
+    """Return how unlikely so small a mean square is under the null hypothesis, in nats.
 
-    This is the lower tail of Fisher's F distribution for the ratio of the two mean squares.
+    This is the negated logarithm of the lower tail of Fisher's F distribution, for the ratio of the
+    two mean squares. The resolution of timestamps is added to both of them.
 
     Args:
         mean_sq: Mean square to test.

@@ -543,7 +543,12 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
 
 
 def _name_iteration(number: int, away: int) -> str:
-    """Return the name of an iteration, given its distance from the named iteration ``number``."""
+    """Return the name of an iteration: "5", "after 5" or "after 5 (2)".
+
+    Args:
+        number: Number of the named iteration from which the distance is counted.
+        away: Distance from the named iteration; negative before it.
+    """
     if away == 0:
         return str(number)
     where = f"after {number}" if away > 0 else f"before {number}"

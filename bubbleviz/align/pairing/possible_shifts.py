@@ -122,7 +122,8 @@ def _estimate_offsets(
     """Estimate the correction of the second clock for each shift.
 
     For replicas it is the median difference of the iteration starts. For other pairs it is the
-    midpoint of the bounds from data dependencies, or the bound if there is only one.
+    midpoint of the bounds from data dependencies, or the bound if there is only one, or 0 if there
+    is none.
 
     Args:
         starts: Iteration starts of the first and second rank of each pair.
@@ -130,7 +131,7 @@ def _estimate_offsets(
         shifts: Candidate shifts.
 
     Returns:
-        offset_ns: Correction, shape (pairs, shifts).
+        offset_ns: Correction, shape (pairs, shifts). NaN for replicas without a common iteration.
         is_possible: Mask of the shifts with any common iteration or event.
     """
     if events is None:

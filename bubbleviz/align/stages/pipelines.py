@@ -164,7 +164,8 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 
     If every stage has one rank, all ranks are in pipeline 0. Otherwise replicas are distinguished
     only if names number the ranks and the stages are in Megatron's order (stage by stage, with
-    equally many ranks each). Some ranks may be missing.
+    equally many ranks each). Some ranks may be missing. The pipeline of a rank is then its index
+    among the ranks of its stage, in order of rank numbers and including missing ranks.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.

@@ -80,11 +80,13 @@ def find_stages_before_gaps(
     more forwards meanwhile than there are stages.
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations
-            numbered per rank.
+        operations: Operations of all ranks with their virtual stages, and with iterations numbered
+            per rank.
         inputs: Times at which the inputs of operations were available.
         machine: Machine of each rank. Ranks of one machine share its clock.
-        iteration: Iteration of each operation over all ranks, or None if unknown.
+        iteration: Iteration of each operation over all ranks, or None if unknown. If it is known,
+            the transits in both directions must also be long enough for another stage
+            (:func:`_has_time_for_stage`).
     """
     staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)

@@ -284,8 +284,9 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
     """Return whether there is evidence that ranks without named stages are not only replicas.
 
     Evidence is that ranges name transfers, that ranks run different orders of operations, or that
-    the waits of several microbatches nest. A single stage needs no evidence, and neither does an
-    inference run with known stages.
+    the waits of several microbatches nest (:func:`can_nest`), which can be checked only if the
+    stages and the matching iterations of the ranks are known. A single stage needs no evidence, and
+    neither does an inference run with known stages.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -555,10 +556,11 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     """Return possible sizes of a run as tuples (position of each rank, stages, replicas per stage).
 
-    All stages have equally many replicas, so the number of replicas divides the number of ranks.
-    The profiles may contain all ranks or only some of them. If the last ranks are missing, rank
-    numbers do not show the size of the run. Unless the profiles record this size, the run may be
-    larger by up to ``_MAX_LAST_MISSING`` ranks.
+    There are at least two stages with at least two replicas each. All stages have equally many
+    replicas, so the number of replicas divides the number of ranks. The profiles may contain all
+    ranks or only some of them. If the last ranks are missing, rank numbers do not show the size of
+    the run. Unless the profiles record this size, the run may be larger by up to
+    ``_MAX_LAST_MISSING`` ranks.
     """
     number, world = inputs.numbers.number, inputs.world
     count = len(number)
