@@ -205,9 +205,9 @@ def _match_recorded_groups(
 ) -> Iterator[Ints]:
     """Yield the meetings of recorded groups: by sequence numbers, by order, and by equal ends.
 
-    Sequence numbers are used for groups whose members are certain and whose collectives all have
-    one. Order is used for the other groups with certain members if iterations are known to be the
-    same. Equal ends are used for all collectives that remain.
+    Sequence numbers are used for groups whose members are certain and whose collectives all have a
+    sequence number. Order is used for the other groups with certain members if iterations are known
+    to be the same. Equal ends are used for all collectives that remain.
 
     Args:
         collectives: Collectives of all ranks.
@@ -215,7 +215,8 @@ def _match_recorded_groups(
         ordered: Whether iterations of different ranks are known to be the same.
 
     Yields:
-        Meeting of each collective, or -1 if unknown.
+        Meeting of each collective, or -1 if unknown: one array per method, or nothing if no group
+        is recorded.
     """
     group, groups = collectives.group, collectives.groups
     if not (group >= 0).any():
@@ -272,14 +273,14 @@ def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Match collectives by order: the n-th one of a kind on each rank of a group of ranks.
+    """Match collectives by order: the n-th collective of a kind on each rank of a cell meet.
 
-    Collectives are counted separately in each iteration.
+    A cell is a group of ranks. Collectives are counted separately in each iteration.
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Group of ranks (cell) of each collective, or -1 if it is in none.
+        cell: Cell of each collective, or -1 if it is in none.
 
     Returns:
         Meeting of each collective. It is -1 for rows that are not matched, for meetings with a
@@ -632,7 +633,8 @@ def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: I
     """Find the meeting that each collective belongs to if it is a piece of one.
 
     Collectives of a group that follow each other within ``_MAX_PIECE_GAP_NS`` form a chain. A
-    collective without a meeting gets the meeting of the next collective in its chain that has one.
+    collective with a meeting keeps that meeting. Any other collective gets the meeting of the next
+    collective in its chain that has one.
 
     Args:
         collectives: Collectives of all ranks.
@@ -660,8 +662,11 @@ def find_incomplete_collectives(
 ) -> Iterator[Limitation]:
     """Yield limitations for collectives whose members are unknown, or were not all recorded.
 
-    Only collectives that ran, at least in part, while nothing else did are counted. Collectives of
-    groups with a single rank need no meeting and are ignored.
+    There are at most two limitations, each with the number of collectives. The first counts
+    collectives without a meeting in groups whose members are not certain. The second counts
+    collectives without a meeting in groups with certain members, and meetings with fewer ranks than
+    their group has. Only collectives that ran, at least in part, while nothing else did are
+    counted. Collectives without a meeting in groups of a single rank are ignored.
 
     Args:
         collectives: Collectives of all ranks, with their meetings.

@@ -219,10 +219,12 @@ def build_session_clocks(
     """Return the clock of each profile relative to the first profile, from the session starts.
 
     A profile is related to the first profile of its machine by the steady clock. If that clock is
-    unknown, or if the boot times of the two profiles differ, UTC is used instead.
+    unknown, or if the boot times of the two profiles differ, UTC is used instead. The uncertainty
+    is that of the machine's first profile.
 
     The first profile of every other machine is related to the first profile of all by UTC, and its
-    error is unbounded. If either UTC start is unknown as well, its times are used unchanged.
+    error is unbounded. If either UTC start is unknown, its times are used unchanged. The same
+    applies to a profile that cannot be related to the first profile of its machine.
 
     Args:
         sources: Sources of the profiles.
@@ -375,7 +377,7 @@ def _sort_captures(
     Returns:
         profile: Index of the profile of each capture.
         starts_ns: Start of each capture, after conversion by its clock.
-        ends_ns: End of each capture, likewise.
+        ends_ns: End of each capture, after conversion by its clock.
     """
     has_utc = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
     starts_ns, ends_ns = (

@@ -78,7 +78,7 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 
 
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
-    """Return a unique label for each rank, such as its host and GPU.
+    """Return a unique label for each rank, usually its host and GPU.
 
     If several ranks have this label, their pid is inserted. If labels still repeat, the index of
     the rank is appended.

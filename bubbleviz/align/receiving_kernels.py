@@ -52,7 +52,8 @@ def find_receiving_kernels(
     Args:
         recordings: All recordings of a run.
         sessions: Clock of each recording according to its session.
-        joined_recordings: The recordings on these clocks, with stages and iterations.
+        joined_recordings: The recordings, with times on these clocks and with stages and
+            iterations.
     """
     kernels_of_name = _list_shared_names(recordings, sessions)
     if not kernels_of_name or not joined_recordings.paired:
@@ -84,7 +85,8 @@ def find_contradicting_kernels(
         recordings: All recordings of a run.
         captures: First and last time of each profile, in its uncorrected times.
         sessions: Clock of each recording according to its session.
-        joined_recordings: The recordings on these clocks, with stages and iterations.
+        joined_recordings: The recordings, with times on these clocks and with stages and
+            iterations.
     """
     for name, of_ranks in _list_shared_names(recordings, sessions).items():
         start_ns = _move_starts(of_ranks, joined_recordings.operations)

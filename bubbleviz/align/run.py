@@ -282,7 +282,8 @@ class _Alignment:
         machines: Assumed machine of each profile.
         hosts: Name of the host of each profile.
         sessions: Clock of each profile according to its session.
-        recordings: The recordings on these clocks, with stages, pipelines and iterations.
+        recordings: The recordings, with times on the clocks ``sessions`` and with stages, pipelines
+            and iterations.
         rank_index: Index of each rank in the report.
         time: Common clock of all profiles.
         machine_notes: Limitations for ranks of one machine that contradict each other.
@@ -439,8 +440,8 @@ def _find_waiting_kernels(
 
     Kernels that end together with kernels of other ranks are always reported. If clocks contradict
     each other and the method is not ``utc``, kernels whose waiting would explain the contradiction
-    are reported as well. Otherwise, kernels that wait for an input from a rank of the same machine
-    are reported as well.
+    are also reported. In all other cases, kernels that wait for an input from a rank of the same
+    machine are also reported.
 
     Args:
         parts: One recording per clock of a profile.

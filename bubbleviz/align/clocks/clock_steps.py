@@ -279,8 +279,8 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
         first: First clock of each pair.
 
     Returns:
-        The cells of each number of parts in ``_PARTS``. A bound is infinite if the cell has no
-        precedence in that direction.
+        One table of cells for each number of parts in ``_PARTS``. A bound is infinite if the cell
+        has no precedence in that direction.
     """
     is_upper = precedences.later_clock == first[pair]
     event_ns = np.where(is_upper, precedences.later_ns, precedences.earlier_ns)

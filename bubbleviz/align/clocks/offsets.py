@@ -140,8 +140,8 @@ def round_up(slack: float) -> float:
 def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
     """Compute the interval of the correction of each clock, relative to a reference clock.
 
-    A clock that the reference does not bound from both sides is related to the first clock that
-    bounds it so. The correction of that first clock is 0.
+    If the reference does not bound a clock from both sides, the interval is relative to the first
+    clock that does. The correction of that first clock is 0.
 
     Args:
         limit: Limits of all pairs of clocks, without a negative cycle.

@@ -250,7 +250,7 @@ class CommonEvents:
         """Return the tightest lower and upper bounds from all events of each iteration.
 
         The difference a - b of an event is a lower bound if a leads, and an upper bound otherwise.
-        Bounds have shape (pairs, shifts, iterations) and are infinite if nothing bounds the
+        Bounds have shape (pairs, shifts, iterations) and are infinite if no event bounds the
         correction. Shifts are processed in batches to limit memory.
         """
         shape = len(a_ns), len(shifts), a_ns.shape[1]

@@ -119,8 +119,10 @@ class StepComparison:
         of one rank. If iterations repeat a pattern, steps some distance apart are nearly equal;
         ``lags`` then compares only steps that far apart.
 
-        The result is the largest evidence over several variants of the statistics, less a penalty
-        for the choice. One variant replaces the null level by the scatter if that is smaller; with
+        The levels and the scatters each give the largest evidence over several variants, less a
+        penalty for the choice. The sum s of the two counts as ``s - log(1 + s)``; without scatters,
+        the levels alone count. The result is at most ``max_evidence`` and ``_MAX_EVIDENCE``. One
+        variant of the levels replaces the null level by the scatter if the scatter is smaller. With
         few iterations, the scatter is the better estimate of how much a step varies.
 
         Args:

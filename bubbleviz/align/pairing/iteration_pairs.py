@@ -224,7 +224,7 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
 def _agrees_with_times(
     operations: Operations, works: Bools, iteration: Ints, offset_ns: Ints
 ) -> bool:
-    """Return whether numbering the iterations by time pairs the same iterations of the ranks.
+    """Return whether numbering the iterations by time gives the same pairing as ``iteration``.
 
     Only forwards and backwards are compared. The result is True if times give no numbers.
 

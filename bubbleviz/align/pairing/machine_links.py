@@ -225,8 +225,15 @@ def _compare_iterations(
     """Compare the lengths of the iterations of pairs of ranks in all available ways.
 
     All pairs are compared by the starts of their Optimizers, because ranks leave the collective
-    before the Optimizer together. Replicas are also compared by their iteration starts, and ranks
-    that wait for each other by their common events and the bounds from these, if there are any.
+    before the Optimizer together. Replicas are also compared by their iteration starts. Ranks that
+    wait for each other are also compared by their common events and by the bounds from these
+    events, if they have common events.
+
+    Args:
+        histories: Iteration times of all ranks.
+        pair: First and second rank of each pair.
+        events: Events of the pairs, or None for replicas.
+        shifts: Candidate shifts.
 
     Returns:
         One comparison per kind of time, at least one.

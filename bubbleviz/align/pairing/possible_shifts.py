@@ -97,8 +97,8 @@ def find_possible_shifts(
 def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> Floats:
     """Return the evidence that captures with equal numbers of iterations contain the same ones.
 
-    There is additional evidence if UTC is known and no other shift brings the clocks closer
-    together.
+    A shift in ``is_equal`` gets ``_EQUAL_COUNT_EVIDENCE``. If UTC is known and no other shift
+    brings the clocks closer together, ``_EQUAL_TIME_EVIDENCE`` is added. All other shifts get 0.
 
     Args:
         is_equal: Mask of the shifts that pair such captures from their first iterations on, shape

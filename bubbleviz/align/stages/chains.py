@@ -134,7 +134,8 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
     """Find the matches of a bipartite graph that are forced because no other choice remains.
 
     Each row is matched with at most one column, and vice versa. If it is unknown whether all rows
-    or all columns have a match, a pair is forced only if each is the only choice of the other.
+    or all columns have a match, a pair is forced only if the row is the only choice of the column,
+    and the column the only choice of the row.
 
     Args:
         can_match: Mask of the possible matches, shape (rows, columns).

@@ -487,9 +487,10 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
-    The idle time must be at least roughly as long as a backward (``_AWAY``), and the operation
-    before the backward must belong to a different microbatch. If later backwards wait about as long
-    as the first one, the host is late, and the result is False.
+    The median idle time before these backwards must be at least roughly as long as a backward
+    (``_AWAY``). In every iteration, the operation before the first backward must belong to a
+    different microbatch. If later backwards wait about as long as the first one, the host is late,
+    and the result is False.
     """
     operations = recordings.operations
     ordered = _sort_by_start(operations, rank)

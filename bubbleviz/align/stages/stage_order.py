@@ -138,10 +138,14 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
 
-    A rank is missing if its stage is smaller than the largest one. At most one in
-    ``_MAX_MISSING_DIVISOR`` ranks may be missing, and every stage must have more than half of the
-    largest size. In addition, at least half of the stages, and at least two, must have the largest
-    size, or all stages must be large and nearly equal (``_MIN_LARGE``, ``_CLOSE_DIVISOR``).
+    A rank is missing if its stage is smaller than the largest one. The result is False if all sizes
+    are equal, or if both of these conditions are met:
+
+    - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
+      of the largest size.
+    - At least half of the stages, and at least two, have the largest size. Alternatively, the
+      largest stage has ``_MIN_LARGE`` ranks or more, and no stage lacks more than one in
+      ``_CLOSE_DIVISOR`` of its ranks.
 
     Args:
         sizes: Number of ranks of each stage. Without stages, the result is True.

@@ -17,9 +17,9 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
 
     A transfer whose microbatch or stage is unknown is put on the only stage of its rank. It gets
     stage -1 if the rank has several stages, or may have several. Without chunks in names, some
-    forwards of the first rank receive from the last one, and others do not. The rank must therefore
-    have at least as many transfers of this phase and kind as forwards (for activations) or
-    backwards (for gradients).
+    forwards of the first rank receive from the last one, and others do not. For each phase of
+    transfers, such as RECV_F, the rank must therefore have at least as many of these transfers as
+    it has forwards (for activations) or backwards (for gradients).
 
     Args:
         recordings: The recordings, with virtual stages.

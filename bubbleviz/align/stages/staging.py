@@ -486,7 +486,8 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     - Use the rank numbers in names (:func:`_infer_stages_by_number`).
 
     Returns:
-        stages: The virtual stages; all are -1 if no method succeeds.
+        stages: The virtual stages of the first method that succeeds. If none does, they are the
+            stages sorted by waits if these stages only fail to nest, and otherwise all -1.
         by_number: Whether the order of hosts, devices and processes decided.
     """
     operations = inputs.recordings.operations

@@ -105,9 +105,11 @@ def find_first_stages(stages: VirtualStages, count: int) -> Ints:
 def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
     """Return the operations with virtual stages, and with chunks numbered in the model's order.
 
+    An operation whose (rank, chunk) has no known stage gets virtual stage -1 and keeps its chunk.
+
     Args:
         operations: Operations of all ranks, with chunks as their names number them.
-        stages: Virtual stage of each (rank, chunk).
+        stages: Virtual stage of each (rank, chunk), or -1 if unknown.
         by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
             Otherwise, only ranks whose chunk numbers are not in the model's order are renumbered.
     """
