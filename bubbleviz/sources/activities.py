@@ -37,8 +37,8 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Group that each added row was sorted by, in the order in which the rows were added,
-            or None if the rows were not sorted (yet).
+        group: For each row, in the order in which the rows were added, the group that it was sorted
+            by. It is None if the rows were not sorted (yet).
         streams: Stream of each activity, or -1 if unknown. Empty until the activities are built.
         impossible: Number of rows that were left out because of impossible times, keyed by kind.
         untimed: Number of rows that were left out because they have no times, keyed by kind.
@@ -107,9 +107,10 @@ class ActivitiesBuilder:
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
     def _number_devices(self, global_id: Ints, device_id: Ints) -> Ints:
-        """Return the number of each row's device, in order of appearance.
+        """Return the number of each row's device.
 
-        A device is identified by its process and its device number.
+        Devices are numbered in the order in which they first appear in any block. A device is
+        identified by its process and its device number.
 
         Args:
             global_id: globalPid of each row.
@@ -134,7 +135,10 @@ class ActivitiesBuilder:
         return slice(start, self._count)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:
-        """Return the number of each name id, in order of appearance, or -1 for unnamed copies."""
+        """Return the number of each row's name id, or -1 for copies without a name.
+
+        Name ids are numbered in the order in which they first appear in any block.
+        """
         if kind == model.KERNELS:
             return self._names.numbers(name)
         numbers = np.full(len(name), NONE, np.int64)
@@ -143,10 +147,16 @@ class ActivitiesBuilder:
         return numbers
 
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
-        """Return a block without the rows whose times are missing or impossible.
+        """Return a block without the activities whose times are missing or impossible.
 
-        The number of rows whose start and end are both 0 is added to ``untimed[kind]``, and the
-        number of rows with impossible times to ``impossible[kind]``.
+        Times are missing if the start and the end are both 0. Their number is added to
+        ``untimed[kind]``. Times are impossible if :func:`mask_possible` excludes them. Their number
+        is added to ``impossible[kind]``.
+
+        Args:
+            block: One column per activity, shape (fields, activities). The first field is the
+                start, and the second field is the end.
+            kind: "kernels" or "copies".
         """
         if not block[1].all():
             timed = (block[0] != 0) | (block[1] != 0)
@@ -229,7 +239,10 @@ class ActivitiesBuilder:
 
 
 def _translate_codes(codes: Codes, to: Ints) -> None:
-    """Replace each code by its entry in ``to``, in place and in pieces to save memory."""
+    """Replace each code by its entry in ``to``, in place and in pieces to save memory.
+
+    Code -1 is replaced by the last entry.
+    """
     codes_to = to[:-1] if len(to) and to[-1] == NONE else to
     if np.array_equal(codes_to, np.arange(len(codes_to))):
         return

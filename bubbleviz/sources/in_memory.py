@@ -87,7 +87,7 @@ class InMemoryRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
-        """Return the ranges on given threads that are long enough and overlap an interval.
+        """Return the ranges on given threads that are long enough and overlap any interval.
 
         Args:
             shortest_ns: Minimum duration.

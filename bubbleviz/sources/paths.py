@@ -277,7 +277,10 @@ def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
 
 
 def _is_profile(file: str) -> bool:
-    """Return whether a file with a possible suffix of profiles is recognized as a profile."""
+    """Return whether a file has a possible suffix of a reader, and that reader recognizes it.
+
+    A file that cannot be read is not recognized.
+    """
     with suppress(ProfileError):
         return any(
             is_recognized(reader, file)
@@ -322,14 +325,21 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
 
 
 def _list_run_folders(path: str) -> list[str]:
-    """Return the folders of runs in a directory, for tools that create one for each run."""
+    """Return the folders of runs in a directory, sorted by path.
+
+    Some tools create a folder for each run, see ``folder`` of :class:`Reader`.
+    """
     logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
     return sorted(map(str, folders))
 
 
 def _find_by_host(folders: Sequence[Path]) -> list[str]:
-    """Return the profiles in the folders of hosts, for tools that create one for each host."""
+    """Return the profiles in the folders of hosts.
+
+    These are the files with a suffix of a tool that creates a folder for each host, see
+    ``folder_by_host`` of :class:`Reader`.
+    """
     suffixes = tuple(s for reader in READERS if reader.folder_by_host for s in reader.suffixes)
     files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
     return [file for file in files if file.endswith(suffixes)]
@@ -363,7 +373,7 @@ def _make_no_profile_error(
 def _find_folders(path: str) -> list[str]:
     """Return the folders below a directory, at any depth, that contain profiles.
 
-    Only a limited number of directory entries is examined.
+    Only the first ``_MAX_ENTRIES`` directory entries are examined.
     """
     files: dict[str, list[str]] = {}
     for entry in islice(Path(path).rglob("*"), _MAX_ENTRIES):
@@ -374,6 +384,8 @@ def _find_folders(path: str) -> list[str]:
 
 def _find_matches(pattern: str) -> list[str]:
     """Return the files and columnar exports that match a pattern, in natural order.
+
+    Files that are single tables of a columnar export are left out.
 
     Raises:
         InputError: No file matches.
@@ -396,7 +408,7 @@ T = TypeVar("T")
 def read_each(
     files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
-    """Read each file. Files found in directories that cannot be read are left out.
+    """Read each file. An unreadable file is left out if it was found in a directory.
 
     Args:
         files: Files to read.
@@ -438,8 +450,9 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
     """Return a limitation if numbers are missing in the names of the files of a directory.
 
-    Nothing is reported unless there are enough files, their names differ in a single number, and
-    few numbers are missing.
+    Files that the user named are ignored. Nothing is reported unless there are at least
+    ``_MIN_NUMBERED_FILES`` files in one directory, their names differ in a single number, and at
+    most ``_MAX_MISSING_FRACTION`` of the numbers from the first to the last are missing.
     """
     files_found = [Path(file.path) for file in files if not file.named]
     names = [re.split(f"({_NUMBER.pattern})", path.name) for path in files_found]

@@ -77,10 +77,11 @@ class OpenFile(Protocol):
 
         Args:
             globs: GLOB patterns. Ranges whose name matches none of them are left out.
-            partial: Whether to read the file even if it has no calls, no ranges, or copies but no
-                kernels. These tables are then empty, and no limitation reports it. If kernels stand
-                for their own launches (``launches_known`` is false), a limitation always reports
-                that launches or GPU work were not recorded.
+            partial: Whether to read the file even if it is incomplete: without calls, without
+                ranges, or with copies but without kernels. The missing tables are then empty, and
+                no limitation reports it. If kernels stand for their own launches
+                (``launches_known`` is false), a limitation always reports that launches or GPU work
+                were not recorded.
 
         Raises:
             NothingToAnalyseError: No work of a device was recorded, or, without ``partial``, a
@@ -445,7 +446,9 @@ def find_reader(path: str) -> Reader:
 
 
 def is_recognized(reader: Reader, path: str) -> bool:
-    """Return whether a reader recognizes a file, by its first bytes and the tables of a database.
+    """Return whether a reader recognizes a file by its first bytes.
+
+    If the reader has a test of tables, it must also recognize the file by the names of its tables.
 
     Raises:
         ProfileError: The file cannot be read.

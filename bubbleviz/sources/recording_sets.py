@@ -219,7 +219,9 @@ def _join_streams(
 
 
 def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[[], Copies] | None:
-    """Join the copies of recordings, or return None if no recording describes its copies.
+    """Return a reader of the joined copies, or None if no recording describes its copies.
+
+    The reader returns the copies sorted by activity.
 
     Args:
         profiles: The recordings.

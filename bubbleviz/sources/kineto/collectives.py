@@ -43,7 +43,8 @@ def parse_world(metadata: Mapping[str, object]) -> World:
     """Return the rank, the world size and the ranks of each process group of a trace.
 
     They are taken from ``distributedInfo`` in the metadata, the groups from its ``pg_config``.
-    Missing or malformed numbers are -1. A group without a complete, valid list of ranks gets ().
+    Missing or malformed numbers are -1. A group without a complete, valid list of ranks gets (). So
+    does a name that groups with different ranks share.
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -62,7 +63,10 @@ def parse_world(metadata: Mapping[str, object]) -> World:
 
 
 def parse_members(ranks: object, size: int) -> tuple[int, ...]:
-    """Return all ranks of a group, or () if the list is incomplete, invalid or has another size.
+    """Return all ranks of a group, or () if the list is incomplete or invalid.
+
+    A text is incomplete if it contains an ellipsis. A list is invalid if a rank occurs twice, is
+    not a rank, or if the number of ranks differs from ``size``.
 
     Args:
         ranks: A list of ranks, or its text.
@@ -79,16 +83,16 @@ def parse_members(ranks: object, size: int) -> tuple[int, ...]:
 
 
 def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
-    """Return the ranks of a group that are equally spaced, although some are left out of the list.
+    """Return the ranks of a group of equally spaced ranks, whose list leaves out some of them.
 
     The stride is taken from ``Global rank start`` and ``stride``, or else from the list, such as
     ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``). The result is () if
-    there is no stride or the list contradicts it.
+    no start and stride are known, ``size`` is 0, or the list contradicts them.
 
     Args:
         operator: Arguments of the operator.
         ranks: Text of the list.
-        size: Number of ranks in the group.
+        size: Number of ranks in the group, or 0 if unknown.
     """
     start, stride = (kineto.parse_number(n, RANK_LIMIT) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
@@ -255,7 +259,10 @@ class _Groups:
         return self._numbers.values
 
     def find(self, args: KinetoArgs, operator: KinetoArgs) -> tuple[int, Mapping[int, int]]:
-        """Return the number of a kernel's group, or -1, and the index of each rank in the group."""
+        """Return the number of a kernel's group, and the index of each global rank in the group.
+
+        The number is -1 if the group has neither a name nor ranks.
+        """
         described = [get_argument(args, operator, field) for field in _GROUP_FIELDS]
         key = repr((*described, operator.start, operator.stride))
         if key not in self._cache:
@@ -274,8 +281,10 @@ def _find_ranks(
 ) -> tuple[int, int, int]:
     """Return the calling rank, the peer and the root of an operation, each -1 if unknown.
 
-    All three are indices of ranks in the process group. The peer of an operation that is not a send
-    or receive is -1, and so is the root of a collective without a root.
+    All three are indices of ranks in the process group. Only sends and receives have a peer, and
+    only the collectives in ``_ROOTED`` have a root. The operator's argument ``Rank`` is the root.
+    It also replaces a peer whose global rank is not in the group. For collectives without a root,
+    it replaces an unknown calling rank.
 
     Args:
         name: Name of the operation.

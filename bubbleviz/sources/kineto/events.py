@@ -158,7 +158,10 @@ class EventCollector:
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of collectives, waits and records, whose arguments are all kept."""
+        """Return the rows of the events whose arguments are all kept.
+
+        These are kernels and operators of collectives, waits, and records of CUDA events.
+        """
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
         return rows[np.isin(kind[rows], (KERNEL, OPERATOR, WAIT, RECORD))]
@@ -225,7 +228,8 @@ class EventCollector:
     ) -> EventCollector:
         """Return a collector with only the collectives and waits of one recording.
 
-        It shares the event columns and the numbering of names and threads with this collector.
+        It shares the event columns, the arguments of kernels, the counts, and the numbering of
+        names and threads with this collector.
 
         Args:
             is_host_thread: Mask of the threads of the recording, indexed by thread number.
@@ -260,7 +264,7 @@ class EventCollector:
         return np.where(complete, np.array(kinds)[events.category], NONE)
 
     def count(self, kind: int) -> int:
-        """Return the number of events of a kind."""
+        """Return the number of events of a kind, including events with impossible times."""
         return sum(block.shape[1] for block in self._blocks[kind])
 
     def find_base_ns(self) -> int:

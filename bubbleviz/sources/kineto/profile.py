@@ -103,8 +103,9 @@ def replace_missing_calls(
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
     """Add operators as calls for work whose launching call is missing.
 
-    A kernel and the operator that launched it share an ``External id``. The first operator with the
-    id is used.
+    A kernel and the operator that launched it share an ``External id``. The first operator or
+    annotation with the id is used. The added call starts when the operator starts, and takes no
+    time. Work without such an operator gets no call.
 
     Args:
         work: Kernels and copies.
@@ -424,12 +425,15 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
 
 
 def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _DeviceWork:
-    """Fill in missing devices and calls of a recording, or use operators as work.
+    """Return the work of a recording, after missing devices and calls were filled in.
+
+    If the recording has no work, its operators become the work, unless ``has_loss`` is true or the
+    trace is merged.
 
     Args:
         trace: The trace.
         events: Events of the recording.
-        has_loss: Whether the trace lost its work. Operators are then no substitute.
+        has_loss: Whether the trace lost its work.
     """
     work, calls = events.work, events.calls
     if len(work):
@@ -573,8 +577,8 @@ def _describe_lost_work(
 ) -> str:
     """Return the reason why a trace contains no GPU work, or "" if no work seems to be missing.
 
-    Work is missing if calls launched some. If the file is cut, work is also missing if the file
-    lists the properties of devices.
+    Work counts as missing if there are launches without work. In a file that is cut, work also
+    counts as missing if the file lists the properties of devices.
 
     Args:
         launches_without_work: Number of calls that launched work which was not recorded.

@@ -11,7 +11,7 @@ both collide::
 
 A recording is therefore identified by its label, or else by the offset of a device's process id
 from the device's number. The host process of a recording has the same label, or follows the offset.
-If neither decides it, launches do: no kernel starts before the call that launched it.
+If neither identifies it, launches do: no kernel starts before the call that launched it.
 """
 
 from __future__ import annotations
@@ -214,20 +214,25 @@ class _Finder:
         return sorted(set(self._key_of_place))
 
     def has_collisions(self) -> bool:
-        """Return whether several processes launched work with the same correlation ids."""
+        """Return whether several processes launched work with the same correlation ids.
+
+        This is true if such ids are more than ``_MIN_COLLISIONS`` of all ids of launches. An id
+        counts once for each process after the first.
+        """
         ids = self._calls.correlation[self._launches]
         pairs = group_rows(self._host_of_launch, ids)
         n_ids = len(find_distinct(ids))
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
-        """Count the correlation ids of all processes.
+        """Count the correlation ids of the launches of all processes.
 
-        A runtime call and a driver call that overlap on one thread are a single launch.
+        An id that two processes use counts twice. A runtime call and a driver call that overlap on
+        one thread are a single launch.
 
         Returns:
             n_relaunched: Number of ids that belong to two launches of one process.
-            n_ids: Number of all ids of launches.
+            n_ids: Number of all ids.
         """
         rows = self._launches
         ids, thread = self._calls.correlation[rows], self._calls.thread[rows]

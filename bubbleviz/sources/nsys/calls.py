@@ -108,7 +108,7 @@ class ExportedCalls:
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
     def find_processes(self) -> Sequence[int]:
-        """Return the processes that made calls, ascending."""
+        """Return the processes that made calls that may have launched work, ascending."""
         return sorted(
             {p for t, _ in self._iter_timed() for p in find_distinct(process_of(t)).tolist()}
         )

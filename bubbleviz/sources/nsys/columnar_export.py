@@ -305,7 +305,7 @@ class ColumnarExport(export.Export):
             raise make_damage_error(self.path, query(name), str(error)) from error
 
     def _name_files_read(self, name: str) -> str:
-        """Return the names of the files that a query reads."""
+        """Return the names of the files that a query reads, joined by "or"."""
         tables: list[str] = []
         for relation in query(name).requires:
             view = self.views.get(relation)
@@ -316,10 +316,12 @@ class ColumnarExport(export.Export):
 def _make_read_error(path: str, file: str, error: Exception) -> Exception:
     """Return the error for a file that cannot be read.
 
+    It is a MemoryError if memory ran out, otherwise a ProfileError.
+
     Args:
         path: Path of the export.
         file: Name of the file.
-        error: What DuckDB or pyarrow raised.
+        error: Error that DuckDB or pyarrow raised.
     """
     if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
         return MemoryError()

@@ -95,8 +95,8 @@ class Selection:
 def make_binds(selection: Selection, first: int, last: int) -> Binds:
     """Return the SQL parameters that select rows ``first`` to ``last`` (inclusive) of a table.
 
-    If the selection contains several time intervals, only their hull is passed to SQL, so rows
-    between the intervals are read as well.
+    If the selection contains several time intervals, only the earliest start and the latest end are
+    passed to SQL. Rows between the intervals are therefore read as well.
 
     Args:
         selection: Criteria of the rows.
@@ -131,7 +131,7 @@ def concatenate_named(parts: Sequence[Named]) -> Named:
 
 
 def combine_named(values: Ints, texts: Iterable[object]) -> Named:
-    """Combine integer columns, shape (columns, rows), with the text of each row (None: NULL)."""
+    """Combine integer columns, shape (columns, rows), with the text of each row, None for NULL."""
     numbering = Numbering[str]()
     number = [NONE if text is None else numbering.number(str(text)) for text in texts]
     return values, np.array(number, np.int64), numbering.values
@@ -255,9 +255,9 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids if any call has one of them, or else ().
+        """Return all given name ids if any call has one of them, or else ().
 
-        Readers that can do so leave out the ids that no call has.
+        Readers that can decode pages return only the ids that a call has.
 
         Args:
             numbers: Ids of names of calls in ``StringIds``.
@@ -312,7 +312,12 @@ class Export(ABC):
         return {i: texts[index] for i, index in zip(ids.tolist(), number.tolist(), strict=True)}
 
     def find_bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and last row number of a table, or (0, -1) if it has no rows.
+        """Return the first and last row number of a table.
+
+        The result is (0, -1) if the table is missing or has no rows.
+
+        Args:
+            name: Name of the query that reads the two row numbers.
 
         Raises:
             ProfileError: The last row number is below the first.
@@ -404,6 +409,8 @@ class Export(ABC):
     ) -> Iterator[tuple[range, Any]]:
         """Yield the parts of a table in order, and report the progress.
 
+        The iteration stops at the first part that is None.
+
         Args:
             name: Name of the query.
             ahead: Parts that are being read already.
@@ -441,8 +448,9 @@ class Export(ABC):
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
         """Submit a part to the pool, and return its future result.
 
-        The part is read now, in this thread, if the table is short, there is no pool, or no thread
-        can be started. In the last case, all later parts are read this way too.
+        The part is read now, in this thread, if the table is shorter than ``_MIN_POOL_ROWS``, there
+        is no pool, or no thread can be started. If no thread can be started, all later parts are
+        read this way too.
         """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:

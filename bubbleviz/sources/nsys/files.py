@@ -34,7 +34,8 @@ _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_T
 def is_columnar(path: str) -> bool:
     """Return whether a path is a directory of tables of an export, complete or not.
 
-    The directory has the suffix that nsys gives to its name, or contains a table of an export.
+    The directory name ends in a suffix that nsys uses, or the directory contains a table that
+    distinguishes an export.
     """
     directory = Path(path)
     if not directory.is_dir():

@@ -41,8 +41,8 @@ class GpuWork:
 
     Attributes:
         activities: Kernels and graphs, then copies and memsets.
-        group: Group of each row of the export by which the activities were sorted, or None if they
-            were not sorted.
+        group: For each activity in the order of the export, the group that it was sorted by, or
+            None if the activities were not sorted.
         streams: Stream of each activity, or -1 if unknown; or the error if streams are damaged.
         limitations: What is missing from the work, such as launches without recorded kernels.
     """
@@ -137,7 +137,10 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
 
 
 def _count_kernel_row_numbers(export: Export) -> int:
-    """Return the number of row numbers from the first to the last kernel, 0 without kernels."""
+    """Return the number of row numbers from the first to the last kernel, both included.
+
+    The result is 0 if there are no kernels, or if the query for kernels cannot run.
+    """
     first, last = export.find_bounds("gpu_work/kernel_bounds")
     return last - first + 1 if export.has("gpu_work/kernels") else 0
 
@@ -149,8 +152,8 @@ def _make_builder(
 
     Args:
         export: The open export.
-        max_kernels: Number of row numbers of kernels. If the table cannot have as many rows, there
-            is room for the rows that it can have.
+        max_kernels: Number of row numbers of kernels. The room for kernels is this number, but at
+            most the number of rows that a table of the export can have.
         other_work: Columns of graphs, copies and memsets.
     """
     n_others = sum(work.shape[1] for work in other_work)
@@ -212,7 +215,9 @@ def _add_all_kernels(
 
 
 def _add_streams(export: Export, query: str, work: Ints) -> Ints:
-    """Append the stream to the columns of work, unless the export has no streams.
+    """Return the columns of work, followed by the stream as the last column.
+
+    The columns are returned unchanged if there is no work, or if the export has no streams.
 
     Args:
         export: The open export.
@@ -249,10 +254,11 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return the ids of the call names that may show that work was lost, if any call has them.
+    """Return the ids of the names of calls whose work may have been lost.
 
-    They are the names of calls that launch graphs, or a kind of work of which nothing was recorded.
-    An export may contain such a name although no call has it, so the caller must check that.
+    These are the names of calls that launch graphs, and of calls that launch a kind of work of
+    which nothing was recorded. An export may contain a name that no call has, so the caller must
+    check that a call has it.
 
     Args:
         call_names: Names of calls that launch work, keyed by id.
@@ -273,8 +279,9 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for work that cannot be read, and for calls whose work was not recorded.
 
-    Work cannot be read if its table lacks columns. Otherwise a limitation is yielded if no work of
-    a kind was recorded although a call launched some. This is not checked for graphs.
+    For each kind of work, yield a limitation if the table lacks columns. Otherwise, yield a
+    limitation if calls launched work of this kind but none was recorded. Launches of graphs are not
+    checked.
 
     Args:
         export: The open export.
@@ -324,6 +331,7 @@ def _report_lost_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
+    The limitation counts the graph launches of these processes. The result is () if there are none.
     Graph launches of a process that has kernels are counted as lost work when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)

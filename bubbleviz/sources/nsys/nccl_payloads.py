@@ -103,7 +103,8 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the layouts of NCCL's functions, keyed by domain and layout id.
 
-    A layout is NCCL's if it contains a communicator. Ids with two different layouts are left out.
+    A layout is NCCL's if it contains a communicator. Ids with two different layouts are left out,
+    and so are fields with an unknown type.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -132,7 +133,8 @@ def _make_field(
 ) -> _Field:
     """Return a field of a layout.
 
-    A field without an offset follows the previous field, aligned to its own size.
+    A field without an offset follows the previous field, aligned to its own size. If the previous
+    field is missing or has an unknown type, the offset is 0.
 
     Args:
         layout: Fields of the layout so far, by index.
@@ -160,9 +162,9 @@ def _decode_payloads(
         layouts: Layouts, keyed by domain and layout id.
 
     Returns:
-        A table, shape (4 + fields, rows): whether the payload contains a communicator, start and
-        thread of its range, the hash of the communicator, and the fields in the order of
-        ``_COLUMNS``, or -1 if unknown.
+        A table, shape (4 + fields, rows). Its rows are: 1 if the payload contains a communicator,
+        otherwise 0; the start of the range; the thread of the range; the hash of the communicator,
+        or 0; and the fields in the order of ``_COLUMNS``. An unknown start, thread or field is -1.
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
@@ -181,7 +183,8 @@ def _fill_payloads(
 ) -> None:
     """Decode payloads of one length, all payloads with the same header at once.
 
-    If the header contains no valid offset, the fields follow the header immediately.
+    The offset in the header is valid if it is not inside the header and the payload does not exceed
+    the bytes. If the offset is not valid, the fields follow the header immediately.
 
     Args:
         table: Table of payloads, changed in place.

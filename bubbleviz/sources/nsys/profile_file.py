@@ -91,7 +91,8 @@ def _explain_missing_kernels(export: Export) -> str:
 def _is_cuda_warning(text: str) -> bool:
     """Return whether a text is a warning about CUDA that nsys itself wrote.
 
-    Other texts may contain output of the recorded program.
+    In such a warning, one of the first four words starts with ``CUDA`` or ``CUPTI``, and all words
+    match ``_PLAIN_WORD``. Other texts may contain output of the recorded program.
     """
     words = text.split() if len(text) <= _MAX_WARNING else []
     is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
@@ -241,8 +242,8 @@ class NsysFile:
 
         Args:
             globs: GLOB patterns. Ranges whose name matches none of them are left out.
-            partial: Whether to read the export even if it has no calls, no ranges, or copies but no
-                kernels.
+            partial: Whether to read the export even if it is incomplete: without calls, without
+                ranges, or with copies but without kernels.
 
         Raises:
             ProfileError: The export cannot be read.

@@ -241,7 +241,7 @@ class LongRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return ranges of the given threads that last long enough and overlap an interval.
+        """Return ranges of the given threads that last long enough and overlap any interval.
 
         Only the start, end, thread and name of the ranges are read.
 

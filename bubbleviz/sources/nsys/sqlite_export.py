@@ -148,6 +148,9 @@ class DirectReader:
         Args:
             name: Name of the query.
             rows: Row numbers, distinct and ascending.
+
+        Returns:
+            The columns, shape (columns, rows), or None if SQLite must read them.
         """
         return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
@@ -281,7 +284,7 @@ class SqliteExport(export.Export):
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return the given name ids that any call has.
 
-        If SQLite must look, either all ids or none are returned.
+        If SQLite must look, all ids are returned if any call has one of them, otherwise none.
         """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -312,7 +315,10 @@ class SqliteExport(export.Export):
         return part, self.read_range(name, part[0], part[-1])
 
     def read_range(self, name: str, first: int, last: int) -> Ints:
-        """Return the columns of a query in rows ``first`` to ``last``, shape (columns, rows)."""
+        """Return the columns of a query in rows ``first`` to ``last``, both included.
+
+        The shape is (columns, rows).
+        """
         columns = None
         if isinstance(self.direct, DirectReader):
             columns = self.direct.read_columns(name, first, last)

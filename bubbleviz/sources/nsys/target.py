@@ -49,7 +49,10 @@ def _to_int(value: object) -> int | None:
 
 
 def read_threads(export: Export) -> tuple[profile.Thread, ...]:
-    """Return the threads that have a name, sorted by number. A thread may have several names."""
+    """Return the threads that have a name, sorted by thread number and name.
+
+    A thread with several names is returned once for each name.
+    """
     rows = export.query_rows_if_possible("target/threads")
     thread_names = [
         (export.to_integer(thread), number) for thread, number in rows if isinstance(number, int)
@@ -101,7 +104,8 @@ def _parse_uuid(text: str) -> str | None:
 def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
     """Return the times at which the profiler paused processes.
 
-    Pauses that start at 0, which means that their time is missing, are left out as well.
+    Pauses with impossible times are left out. So are pauses that start at 0, because 0 stands for a
+    missing time.
 
     Returns:
         overheads: The pauses with possible times.

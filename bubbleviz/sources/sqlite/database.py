@@ -245,7 +245,7 @@ class Database:
         return int(rows)
 
     def find_extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
-        """Return the first and last row number of each value of a column, keyed by the value.
+        """Return the smallest and largest row number of each value of a column, keyed by the value.
 
         Returns {} if the rows of the table have no row numbers (``WITHOUT ROWID``).
 
@@ -269,7 +269,7 @@ class Database:
         Args:
             table: Name of the table.
             columns: Column expressions of SQLAlchemy.
-            group_by: Column to group rows by, or None to select all rows.
+            group_by: Column to group rows by, or None for no groups.
 
         Raises:
             ProfileError: The file is damaged.

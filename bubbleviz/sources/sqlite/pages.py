@@ -145,7 +145,10 @@ class PageTable:
         return start, min(end + 1, len(self.leaf))
 
     def iter_pieces(self, n_leaves: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
-        """Yield the first and last row number of pieces of the table, ``n_leaves`` leaves each."""
+        """Yield the first and last row number of each piece of the table, both included.
+
+        A piece has ``n_leaves`` leaves, and the last piece may have fewer.
+        """
         first = -(1 << 63)
         for last_leaf in range(n_leaves - 1, len(self.leaf) + n_leaves - 1, n_leaves):
             last = int(self.last_row[min(last_leaf, len(self.leaf) - 1)])
@@ -153,7 +156,10 @@ class PageTable:
             first = last + 1
 
     def read_columns(self) -> Ints | None:
-        """Return the int64 columns of all rows, shape (columns, rows)."""
+        """Return the int64 columns of all rows, or None if a page is not plain.
+
+        The shape is (columns, rows).
+        """
         blocks = [np.empty((len(self.integers), 0), np.int64)]
         for piece in self.iter_pieces():
             block = self.read_rows(*piece)
@@ -176,7 +182,13 @@ class PageTable:
         return self._decode(leaves, None, min(last - first + 1, max_rows))
 
     def read_selected(self, rows: Ints) -> Ints | None:
-        """Return the int64 columns of the rows with the given numbers (distinct, ascending)."""
+        """Return the int64 columns of selected rows, or None if a page is not plain.
+
+        The shape is (columns, rows).
+
+        Args:
+            rows: Row numbers, distinct and ascending.
+        """
         index = find_distinct(np.searchsorted(self.last_row, rows))
         index = index[index < len(self.leaf)]
         leaves = self.leaf[index], self.last_row[index], 0, len(index), *EVERY_ROW
