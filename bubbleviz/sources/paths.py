@@ -208,7 +208,8 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
     If several files contain the same run, only one is selected. The format with more data is
     preferred to the other format, and a file to its gzipped copy. An SQLite export is preferred to
     a directory of tables, and both are preferred to a report. If the directory contains recordings
-    of several runs, only the newest run is selected.
+    of several runs, only the newest run is selected. Traces that this program wrote for viewers are
+    left out.
 
     Args:
         files: Files of one directory.

@@ -465,8 +465,9 @@ def is_recognized(reader: Reader, path: str) -> bool:
 def _find_database_reader(path: str, head: bytes) -> Reader:
     """Return the reader for an SQLite file.
 
-    The file is recognized by its tables. A file without any tables is recognized by its suffix, so
-    that the reader reports what is missing.
+    The file is recognized by its tables. A damaged file, or a file without any tables, is
+    recognized by its suffix, so that the reader reports what is wrong. If no reader has the suffix,
+    the first reader of databases is returned.
 
     Args:
         path: Path of the file.

@@ -149,8 +149,8 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
 def convert_times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     """Convert microseconds to nanoseconds, rounded; None becomes MISSING.
 
-    Values that are not finite or too large become an invalid time. If any value is a Decimal, all
-    are rounded exactly.
+    Values that are not finite or too large become ``_NO_TIME_NS``, which is not a valid time. If
+    any value is a Decimal, all are rounded exactly.
     """
     if Decimal in {*map(type, times_us)}:
         exact = (MISSING if us is None else _round_exactly_ns(Decimal(us)) for us in times_us)
@@ -216,7 +216,8 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
         texts: JSON texts of times in microseconds, separated by commas.
 
     Returns:
-        Times in nanoseconds, MISSING for null; or None if any text has another form.
+        Times in nanoseconds, MISSING for null; or None if any text has another form or more than
+        ``_MAX_DIGITS`` characters. A time that is too large becomes ``_NO_TIME_NS``.
     """
     letters = np.frombuffer(texts + b",", np.uint8)
     end = np.flatnonzero(letters == _COMMA)
@@ -387,7 +388,8 @@ class _OneByOneDecoder:
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
     """Return whether an error may only be due to the end of the piece.
 
-    The error is then a JSON error near the end, or an unterminated string.
+    The error is then a JSON error within ``_MAX_CUT_TOKEN`` characters of the end, or an
+    unterminated string.
     """
     if not isinstance(error, json.JSONDecodeError):
         return False
@@ -741,7 +743,10 @@ class TraceFile(Generic[ArgsT]):
         return columns
 
     def _find_boundary(self, end: int) -> int | None:
-        """Return the offset of the last ``}, {`` before ``end``, or None if none is close to it."""
+        """Return the offset of the last ``}, {`` before ``end``.
+
+        The result is None if there is none within ``_MAX_BOUNDARY_DISTANCE`` bytes before ``end``.
+        """
         offset, first = end, max(end - _MAX_BOUNDARY_DISTANCE, 0)
         while (offset := self._buffer.rfind(b"}", first, offset)) >= 0:
             if _BOUNDARY.match(self._buffer, offset, end):

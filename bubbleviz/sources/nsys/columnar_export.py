@@ -460,7 +460,7 @@ def _read_column_types(connection: duckdb.DuckDBPyConnection, source: str) -> di
 
 
 def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
-    """Read the columns of a file of Arrow IPC that queries need, and number its rows.
+    """Read the columns of an Arrow IPC file that queries need, and number its rows from 1.
 
     The columns are copied: a file that is mapped into memory would end the process if another
     program cut it short.

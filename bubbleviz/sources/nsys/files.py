@@ -86,6 +86,8 @@ def list_files(path: str) -> list[Path]:
 def find_table_files(path: str) -> Mapping[str, Path]:
     """Return the file of each table in a directory, keyed and sorted by the name of the table.
 
+    If a table has several files, the first suffix in ``TABLE_SUFFIXES`` wins.
+
     Raises:
         OSError: The directory cannot be read.
     """
@@ -108,8 +110,8 @@ REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 def is_report(path: str) -> bool:
     """Return whether a file is a report of Nsight Systems.
 
-    A report has the suffix of one. An SQLite export with such a name is not a report; a file that
-    cannot be opened counts as one.
+    A report has one of ``REPORT_SUFFIXES``. An SQLite export with such a name is not a report. A
+    file with such a name that cannot be opened counts as a report.
     """
     if not path.endswith(REPORT_SUFFIXES):
         return False
@@ -122,10 +124,11 @@ def is_report(path: str) -> bool:
 
 @contextmanager
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Export a report with nsys, and yield the path of the export, which is removed on exit.
+    """Export a report with nsys, and yield the path of the export.
 
     The export is a directory of Parquet tables if nsys can write one and DuckDB is installed to
-    read it. Otherwise it is an SQLite file.
+    read it. Otherwise, or if ``keep`` is true, it is an SQLite file. The export is removed on exit,
+    unless ``keep`` is true.
 
     Args:
         path: Path of any profile. If it is not a report, the path itself is yielded.

@@ -17,7 +17,7 @@ def read_memory(export: Export) -> MemoryEvents | None:
     """Return the allocations and frees of device memory in an export, or None if there are none.
 
     The table contains processes but no threads, so each event counts for all threads of its
-    process.
+    process. The change of a free is negative. The number of bytes in use is unknown (-1).
 
     Raises:
         ProfileError: The export is damaged.

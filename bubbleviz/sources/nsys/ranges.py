@@ -35,7 +35,10 @@ _SAMPLE_PIECES = 64
 
 
 def read_event_types(export: Export) -> tuple[int, ...]:
-    """Return the codes of the four kinds of ranges, in the order of ``KINDS``."""
+    """Return the codes of the four kinds of ranges, in the order of ``KINDS``.
+
+    A kind that the export does not list has its code in ``_EVENT_TYPES``.
+    """
     codes = dict(_EVENT_TYPES)
     for name, code in export.query_rows_if_possible("ranges/event_types"):
         codes[str(name)] = export.to_integer(code)
@@ -48,7 +51,8 @@ def sample_names(
     """Count the names in a sample of the ranges.
 
     The sample consists of 64 pieces that are spread evenly over the row numbers. A table with fewer
-    than ``max_rows`` row numbers is read completely.
+    than ``max_rows`` row numbers is read completely. The result is empty if the export lacks the
+    tables or columns of the query.
 
     Args:
         export: The open export.
