@@ -54,7 +54,11 @@ _MIN_PART_NS = 500.0
 
 
 def make_document(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON values."""
+    """Return a comparison as JSON values: runs, ratios, differences, advice, notes and test.
+
+    Ratios contain one cell per run. Each difference is relative to the first run, and each entry of
+    ``advice`` is the result of a piece of the first run's advice in one other run.
+    """
     return {
         "headline": comparison.headline,
         # The ratio whose windows give the iteration time.
@@ -85,7 +89,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _make_run_document(run: ComparedRun) -> dict[str, Any]:
-    """Return the properties of a run as JSON values."""
+    """Return the title, path and sizes of a run as JSON values, with its restrictions."""
     saved = run.saved
     return {
         "title": run.title,
@@ -99,7 +103,10 @@ def _make_run_document(run: ComparedRun) -> dict[str, Any]:
 
 
 def _make_cell_document(cell: Cell) -> dict[str, Any]:
-    """Return a ratio of a run as JSON values."""
+    """Return a ratio of a run and its window as JSON values, with differences from the first run.
+
+    A value is null if the run lacks the ratio, or if the difference is unknown.
+    """
     return {
         "bubble_ratio": cell.ratio and _make_average_document(cell.ratio.bubble),
         "window_ns": cell.ratio and _make_average_document(cell.ratio.window_ns),
@@ -121,7 +128,10 @@ def format_json(comparison: Comparison) -> str:
 
 
 def write_csv(comparison: Comparison) -> str:
-    """Return a comparison as CSV, one row per ratio and run. Unknown values are empty cells."""
+    """Return the ratios of a comparison as CSV with the columns ``COLUMNS``.
+
+    There is one row per ratio and run. Unknown values are empty cells.
+    """
     rows = []
     for name, cells in comparison.ratios.items():
         for run, cell in zip(comparison.runs, cells, strict=True):

@@ -42,7 +42,10 @@ def format_markdown(
 
 
 def _make_row(check: Check) -> dict[str, str]:
-    """Return the row of a check, keyed by column."""
+    """Return the ratio, mean, limit and verdict of a check as texts, keyed by column.
+
+    A limit in ms has the value in ms and no standard deviation; all others are in percent.
+    """
     bubble, is_in_ms = check.ratio.bubble, check.limit.unit == "ms"
     mean, deviation = doc.format_percent_cell(check.value), doc.format_percent_cell(bubble.std)
     if is_in_ms:
@@ -80,7 +83,11 @@ def format_json(
 
 
 def _make_check_values(check: Check) -> dict[str, Any]:
-    """Return a check as JSON values."""
+    """Return the ratio, value, limit and verdict of a check as JSON values.
+
+    ``of`` tells whether the length of the window or the bubble is limited. ``unit`` is null if the
+    value is a fraction of 1.
+    """
     limit = check.limit
     return {
         "ratio": limit.ratio,

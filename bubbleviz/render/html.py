@@ -32,7 +32,7 @@ def _render_block(block: Block) -> Iterator[str]:
 
 
 def _render_table(table: Table) -> Iterator[str]:
-    """Yield the elements of a table; blank rows are left out."""
+    """Yield the HTML of a table in pieces, with its title as caption and without blank rows."""
     heads = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape_text(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"

@@ -43,7 +43,7 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
-    """Return the memory of a simulated schedule as JSON values."""
+    """Return the limit, M_B, M_W, their unit and the peak of each stage as JSON values."""
     memory = ideal.memory
     return {
         "limit": memory.limit,
@@ -55,7 +55,7 @@ def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
 
 
 def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
-    """Return the schedule and its sizes as JSON values."""
+    """Return the name of the schedule, p, m and v as JSON values."""
     sized = result.plan if isinstance(result, Ideal) else result
     return {
         "schedule": sized.name,
@@ -114,7 +114,11 @@ def list_schedules() -> Iterator[blocks.Block]:
 
 
 def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
-    """Yield the blocks of a simulated schedule, or of an estimate by a formula."""
+    """Yield the blocks that ``simulate`` prints for one schedule.
+
+    The schedule, its source, its sizes and restrictions of the measured times come first. They are
+    followed by the results of the simulation, or by the estimate with its formula.
+    """
     sizes = _make_size_values(result)
     name = sizes["schedule"]
     stages = format_count(sizes["stages"], "stage")
@@ -194,7 +198,7 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
-    """Return a choice as JSON values."""
+    """Return the schedule, sizes and predictions of a choice as JSON values, null if unknown."""
     return {
         "schedule": choice.schedule,
         "stages": choice.stages,
@@ -245,7 +249,7 @@ def list_sizes(
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:
-    """Return a choice as texts, keyed by column."""
+    """Return the schedule, sizes and predictions of a choice as texts, keyed by column."""
     peak = choice.peak_activations
     return {
         "schedule": choice.schedule,

@@ -269,7 +269,11 @@ def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str
 
 
 def render_fragment(report: measured.Report) -> str:
-    """Render a report as an HTML fragment that is also well-formed XML."""
+    """Render a report as an HTML fragment that is also well-formed XML.
+
+    The fragment contains the summary, the picture of the typical iteration and the limitations. If
+    the picture does not show all rows, a note says so.
+    """
     ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
     defined = Sentence(f"{report.headline} = {format_definition(ratio.definition)}")
     above = render_html([*summarize(report), defined])

@@ -77,7 +77,16 @@ def wrap_text(
 
 
 def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> str:
-    """Return a line with as many of its words as there is space for, followed by an ellipsis."""
+    """Return as many words of a line as fit before an ellipsis.
+
+    If not even the first word fits, it is cut, or left out if it contains a digit, because a part
+    of a number would be another number.
+
+    Args:
+        line: The line.
+        width: Maximum width, including the ellipsis.
+        measure: Returns the width of a text.
+    """
     while measure(f"{line} …") > width and " " in line.strip():
         line = line.rpartition(" ")[0]
     truncated = f"{line} …"

@@ -478,7 +478,10 @@ def add_schedule(
 def _summarize_profiles(
     recordings: Sequence[Recording], run: Run
 ) -> tuple[tables.ProfileSummary, ...]:
-    """Summarize the source, coverage and clock of each profile."""
+    """Return one summary per profile: its source, its coverage and its clock.
+
+    Times of kernels and copies are sums over the ranks of the profile.
+    """
     summaries = []
     for recording, clock, host in zip(recordings, run.clocks, run.profile_hosts, strict=True):
         source, coverage = recording.source, recording.coverage

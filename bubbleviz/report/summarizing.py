@@ -118,7 +118,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
 
 def _list_ranks(report: Report) -> list[summary.RankEntry]:
-    """Return an entry for each rank, with its scores."""
+    """Return the identity, place and speed scores of each rank, with None for unknown scores."""
     slowness = report.slowness
     return [
         summary.RankEntry(
@@ -163,7 +163,13 @@ def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
 def _make_iteration(
     report: Report, iteration: Iteration, *, by_rank: bool
 ) -> summary.IterationEntry:
-    """Return the entry of an iteration, with its ranks if ``by_rank``."""
+    """Return the entry of an iteration: its ratios, windows, causes of idle time and limitations.
+
+    Args:
+        report: The report.
+        iteration: The iteration.
+        by_rank: Whether the entry contains the same values for each rank.
+    """
     ratios, causes = iteration.ratios, report.explanation.causes
     return summary.IterationEntry(
         index=iteration.index,
@@ -268,7 +274,12 @@ def _list_intervals(
 
 
 def _compute_numbers(report: Report) -> summary.Numbers:
-    """Return the statistics over averaged iterations."""
+    """Return the statistics over the averaged iterations.
+
+    They are the mean and the spread of each ratio and window, the idle time by cause, the parts of
+    the bubble and of a step, and the kernel time. For the idle time by cause in the windows of a
+    ratio, only iterations that have this ratio count.
+    """
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
     cause_ns = {}
@@ -368,7 +379,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
 
 
 def _list_stragglers(report: Report) -> list[summary.Straggler]:
-    """Return an entry for each of the slowest operations."""
+    """Return an entry for each of the slowest operations, with its multiple of the median."""
     stragglers = report.explanation.phase_times.stragglers
     rows = np.array([row for row, _ in stragglers], np.int64)
     return [
@@ -445,7 +456,10 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 
 
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
-    """Return the entry of other schedules, or None if they were not simulated."""
+    """Return the entry of other schedules at the measured times, or None if not simulated.
+
+    It contains the measured times, one row per schedule, and the best order of microbatches.
+    """
     if what_if is None:
         return None
     measured = what_if.measured
@@ -460,7 +474,7 @@ def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
 
 
 def _make_choice(choice: Choice) -> summary.ChoiceEntry:
-    """Return the entry of the iteration as simulated with one schedule."""
+    """Return the entry of one schedule: the predicted time, ratio and memory of an iteration."""
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
@@ -477,7 +491,7 @@ def _make_choice(choice: Choice) -> summary.ChoiceEntry:
 
 
 def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
-    """Return the times by stage, leaving out times by virtual stage."""
+    """Return the sizes of a run and the measured times of each stage, without virtual stages."""
     times = measured.times
     return summary.SimulatedTimes(
         stages=measured.stages,
@@ -491,7 +505,7 @@ def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
 
 
 def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
-    """Return an entry for each of the longest bubbles."""
+    """Return an entry for each bubble of :func:`.find_longest_bubbles`, with its sentence."""
     idle = report.bubbles
     return [
         summary.LongBubble(
@@ -507,7 +521,12 @@ def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
-    """Return the entry of the cost of stragglers."""
+    """Return the entry of the slowdown that stragglers cause, in total and by kind of part.
+
+    Args:
+        slowdowns: Slowdowns by phase, stage, replica, microbatch, link and iteration.
+        slowness: Slowdown of each rank. Ranks with NaN are left out.
+    """
     links = list(slowdowns.by_link)
     rank = np.flatnonzero(~np.isnan(slowness.slowdown))
     return summary.SlowdownEntry(
@@ -538,7 +557,7 @@ def _make_slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownCo
 
 
 def _save_timeline(timeline: Timeline) -> summary.SavedTimeline:
-    """Return a timeline in the form in which JSON contains it."""
+    """Return a timeline as lists of numbers, with None in place of -1; see :func:`save_column`."""
     return summary.SavedTimeline(
         base_ns=timeline.base_ns,
         names=timeline.names,

@@ -93,7 +93,12 @@ def _truncate(text: str) -> str:
 
 
 def _make_table(report: Report, measure: str) -> Iterator[str]:
-    """Yield the lines of the table, with the primary ratio first and a note below."""
+    """Yield the lines of a LaTeX table of all ratios, one row per ratio, with a note below.
+
+    Args:
+        report: The report. Its primary ratio is the first row.
+        measure: Name of what is measured, for the caption.
+    """
     names = [s.name for s in list_ratios()]
     ordered = sorted(names, key=lambda name: name != report.headline)
     over = format_count(report.summary.iterations, report.iteration_noun)

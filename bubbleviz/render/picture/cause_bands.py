@@ -20,7 +20,11 @@ _GRID = 2
 def draw_causes(
     page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
-    """Draw the idle time of a selection in the colours of its causes, and return these causes."""
+    """Draw the idle time of each row in the colours of its causes.
+
+    Returns:
+        The causes that are drawn, in the order of ``Cause``.
+    """
     bubbles = report.bubbles.take(selection.is_selected(report.bubbles.iteration))
     row = selection.row_of(bubbles.rank)
     scale = _GRID * layout.width / selection.span_ns

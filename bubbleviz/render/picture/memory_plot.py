@@ -145,7 +145,7 @@ def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
 
 
 def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
-    """Draw a step line through the Pareto front of the points; see :func:`front`."""
+    """Draw a step line through the points that no other point beats in both memory and ratio."""
     best = front(points)
     stairs = [(best[0].memory, best[0].ratio)]
     for before, after in pairwise(best):

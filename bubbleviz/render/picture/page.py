@@ -136,7 +136,14 @@ class Page:
         self.path(path, **stroke, **look)
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
-        """Write a text on at most ``lines`` lines below the cursor, which moves below it."""
+        """Write a wrapped text below the cursor, and move the cursor below the text.
+
+        Args:
+            text: The text. If it needs more lines, it is truncated.
+            size: Font size.
+            ink: Colour of the text, see :meth:`text`.
+            lines: Maximum number of lines.
+        """
         width = self.right - self.left
         for line in wrap_text(
             text, width, max_lines=lines, measure=lambda part: text_width(part, size)
@@ -145,7 +152,11 @@ class Page:
             self.text(line, self.left, self.y - size * 0.3, size, ink=ink)
 
     def fill(self, paint: Paint) -> str:
-        """Return the ``fill`` of a paint, and define it if the paint has several bands."""
+        """Return the value of the attribute ``fill`` for a paint.
+
+        If the paint has several bands, a gradient with these bands is added to ``definitions``, and
+        the value refers to it.
+        """
         if len(paint.bands) == 1:
             return paint.main
         name = f"{self.ids}{paint.name}"
@@ -160,7 +171,12 @@ class Page:
         return f"{units / self.style.width * self.style.millimetres:.2g} mm"
 
     def cause_boxes(self, path: str, label: str) -> None:
-        """Draw boxes of idle time in the colour of its cause, with the cause's hatch on top."""
+        """Draw boxes of idle time in the colour of its cause, with the cause's hatch on top.
+
+        Args:
+            path: Path of the boxes.
+            label: Label of the cause.
+        """
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             hatch = CAUSE_HATCHES[label]

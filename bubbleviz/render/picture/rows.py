@@ -165,7 +165,12 @@ class RowPainter:
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Return the drawn compute operations without device time, keyed by row of the picture."""
+        """Find the compute operations without device time in the selected iterations.
+
+        Returns:
+            Rows of the operations, keyed by row of the picture. Rows of the picture without such
+            operations are left out.
+        """
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         is_spanless &= self._selection.is_selected(operations.iteration)
@@ -312,7 +317,12 @@ class RowPainter:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the microbatch numbers of the marks of a row, in one group per colour and size."""
+        """Write the microbatch numbers in the middle of the marks of a row.
+
+        Args:
+            group: Element that receives one group per colour and font size.
+            members: Indices of the marks of the row. Marks without a number are skipped.
+        """
         marks = self._marks
         groups: dict[tuple[str, float], Element] = {}
         for index in members:
@@ -337,7 +347,12 @@ class RowPainter:
         group.extend(numbers for _, numbers in sorted(groups.items()))
 
     def _draw_spanless(self, group: Element, operations: list[int]) -> None:
-        """Draw one hollow mark left of a row. Its tooltip lists operations without device time."""
+        """Draw a hollow mark left of a row, whose tooltip names operations without device time.
+
+        Args:
+            group: Element that receives the mark.
+            operations: Rows of the operations.
+        """
         look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
         mark = make_circle(-6, px(self._height / 2), 2.6, **look)
         names = ", ".join(map(self._label, operations[:_MAX_NAMED]))
@@ -346,7 +361,12 @@ class RowPainter:
         group.append(mark)
 
     def _draw_lane(self, group: Element, row: int) -> None:
-        """Draw the communication of one row in the lane below it."""
+        """Draw the communication of one row in the lane below it.
+
+        Args:
+            group: Element that receives the lane.
+            row: Row of the picture.
+        """
         merged = self._merged_lane
         top = self._height + LANE_GAP
         bottom = top + self._lane_height

@@ -43,7 +43,13 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
 
 
 def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
-    """Return the path of an area of equally wide steps over the width of the plot."""
+    """Return the path of a stepped area over the width of the plot.
+
+    Args:
+        layout: Layout of the rows.
+        heights: Height of the area in each of the equally wide steps.
+        bottom: Lower edge of the area.
+    """
     width = layout.width / len(heights)
     path = f"M{px(layout.left)} {px(bottom)}"
     for step in np.flatnonzero(np.diff(heights, prepend=0.0)).tolist():

@@ -299,7 +299,10 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
-    """Return a bar with the parts of the bubble, or no lines if the parts are unknown."""
+    """Return a stacked bar with the parts of the bubble and their legend, below a title.
+
+    There are no lines if the parts are unknown.
+    """
     parts = compute_bubble_parts(report)
     if not parts:
         return []

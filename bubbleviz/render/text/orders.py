@@ -37,7 +37,11 @@ def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
 
 
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
-    """Yield a list of the first operations that are out of order, and the number of others."""
+    """Yield a list of the first ``_DEVIATIONS`` operations that are out of order.
+
+    The last entry gives the number of further operations, if any. Nothing is yielded if no schedule
+    is recognised or nothing deviates.
+    """
     if recognition.name is None or not recognition.deviations:
         return
     lines = [
@@ -83,7 +87,7 @@ def describe_recognition(recognition: Recognition) -> str:
 
 
 def _describe_deviation(report: Report, deviation: Deviation) -> str:
-    """Describe an operation that is out of the schedule's order, on one line."""
+    """Return one line on an operation that is out of order, with its rank and iteration."""
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
     places = f" by {deviation.places}" if deviation.places else ""

@@ -39,7 +39,10 @@ def _get_clock_uncertainty_us(profile: ProfileSummary) -> float:
 
 
 def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the offset, uncertainty and drift of a profile's clock as texts, keyed by column."""
+    """Return the host, offset, uncertainty and drift of a profile's clock, keyed by column.
+
+    Unknown values are dashes.
+    """
     uncertainty_us, drift_ppm = _get_clock_uncertainty_us(profile), profile.clock_drift_ppm
     return {
         "host": _truncate(profile.host),

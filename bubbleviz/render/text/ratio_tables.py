@@ -34,7 +34,13 @@ def make_ratio_table(report: Report) -> doc.Table:
 
 
 def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, str]:
-    """Return a ratio over the averaged iterations, keyed by column."""
+    """Return the statistics of a ratio and of its windows over the averaged iterations.
+
+    The mean is marked with ``!`` if it depends on clocks that contradict each other.
+
+    Returns:
+        Texts, keyed by column; ratios are in percent.
+    """
     name, summary = definition.name, report.summary
     ratio, low = summary.bubble_ratio[name], summary.bubble_low[name]
     window = summary.window_ns[name]
@@ -63,7 +69,10 @@ _MAX_ITERATIONS = 12
 
 
 def list_not_averaged(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the first iterations that are not averaged, if there are any."""
+    """Yield a table of the iterations that are not averaged, at most ``_MAX_ITERATIONS`` of them.
+
+    Nothing is yielded if all iterations are averaged.
+    """
     skipped = [i for i in report.iterations if not i.averaged]
     if not skipped:
         return

@@ -48,7 +48,11 @@ def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterato
 
 
 def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
-    """Yield the name and the blocks of each section in print order; "" for unnamed sections."""
+    """Yield the name and the blocks of each section, in the order in which they are printed.
+
+    Several sections can have the same name. The name is "" for sections that cannot be selected by
+    name: the headline and the advice.
+    """
     value, *lines = describe_headline(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
     yield "operations", orders.list_orders(report)

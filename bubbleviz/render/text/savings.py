@@ -122,7 +122,13 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
 
 
 def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
-    """Return (name, slowdown) pairs, in one list per kind of part: phases, stages, ranks, ..."""
+    """Return the slowdown of each part of the run, in one list per kind of part.
+
+    The kinds are phases, stages, replicas, ranks, microbatches, links and iterations.
+
+    Returns:
+        Lists of (name, slowdown). Ranks of unknown slowdown are left out.
+    """
     iterations, slowdown_of_rank = report.iterations, report.slowness.slowdown
     ranks = np.flatnonzero(~np.isnan(slowdown_of_rank)).tolist()
     return [
@@ -137,7 +143,10 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
 
 
 def _describe_removed_share(fraction: float) -> str:
-    """Return the share of a slowdown that is removed, and why if it is below 0 or above 100 %."""
+    """Return the share of a slowdown that would be removed, in percent.
+
+    A share below 0 or above 100 % is followed by an explanation.
+    """
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"
     explanation = (

@@ -222,7 +222,13 @@ def flow_entries(entries: Sequence[doc.Line], display: Display, gap: str = "   "
 
 
 def _render_table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield headers and rows, and a note that lists the columns that do not fit the terminal."""
+    """Yield the lines of a table: headers, a rule, rows, and a note on columns that do not fit.
+
+    Args:
+        table: The table.
+        display: Terminal that the table must fit, or None for a file, in which all columns fit.
+        width: Width of the note in a file.
+    """
     headers, note, rows = list(table.columns), "", list(table.rows)
     if display is not None:
         width = display.width
@@ -336,7 +342,17 @@ def _sum_widths(widths: Mapping[str, int], headers: Sequence[str]) -> int:
 def _split_row(
     table: doc.Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
 ) -> Iterator[Mapping[str, str]]:
-    """Yield the lines of a row, several if words are wrapped, or one empty line for a blank row."""
+    """Yield the lines of a row, each as cells keyed by header.
+
+    A cell that is too wide is wrapped if its column is in ``table.wrap``, and otherwise truncated.
+    Numbers are never truncated. A blank row is one line without cells.
+
+    Args:
+        table: The table, which says which columns contain words and which are wrapped.
+        row: Cells of the row, keyed by header; empty if the row is blank.
+        headers: Headers of the columns that are printed.
+        widths: Width of each column.
+    """
     lines_of_cell = {}
     for header in headers if row else ():
         cell, width = row.get(header, ""), widths[header]

@@ -111,7 +111,12 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return the character and the style for two cells, its left and its right half."""
+        """Return the character, and its style, that shows two cells as its halves.
+
+        Args:
+            left: Kind of the left cell.
+            right: Kind of the right cell.
+        """
         styles, blank = self.styles, (_BUBBLE, _OUTSIDE)
         if left == right:
             return self.glyphs[left], styles[left]

@@ -60,7 +60,11 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
-    """Return the busy times of one kind of operation, keyed by column."""
+    """Return the stage, chunk, phase and busy times of one kind of operation, keyed by column.
+
+    Times are in ms. The columns ``first`` and ``last`` are the medians of the first and of the last
+    microbatch.
+    """
     label = kind.phase.label
     times_ns = {
         "median": kind.median_ns,

@@ -45,7 +45,7 @@ def render(report: Report, _: View) -> str:
 
 
 def write_events(trace: Trace) -> Iterator[str]:
-    """Yield the pieces of a trace as one JSON document."""
+    """Yield a trace in Chrome's JSON format (Trace Event Format), piece by piece."""
     facts = _encode_json(trace.facts())
     yield f'{{"displayTimeUnit": "ns",\n"otherData": {facts},\n"traceEvents": [\n'
     # Lanes are threads, numbered above all processes.

@@ -272,7 +272,10 @@ def pack_report(
 
 
 def _describe_standout(standout: Standout) -> dict[str, Any]:
-    """Return a standout as JSON values, with its first rank and the number of its ranks."""
+    """Return a group of ranks that stands out as JSON values.
+
+    The values contain its first rank and the number of its ranks instead of all ranks.
+    """
     return {
         "name": standout.name,
         "rank": standout.ranks[0],
@@ -339,7 +342,13 @@ def _convert_means(means: RankMeans) -> dict[str, Ints]:
 
 
 def _list_paints(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
-    """Return the distinct paints of operations, and the index of the paint of each operation."""
+    """Return the distinct paints of operations, and the index of each operation's paint.
+
+    Operations with the same phase, chunk and second chunk share a paint.
+
+    Args:
+        operations: Columns of the operations of the timeline.
+    """
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
     chunks = find_distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
     groups = group_rows(phase, chunk, second)

@@ -88,7 +88,18 @@ def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
 
 
 def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
-    """Return the rows of the chunks to draw: all, or the first one in each cell of a grid."""
+    """Choose the chunks to draw in a plot of busy time over tokens.
+
+    Up to ``_MAX_CHUNKS`` chunks are all drawn. Of more chunks, only the first one in each cell of a
+    grid of ``_GRID`` x ``_GRID`` cells is drawn.
+
+    Args:
+        tokens: Number of tokens of each chunk.
+        busy_ns: Busy time of each chunk.
+
+    Returns:
+        Indices of the chosen chunks, ascending.
+    """
     if len(tokens) <= _MAX_CHUNKS:
         return np.arange(len(tokens))
     column = tokens * (_GRID - 1) // max(int(tokens.max()), 1)
