@@ -417,7 +417,13 @@ def analyze(path: str) -> Answer:
 
 
 def _describe_saved(path: str) -> Answer:
-    """Return the ratio and the advice of a saved report; reports on idle time contain no advice."""
+    """Return the ratio, schedule, restrictions and advice of a saved report.
+
+    Reports on idle time have no schedule and no advice. At most five pieces of advice are returned.
+
+    Args:
+        path: Path of the report.
+    """
     report = api.load(path)
     restrictions = [restriction.text for restriction in read_restrictions(report.restrictions)]
     if isinstance(report, IdleSummary):

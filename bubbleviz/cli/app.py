@@ -201,7 +201,16 @@ def _is_path(word: str) -> bool:
 
 
 def _run(arguments: list[str], names: PrivateNames) -> int:
-    """Run a command and return its exit code; print a message if a signal ended it."""
+    """Run the command of a command line, and return its exit code.
+
+    If the command line starts with a path, the command that fits the files is chosen first. If a
+    signal ends the command, a message says that the output is incomplete, and the exit code is the
+    one of the signal.
+
+    Args:
+        arguments: The command line without ``bubbleviz``; not empty.
+        names: Receives the private names, and replaces them in messages.
+    """
     code: object
     try:
         restore_interrupt()
@@ -242,7 +251,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
-    """Run the command line, print errors as one-line messages, and return the exit code."""
+    """Run the command line, print expected errors on one line, and return the exit code.
+
+    Expected are errors of the package, of the command line, of memory and of files. All other
+    exceptions are raised. If the reader of standard output has closed it, nothing is printed.
+    """
     code = 0
     try:
         with handle_signals():

@@ -134,7 +134,10 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
 
 
 def insert_default_values(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with the value ``all`` after each ``-v`` without a value."""
+    """Insert the value ``all`` after each ``-v`` without a value in a command line.
+
+    The word after ``-v`` is its value if it is a list of tables rather than a profile.
+    """
     completed: list[str] = []
     for word, next_word in zip_longest(arguments, arguments[1:]):
         completed.append(word)

@@ -301,7 +301,7 @@ def command(
     formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        """Return the function with one parameter per option, as the signature for typer."""
+        """Return a function with one parameter per option, from which typer builds the command."""
         described = signature(function, eval_str=True).parameters
         groups: dict[str, Any] = {
             name: parameter.annotation
@@ -311,7 +311,14 @@ def command(
 
         @wraps(function)
         def with_options(**options: Any) -> None:
-            """Call the function with its dataclasses of options, outputs and invocation."""
+            """Build the arguments of the function from the options, and call it.
+
+            The fields of each dataclass are collected in an instance of it, and the options of
+            output files in :class:`Outputs`.
+
+            Args:
+                options: Value of each option, and typer's ``context``.
+            """
             options.pop("anonymous")
             invocation: Invocation = options.pop("context").obj or Invocation()
             with _note_names(invocation.names, signed, options):

@@ -46,7 +46,13 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self._answer(b"")
 
         def _answer(self, content: bytes) -> None:
-            """Send the content, or status 404 unless the token and the host header are correct."""
+            """Send a response with the content, or with status 404.
+
+            The status is 404 unless the path contains the token and the ``Host`` header is correct.
+
+            Args:
+                content: The page, or nothing for a HEAD request.
+            """
             host = f"{_HOST}:{port}"
             requested = self.path.partition("?")[0].encode("utf-8", "replace")
             has_token = secrets.compare_digest(requested, path.encode())

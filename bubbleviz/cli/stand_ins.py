@@ -91,7 +91,11 @@ class StandIns:
             self._add(name, self._number_next("host"))
 
     def add_path(self, path: str) -> str:
-        """Add a path, its absolute form and its file name, and return their common stand-in."""
+        """Add a path, its absolute form and its file name, and return their common stand-in.
+
+        The stand-in is ``directory1`` or ``file1.sqlite`` and so on, with the suffix of the path.
+        "", ``-`` (standard output) and stand-ins are returned unchanged.
+        """
         if path in ("", "-") or path in self._stand_in or path in self._assigned:
             return self._stand_in.get(path, path)
         absolute = os.path.abspath(path)  # noqa: PTH100  # links stay as users wrote them
@@ -170,7 +174,13 @@ class StandIns:
         return self._replace_in_object(value, keys=keys) if is_ours else value
 
     def _replace_in_object(self, value: Any, *, keys: bool) -> Any:
-        """Return a copy of a struct or dataclass of bubbleviz with stand-ins in its fields."""
+        """Return a copy of a struct or dataclass of bubbleviz with stand-ins in its fields.
+
+        Args:
+            value: The struct or dataclass.
+            keys: Whether to replace names in keys of mappings. In structs, which are parts of saved
+                reports, keys are always kept.
+        """
         if fields := getattr(value, "__struct_fields__", ()):
             # Keys of mappings in a saved report are names of ratios, phases and columns.
             values = {
@@ -220,7 +230,12 @@ class StandIns:
         return self._of_kind["", pid]
 
     def _get_stand_in(self, name: str, kind: str) -> str:
-        """Return the stand-in of a thread, function or GPU; a stand-in is returned unchanged."""
+        """Return the stand-in of a thread, function or GPU, and assign one if it has none.
+
+        Args:
+            name: The name, or a stand-in, which is returned unchanged.
+            kind: Kind of the name, with which its stand-in starts.
+        """
         if name in self._assigned:
             return name
         if (kind, name) not in self._of_kind:

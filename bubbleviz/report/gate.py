@@ -312,7 +312,12 @@ def _parse_limit(text: str, option: str) -> Limit:
 
 
 def _make_limit_error(text: str, option: str) -> UsageError:
-    """Return the error for a malformed limit, with a suggestion if only its unit is missing."""
+    """Return the error for a malformed limit, with a suggestion if only its unit is missing.
+
+    Args:
+        text: The limit as given on the command line.
+        option: Option that gives it, which decides the form that the message names.
+    """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
     if option == "--max-time":

@@ -114,7 +114,10 @@ def _count_ranks(report: Report) -> str:
 
 
 def _format_result(mean: float, spread: Spread) -> str:
-    """Format the mean of a ratio with its spread, or alone for a single iteration."""
+    """Format the mean of a ratio with its standard deviation and confidence interval.
+
+    For two iterations, both values are given instead. For one iteration, there is only its value.
+    """
     if spread.std is None or spread.ci95 is None:
         return format_percent(mean)
     if spread.pair is not None:
@@ -128,7 +131,11 @@ def _format_result(mean: float, spread: Spread) -> str:
 
 
 def _list_caveats(report: Report) -> Iterator[str]:
-    """Yield the caveats of the result as clauses that start with a semicolon."""
+    """Yield the caveats of the result as clauses that start with a semicolon.
+
+    They are the clock bounds, the restrictions, contradictions of clocks or of stages, the share of
+    time without kernels, and the ratio if compute outside every operation counted as work.
+    """
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
         bounds = " and ".join(format_percent_bounds(interval, 2, 4))

@@ -70,7 +70,11 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
-    """Return advice in words. The saving is left out if the advice does not promise it."""
+    """Return advice in words, together with its numbers.
+
+    If the advice promises no saving, the saving and its error are None. If this is because the
+    replay misses the measured iterations, the sentence says so.
+    """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
         missed = format_percent(advice.missed_ratio)
@@ -188,7 +192,10 @@ def _describe_launch_gaps(report: Report) -> str:
 
 
 def _name_compute(report: Report) -> str:
-    """Return the advice to name compute outside operations, with its share of the window."""
+    """Return the advice to name compute outside operations.
+
+    It compares the share of this compute in the window with the idle time between operations.
+    """
     time = report.kernel_time
     percentage = format_percent(time.unattributed_ns / time.window_ns)
     return (
@@ -236,7 +243,10 @@ def _get_unreplayed_reason(report: Report) -> str:
 
 
 def _describe_no_single_delay(report: Report) -> str:
-    """Return a sentence that compares the bubble with the replay without any delay."""
+    """Return a sentence on the bubble that would remain if there were no delay at all.
+
+    It compares the ratio of the replay without any delay with the ratio of the unchanged replay.
+    """
     measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
     typical_one = report.typical_iteration()
     if report.summary.iterations > 1 and typical_one is not None:
@@ -349,7 +359,10 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return the action, a clause with its saving, and the evidence, or "" without evidence."""
+    """Return the action of advice, a clause with its saving, and its evidence ("" if none).
+
+    The kind of ``advice.evidence`` decides: another schedule, an order, or a finding.
+    """
     evidence = advice.evidence
     if isinstance(evidence, Choice):
         return _describe_schedule(report, evidence)
@@ -363,7 +376,11 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
 
 
 def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
-    """Return the advice to run a faster schedule, a clause with its saving, and no evidence."""
+    """Return the advice to run a faster schedule, a clause with its saving, and "" as evidence.
+
+    The clause compares the simulation of the schedule with the simulation of the order that ran,
+    both at the measured times without delays.
+    """
     what_if = report.what_if
     base_ms = 0.0 if what_if is None else what_if.base_ms or 0.0
     limit_bytes = None if what_if is None else what_if.limit_bytes
@@ -397,7 +414,11 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
 
 
 def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
-    """Return the advice to remove the faults of a finding, and the evidence with next checks."""
+    """Return the advice to remove the faults of a finding, and the evidence with next checks.
+
+    The actions against several faults are joined to one sentence, and so are their evidence and
+    next checks.
+    """
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
     iteration_count = f"{finding.saved_iterations} of {format_count(n_iterations, 'iteration')}"

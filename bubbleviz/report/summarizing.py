@@ -168,7 +168,7 @@ def _make_iteration(
     Args:
         report: The report.
         iteration: The iteration.
-        by_rank: Whether the entry contains the same values for each rank.
+        by_rank: Whether the entry contains the columns of :func:`_make_rank_columns`.
     """
     ratios, causes = iteration.ratios, report.explanation.causes
     return summary.IterationEntry(

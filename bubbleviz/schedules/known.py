@@ -403,7 +403,11 @@ def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
 
 def _build_dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Build DualPipeV: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up)."""
+    """Build DualPipeV: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up).
+
+    Raises:
+        UsageError: ``chunks`` is not 2, or there are fewer than two microbatches per stage.
+    """
     _check_chunks("dualpipev", chunks, 2)
     devices = [
         _BidirectionalDevice(
@@ -540,7 +544,10 @@ def _make_bidirectional_order(
 
 
 def _plan_at_equal_times(name: str, stages: int, microbatches: int, chunks: int) -> Plan:
-    """Search for the plan of a schedule at equal times, within its default memory limit."""
+    """Search for the plan of a schedule at equal times, within its default memory limit.
+
+    F, B and W take equally long on all stages, and transfers take no time.
+    """
     rule = find_schedule(name)
     searched, ones = rule.searched, (1,) * stages
     assert searched is not None

@@ -125,7 +125,11 @@ def _list_lines(verdict: _Verdict) -> list[tuple[str, bool]]:
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
-    """Print the lines, with their verdicts in green or red."""
+    """Print lines whose first word is a verdict, in green if it passed and in red if it failed.
+
+    Args:
+        lines: Each line, and whether it passed.
+    """
     blocks = []
     for line, is_passed in lines:
         verdict = describe_verdict(is_passed)

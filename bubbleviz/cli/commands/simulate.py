@@ -250,6 +250,12 @@ def _simulate_plan(
 ) -> Ideal:
     """Simulate the order in a file, with its sends and receives if it has any.
 
+    Args:
+        plan: Path of the file.
+        sizes: Options of the schedule, none of which may be given.
+        times: Times of the stages.
+        carried: How transfers are carried out.
+
     Raises:
         UsageError: A schedule or size is given as well.
         MismatchError: The order or its communication deadlocks.

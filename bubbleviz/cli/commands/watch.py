@@ -194,7 +194,10 @@ def _make_printer(
     has_printed_waiting = False
 
     def print_lines(sight: Observation) -> None:
-        """Print one line per event and iteration, preceded once by what is waited for."""
+        """Print one line per event and per iteration of an observation.
+
+        If nothing has been measured yet, a line before them says once what is waited for.
+        """
         nonlocal has_printed_waiting
         if not sight.trend and not sight.unreadable and not has_printed_waiting:
             has_printed_waiting = True

@@ -78,7 +78,10 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
-    """Return the sizes of a run, keyed by name, with None for unknown sizes."""
+    """Return the schedule, microbatches, ranks and stages of a run, or None where unknown.
+
+    Reports on idle time have only the number of ranks.
+    """
     if isinstance(report, IdleSummary):
         return {"ranks": len(report.ranks)}
     return {
@@ -300,7 +303,10 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 
 
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
-    """Yield the ranks and links whose slowdown changed by at least ``_MIN_COST``."""
+    """Yield a line on each rank and link whose slowdown changed by at least ``_MIN_COST``.
+
+    Each line comes with the change in ns of the mean window of the later run.
+    """
     window_ns = later.summary.window_ns[later.headline].mean or 0.0
     then_slowdowns = _list_slowdowns(earlier)
     for name, now in _list_slowdowns(later).items():

@@ -92,7 +92,11 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        To find it, the operations of the device are made much longer than all others.
+        This is the longest path if the operations of the device take much longer than all others.
+
+        Args:
+            layers: Layers of the model. The lengths of F, B, W and BW are in proportion to their
+                totals over all layers, and equal on all virtual stages.
         """
         totals = [int(phase_length.sum()) for phase_length in layers.times]
         phase_length = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
@@ -208,9 +212,15 @@ def _find_undominated(moments: Ints) -> Ints:
 
 
 def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
-    """Return the transfer time over each boundary of a placement, down and up; shape (2, S - 1).
+    """Return the transfer time over each boundary of a placement, down and up.
 
-    It is 0 between virtual stages of one device, and if ``links`` is None.
+    Args:
+        placement: Device of each virtual stage.
+        links: Transfer time in ns from each device to each other, or None if transfers take no time
+            in addition to the layers' own transfer times.
+
+    Returns:
+        Times, shape (2, S - 1); 0 between virtual stages of one device.
     """
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:

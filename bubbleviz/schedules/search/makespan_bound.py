@@ -52,7 +52,11 @@ def compute_lower_bound(problem: Problem) -> int:
 
 
 def _compute_way_times(problem: Problem) -> _WayTimes:
-    """Compute how long a microbatch that never waits takes to and from each virtual stage."""
+    """Compute how long a microbatch that never waits takes to and from each virtual stage.
+
+    A B starts as soon as the gradient of the next virtual stage arrives, and the time from a B to
+    the end of the iteration includes its W.
+    """
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     n_stages = len(problem.placement)
     to_forward = [0]

@@ -138,7 +138,11 @@ class HillClimbing:
         self.device_of = [device for device, order in enumerate(codes) for _ in order]
 
     def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
-        """Run the search in Python; arguments and result are those of :func:`improve_orders`."""
+        """Run the search in Python.
+
+        Arguments and result are those of :func:`improve_orders`. On return, the current orders are
+        the last ones that were accepted, not the shortest ones.
+        """
         code = self.code
         is_valid = all(map(self.is_valid, range(self.problem.devices)))
         timing = self.measure() if is_valid else None
@@ -187,7 +191,11 @@ class HillClimbing:
         return source, max(first, min(last, target))
 
     def is_valid(self, device: int) -> bool:
-        """Return whether a device runs F before B before W and never exceeds its memory."""
+        """Return whether the order of a device is valid, apart from deadlocks with other devices.
+
+        On each virtual stage, the n-th F must come before the n-th B, and this before the n-th W.
+        The memory of the device must never exceed its limit.
+        """
         problem = self.problem
         count = [0] * len(problem.lengths)
         memory_used = 0
