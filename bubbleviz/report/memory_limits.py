@@ -8,7 +8,7 @@ from statistics import median
 from bubbleviz.align.run import Run
 from bubbleviz.align.stage_layers import find_chunk_stages
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.interpret.memory import OperationMemory
+from bubbleviz.interpret.memory import OperationMemory, RankMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phase_masks import mask_phases
@@ -29,7 +29,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
     for recording, local in zip(recordings, run.rank_of_local, strict=True):
         if (memory := recording.memory) is None:
             continue
-        ranks += _list_rank_peaks(recording, local, run)
+        ranks += _list_rank_peaks(memory.ranks, local, run)
         table = memory.operations.take(mask_phases(memory.operations.phase, (*COUNTED, Phase.R)))
         stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, local)
         # The table has one row per chunk and phase of a rank, so this loop is short.
@@ -44,18 +44,15 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
     )
 
 
-def _list_rank_peaks(recording: Recording, local: Ints, run: Run) -> Iterator[RankPeak]:
-    """Yield the peak memory of each rank of a recording, or nothing if memory was not recorded.
+def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[RankPeak]:
+    """Yield the peak memory of the ranks of one profile.
 
     Args:
-        recording: Recording of one profile.
-        local: Index in the run of each rank of the recording.
-        run: The recordings, merged.
+        memory: Memory of the ranks.
+        local: Index in the run of each rank of the profile.
+        run: The run.
     """
-    if recording.memory is None:
-        return
-    table = recording.memory.ranks
-    columns = (table.rank, table.peak, table.resident)
+    columns = (memory.rank, memory.peak, memory.resident)
     for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
         index = int(local[rank])
         resident_bytes = None if resident == NONE else resident
