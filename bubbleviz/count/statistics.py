@@ -82,6 +82,36 @@ class Spread:
         return self.min, self.max
 
 
+def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[float, float | None]:
+    """Return the difference of two means, and the half width of its 95 % confidence interval.
+
+    The degrees of freedom are those of Welch's t-test (Satterthwaite), rounded down.
+
+    Args:
+        earlier: Values of the first sample, at least one.
+        later: Values of the second sample, at least one.
+
+    Returns:
+        difference: Later mean minus earlier mean.
+        half_width: Half width of the interval, or None if a sample has fewer than two values.
+    """
+    difference = float(later.mean() - earlier.mean())
+    if min(len(earlier), len(later)) < 2:
+        return difference, None
+    variances = [float(sample.var(ddof=1)) / len(sample) for sample in (earlier, later)]
+    variance = sum(variances)
+    if not variance:
+        return difference, 0.0
+    n_free = min(len(earlier), len(later)) - 1
+    weighted = sum(
+        part**2 / (len(sample) - 1)
+        for part, sample in zip(variances, (earlier, later), strict=True)
+    )
+    if weighted:
+        n_free = max(int(variance**2 / weighted), 1)
+    return difference, compute_quantile(n_free) * variance**0.5
+
+
 def measure_spread(values: Sequence[float | None]) -> Spread:
     """Return the mean and spread of values; None values are ignored."""
     numbers = np.array([value for value in values if value is not None], np.float64)

@@ -126,6 +126,8 @@ class Advice:
         stage: Common stage of ``ranks``, or None if there are no ranks or several stages.
         example_iteration: Index of the typical iteration among those in which the ranks are slow,
             or None if the advice is not about slow iterations.
+        since_iteration: Index of the first iteration with the fault if it began during the run,
+            otherwise None.
         measure: Names and sizes of the fault, such as ``F`` and the time of F as a multiple of its
             usual time.
         missed_ratio: Relative difference between the replayed and the measured iterations, which
@@ -144,6 +146,7 @@ class Advice:
     stages: tuple[int, ...] = ()
     stage: int | None = None
     example_iteration: int | None = None
+    since_iteration: int | None = None
     measure: tuple[tuple[str, float], ...] = ()
     missed_ratio: float | None = None
 
@@ -498,7 +501,12 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
         advised.append(schedule)
     if order is not None and order.saving_ratio >= _MIN_ORDER_SAVING:
         advised.append(order)
-    return sorted(advised, key=lambda advice: -round(advice.saving_ns))[:_MAX_LISTED]
+    return sorted(advised, key=_get_sort_key)[:_MAX_LISTED]
+
+
+def _get_sort_key(advice: Advice) -> tuple[bool, int]:
+    """Return a key that sorts promised savings first, and the largest saving first in each part."""
+    return not advice.is_promised, -round(advice.saving_ns)
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
@@ -528,6 +536,7 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
         stages=tuple(sorted({stage for fault in faults for stage in fault.stages})),
         stage=faults[0].stage if len(faults) == 1 else None,
         example_iteration=None if example is None else example.index,
+        since_iteration=faults[0].since_iteration if len(faults) == 1 else None,
         measure=tuple(pair for fault in faults for pair in fault.phases),
     )
     return advice if finding.is_measured else _remove_promise(advice, diagnosis)

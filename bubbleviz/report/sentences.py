@@ -95,6 +95,7 @@ def write_advice(report: Report, advice: Advice) -> AdviceEntry:
         saving_ns=round(advice.saving_ns) if is_promised else None,
         iterations=advice.iterations,
         example_iteration=advice.example_iteration,
+        since_iteration=advice.since_iteration,
         evidence=evidence,
         sentence=sentence,
         text=join_sentences(sentence, evidence),
@@ -371,7 +372,7 @@ def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
         saving = _describe_saving(report, advice, is_of_period=False)
     else:
         action, explanation = _describe_finding(report, evidence)
-        saving = _describe_saving(report, advice, is_of_period=evidence.is_measured)
+        saving = _describe_saving(report, advice, is_of_period=evidence.is_of_period)
     return action, f" ({saving})", explanation
 
 
@@ -621,7 +622,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     return action, f"{operations} take {times}", "" if _has_host(fault) else next_step
 
 
-def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
+def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow link.
 
     If the fault names no link, the action is to make all transfers faster, and the other texts are
@@ -631,6 +632,16 @@ def _describe_slow_link(_: Report, fault: Fault, iteration_count: str) -> _Text:
         return _FASTER_TRANSFERS, "", ""
     low, high = fault.link
     where = f" of {fault.detail}" if fault.detail else ""
+    change, since = fault.change, fault.since_iteration
+    if change is not None and since is not None:
+        iteration = truncate_name(report.iterations[since].name)
+        return (
+            f"Find out why the link between stages {low} and {high}{where} has been slow since "
+            f"iteration {iteration}",
+            f"Transfers take at least {format_ms(change.after_ns)} since then, "
+            f"{format_ms(change.before_ns)} before",
+            "Check the network between their hosts",
+        )
     return (
         f"Find out why the link between stages {low} and {high}{where} is slow",
         f"Transfers take {_format_multiple(fault)}x the time of other links, in {iteration_count}",

@@ -125,6 +125,8 @@ class AdviceEntry(Struct, frozen=True):
         iterations: Number of averaged iterations that the change shortens.
         example_iteration: Index of the typical iteration among those in which the ranks are slow,
             or None if the advice is not about slow iterations.
+        since_iteration: Index of the first iteration with the fault if it began during the run,
+            otherwise None.
         evidence: Evidence that the change would help, in sentences, or "".
         sentence: Action with its saving.
         text: The sentence, followed by the evidence.
@@ -143,6 +145,7 @@ class AdviceEntry(Struct, frozen=True):
     saving_ns: int | None = None
     iterations: int = 0
     example_iteration: int | None = None
+    since_iteration: int | None = None
     evidence: str = ""
     sentence: str = ""
     text: str = ""

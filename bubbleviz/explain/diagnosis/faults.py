@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
+from bubbleviz.explain.diagnosis.link_changes import LinkChange
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, has_role
 from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
@@ -87,6 +88,8 @@ class Fault:
         host: CUDA call and range of the host during its longest delay, as rows of the operations'
             ``names``, or -1 if unknown.
         moves: Moves of layers between stages, or empty if only an even split of work is known.
+        change: How the link became slow during the run, or None if it was slow from the start and
+            for other kinds of faults.
         bound: Whether the work is not slow compared with equal work. Its saving is then an upper
             bound: it assumes that the work takes no time at all.
     """
@@ -108,7 +111,14 @@ class Fault:
     collective: str = ""
     host: tuple[int, int] = (NONE, NONE)
     moves: tuple[str, ...] = ()
+    change: LinkChange | None = None
     bound: bool = False
+
+    @property
+    def since_iteration(self) -> int | None:
+        """First iteration of a fault that began during the run, or None for all other faults."""
+        began = self.kind == "slowed" or self.change is not None
+        return self.iterations[0] if began and self.iterations else None
 
     @property
     def family(self) -> str:
@@ -137,6 +147,7 @@ class Evidence:
         hosts: Activity of hosts before collectives that they launched late, and inside operations.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
+        link_changes: Links that became slow during the run.
     """
 
     work: Work
@@ -149,6 +160,7 @@ class Evidence:
     hosts: HostActivities = field(default_factory=HostActivities.make_empty)
     layout: LayoutQuestion | None = None
     schedule: str | None = None
+    link_changes: tuple[LinkChange, ...] = ()
 
 
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
@@ -567,15 +579,17 @@ def _build_drift(
 
 
 def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each pair of stages with a slow link, then one of all transfers.
+    """Yield faults of links that became slow, of links that are always slow, and of all transfers.
 
-    A link is slow if its median transfer time is more than 1.3 times the median of the other links
-    (:func:`_compare_links`). Both directions between two stages share a fault. Without the last
-    fault, all transfers take no time. A run without transfers has none of these faults.
+    A link is always slow if its median transfer time is more than 1.3 times the median of the other
+    links (:func:`_compare_links`). Both directions between two stages share a fault. Without the
+    last fault, all transfers take no time. A run without transfers has only faults of links that
+    became slow.
     """
     work = evidence.work
     sender, receiver = work.link
     rows = np.flatnonzero((sender != NONE) & (evidence.own_ns > 0))
+    yield from _list_changed_links(evidence, rows)
     if not len(rows):
         return
     ratio = _compare_links(evidence, rows)
@@ -609,11 +623,47 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
     return f"replica {affected[0]}" if is_one_of_several and affected[0] != NONE else ""
 
 
+def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
+    """Yield a fault for each link between two stages that became slow during the run.
+
+    Without the fault, transfers take as long as before. Replicas of one link share a fault.
+
+    Args:
+        evidence: Evidence of the run.
+        rows: Rows of transfers in the work table.
+    """
+    work = evidence.work
+    sender, receiver = (column[rows] for column in work.link)
+    low, high = np.minimum(sender, receiver), np.maximum(sender, receiver)
+    iterations = find_distinct(work.iteration)
+    for stages in sorted({change.stages for change in evidence.link_changes}):
+        changes = [change for change in evidence.link_changes if change.stages == stages]
+        largest = max(changes, key=lambda change: change.after_ns - change.before_ns)
+        since = min(change.first_iteration for change in changes)
+        replicas = np.array([change.replica for change in changes], np.int64)
+        is_slow = (low == stages[0]) & (high == stages[1]) & (work.iteration[rows] >= since)
+        slow_rows = rows[is_slow & np.isin(work.replica[rows], replicas)]
+        remaining = max(largest.before_ns, 0) / max(largest.after_ns, 1)
+        is_at_end = np.isin(work.stage, stages) & np.isin(work.replica, replicas)
+        yield Fault(
+            "link",
+            f"link-{stages[0]}-{stages[1]}",
+            slow_rows,
+            np.full(len(slow_rows), remaining),
+            ranks=tuple(find_distinct(work.rank[is_at_end]).tolist()),
+            link=stages,
+            iterations=tuple(iterations[iterations >= since].tolist()),
+            phases=(("before ms", largest.before_ns / 1e6), ("after ms", largest.after_ns / 1e6)),
+            detail=_name_only_replica(replicas, work.replica),
+            change=largest,
+        )
+
+
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     """Return the median transfer time of each row's link, relative to the other links.
 
-    Only receives that started before their send show how long data moved. A link is a pair of
-    stages and a direction, in one replica.
+    Only receives that started before their send show how long data moved, and only in iterations
+    before a link became slow. A link is a pair of stages and a direction, in one replica.
 
     Args:
         evidence: Evidence of the run.
@@ -627,6 +677,9 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     links = group_rows(sender[rows], receiver[rows], work.replica[rows])
     own_ns, length_ns = evidence.own_ns[rows], work.end_ns[rows] - work.start_ns[rows]
     is_shown = has_role(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > own_ns)
+    if evidence.link_changes:
+        first_change = min(change.first_iteration for change in evidence.link_changes)
+        is_shown &= work.iteration[rows] < first_change
     moved_ns = own_ns[is_shown].astype(np.float64)
     link_ns = group_medians(links.of_row[is_shown], len(links), moved_ns)
     measured = np.flatnonzero(~np.isnan(link_ns))

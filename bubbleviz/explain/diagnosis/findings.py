@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
-from bubbleviz.count.statistics import measure_spread
+from bubbleviz.count.statistics import estimate_difference, measure_spread
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
@@ -32,6 +32,7 @@ from bubbleviz.explain.diagnosis.faults import (
     find_host_activity,
     select_host_activities,
 )
+from bubbleviz.explain.diagnosis.link_changes import find_link_changes
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
@@ -106,6 +107,11 @@ class Finding:
     saved_iterations: int
     error_ns: float | None
     is_measured: bool = False
+
+    @property
+    def is_of_period(self) -> bool:
+        """Whether the time from one iteration to the next is saved."""
+        return self.is_measured and self.faults[0].detail == "iterations"
 
     @property
     def saving_ratio(self) -> float:
@@ -213,6 +219,8 @@ class _Baseline:
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
         missed_ratio: Mean difference between replayed and measured lengths, as a fraction of the
             measured length.
+        iterations: Number of each iteration that counts.
+        measured_ns: Measured length of each iteration that counts, or None if iterations overlap.
     """
 
     warm_up: float
@@ -220,6 +228,8 @@ class _Baseline:
     replayed_ns: Ints
     length_ns: float
     missed_ratio: float
+    iterations: Ints
+    measured_ns: Ints | None
 
     def build_findings(
         self, scenarios: Sequence[tuple[Fault, ...]], without_ns: Ints
@@ -242,6 +252,35 @@ class _Baseline:
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
         mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, self.missed_ratio)
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
+
+    def measure_change(self, finding: Finding) -> Finding | None:
+        """Return a finding with its measured saving if its link became slow, otherwise None.
+
+        The saving is the mean length since the change minus the mean length before, times the
+        fraction of slow iterations. It does not depend on the replay, which cannot describe
+        transfers without rows. The result is None if iterations overlap, or if only slow or only
+        earlier iterations count.
+
+        Args:
+            finding: Finding of a single fault.
+        """
+        fault, length_ns = finding.faults[0], self.measured_ns
+        since = fault.since_iteration
+        if fault.change is None or since is None or length_ns is None:
+            return None
+        is_slow = self.iterations >= since
+        if is_slow.all() or not is_slow.any():
+            return None
+        rise_ns, error_ns = estimate_difference(length_ns[~is_slow], length_ns[is_slow])
+        slow_fraction = float(is_slow.mean())
+        return Finding(
+            finding.faults,
+            saving_ns=rise_ns * slow_fraction,
+            length_ns=float(length_ns.mean()),
+            saved_iterations=int(is_slow.sum()),
+            error_ns=None if error_ns is None else error_ns * slow_fraction,
+            is_measured=True,
+        )
 
 
 def build_diagnosis(
@@ -313,6 +352,8 @@ def _measure_baseline(
         replayed_ns,
         float(replayed_ns.mean()) if length_ns is None else length_ns,
         _compute_missed_ratio(replayed_ns, measured_ns[counts]),
+        replay.iterations[counts],
+        measured_ns[counts] if length_ns is None else None,
     )
 
 
@@ -320,6 +361,8 @@ def _find_single_faults(
     run: ReplayedRun, scenarios: Scenarios, faultless: _FaultReplay, baseline: _Baseline
 ) -> list[Finding]:
     """Return one finding per fault, the one that saves most first.
+
+    The saving of a link that became slow is measured, unless iterations overlap.
 
     Args:
         run: The replayed run.
@@ -330,6 +373,7 @@ def _find_single_faults(
     faults = [(fault,) for find in SHAPES for fault in find(faultless.evidence)]
     without_ns = faultless.measure_without(faults, scenarios.replay)
     findings = baseline.build_findings(faults, without_ns)
+    findings = [baseline.measure_change(finding) or finding for finding in findings]
     for fault, eased in _list_eased_replays(run, scenarios):
         without_ns = faultless.measure_without([(fault,)], eased)
         findings += baseline.build_findings([(fault,)], without_ns)
@@ -681,6 +725,7 @@ def _collect_evidence(
         select_host_activities(run.hosts, find_distinct(operations.name_id), operations.phase),
         layout,
         schedule,
+        find_link_changes(run),
     )
 
 

@@ -1,0 +1,188 @@
+"""Find links between stages that become slow during a run, and the iteration in which they do.
+
+The slack of a message is the time from the end of its producer to the start of its consumer. It
+contains the transfer, and time that the consumer was busy. In each iteration, some consumer waits
+for each link, so the least slack of a link is close to its transfer time. If a link becomes slow,
+its least slack rises in both directions::
+
+    least slack, ms    iteration   5     6     7     8     9    10    11
+    stages 2 -> 3                 3.2   3.2   3.2   3.2   130   131   130
+    stages 3 -> 2                 1.8   1.7   1.8   1.7    72    71    73
+    stages 2 -> 1                 1.7   1.7   1.7   1.8   136   136   135
+    stages 1 -> 2                 1.8   1.8   1.7   1.8   1.9   1.9   1.8
+
+Messages of a neighbouring link may queue up after those of the slow link, here from stage 2 to
+stage 1, but they do so in one direction only. The change is located in the sum of both directions,
+because the offset between the clocks of two ranks cancels out in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.count.rank_slices import list_stages_and_pipelines
+from bubbleviz.count.statistics import compute_median
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.diagnosis.effects import fit_jumps, group_medians, replace_spikes
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
+from bubbleviz.model.grouping import Groups, find_distinct, group_rows
+from bubbleviz.model.intervals import group_extents
+
+#: Minimum rise of one direction of a slow link, as a fraction of the rise of the other.
+_MIN_OTHER_DIRECTION = 0.25
+#: Minimum rise of a slow link, as a fraction of the largest rise of a link.
+_MIN_OF_LARGEST = 0.5
+
+
+@dataclass(frozen=True)
+class LinkChange:
+    """A link between two stages that became slow during the run.
+
+    Attributes:
+        stages: The two stages, the lower one first.
+        replica: Replica of the pipeline, or -1 if unknown.
+        first_iteration: Index of the first slow iteration.
+        before_ns: Median of the least slack in the earlier iterations, in the faster direction.
+        after_ns: Median of the least slack in the slow iterations, in the same direction.
+    """
+
+    stages: tuple[int, int]
+    replica: int
+    first_iteration: int
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _LinkSlack(Table):
+    """Least slack of links in iterations, one row per link and iteration with both directions.
+
+    Attributes:
+        low: Lower stage of the link.
+        high: Higher stage of the link.
+        replica: Replica of the pipeline, or -1 if unknown.
+        iteration: Index of the iteration.
+        up_ns: Least slack of the messages from the lower to the higher stage.
+        down_ns: Least slack of the messages from the higher to the lower stage.
+    """
+
+    low: Ints
+    high: Ints
+    replica: Ints
+    iteration: Ints
+    up_ns: Ints
+    down_ns: Ints
+
+
+def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
+    """Find the links that become slow during a run, sorted by replica and stages.
+
+    A link became slow if the sum of its directions jumps significantly (:func:`.fit_jumps`, with
+    the slack in units of the median duration of a consumer), and if each direction rises by at
+    least a quarter of the rise of the other. A link is left out if its sum rises less than half as
+    much as that of another link.
+    """
+    messages = _select_messages(run)
+    slack = _measure_link_slack(run, messages)
+    if not len(slack):
+        return ()
+    unit_ns = compute_median(run.operations.busy_ns[messages.successor])
+    links = group_rows(slack.replica, slack.low, slack.high)
+    position = group_rows(slack.iteration).of_row.astype(np.float64)
+    sum_in_units = (slack.up_ns + slack.down_ns) / max(unit_ns, 1.0)
+    jumps = fit_jumps(links.of_row, position, replace_spikes(links.of_row, position, sum_in_units))
+
+    is_after = position >= jumps.position[links.of_row]
+    before_ns, after_ns = (_compute_medians(slack, links, mask) for mask in (~is_after, is_after))
+    rise_ns = after_ns - before_ns
+    rises_both_ways = rise_ns.min(axis=0) >= _MIN_OTHER_DIRECTION * rise_ns.max(axis=0)
+    is_slow = jumps.is_significant & rises_both_ways
+    largest_rise = jumps.change[is_slow].max(initial=0.0)
+    is_slow &= jumps.change >= _MIN_OF_LARGEST * largest_rise
+
+    faster_direction = after_ns.argmin(axis=0)
+    iterations = find_distinct(slack.iteration)
+    return tuple(
+        LinkChange(
+            stages=(int(slack.low[links.first[link]]), int(slack.high[links.first[link]])),
+            replica=int(slack.replica[links.first[link]]),
+            first_iteration=int(iterations[int(jumps.position[link])]),
+            before_ns=int(before_ns[faster_direction[link], link]),
+            after_ns=int(after_ns[faster_direction[link], link]),
+        )
+        for link in np.flatnonzero(is_slow).tolist()
+    )
+
+
+def _select_messages(run: ReplayedRun) -> Dependencies:
+    """Return the dependencies between ranks of different stages within an averaged iteration."""
+    operations, dependencies = run.operations, run.explained().dependencies
+    stage, _ = list_stages_and_pipelines(run.ranks)
+    consumer, producer = dependencies.successor, dependencies.predecessor
+    iteration = operations.iteration[consumer]
+    sender, receiver = (stage[operations.rank[row]] for row in (producer, consumer))
+    is_message = (iteration == operations.iteration[producer]) & (sender != receiver)
+    is_message &= (sender != NONE) & (receiver != NONE)
+    is_message &= np.append(run.averaged, False)[iteration]
+    return dependencies.take(is_message)
+
+
+def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
+    """Measure the least slack of each link in each iteration with messages in both directions.
+
+    Args:
+        run: Operations of all ranks.
+        messages: Messages between stages.
+    """
+    operations = run.operations
+    stage, replica = list_stages_and_pipelines(run.ranks)
+    sender, receiver = (
+        stage[operations.rank[row]] for row in (messages.predecessor, messages.successor)
+    )
+    # An operation that receives inside itself may start before its input is there.
+    start_ns = np.maximum(operations.start_ns, operations.received_ns)[messages.successor]
+    slack_ns = start_ns - operations.end_ns[messages.predecessor]
+    cells = group_rows(
+        replica[operations.rank[messages.successor]],
+        np.minimum(sender, receiver),
+        np.maximum(sender, receiver),
+        operations.iteration[messages.successor],
+    )
+    is_up = sender < receiver
+    (up_ns, has_up), (down_ns, has_down) = (
+        _find_least(cells, slack_ns, rows) for rows in (is_up, ~is_up)
+    )
+    first = messages.take(cells.first)
+    slack = _LinkSlack(
+        low=np.minimum(sender, receiver)[cells.first],
+        high=np.maximum(sender, receiver)[cells.first],
+        replica=replica[operations.rank[first.successor]],
+        iteration=run.numbers[operations.iteration[first.successor]],
+        up_ns=up_ns,
+        down_ns=down_ns,
+    )
+    return slack.take(has_up & has_down)
+
+
+def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints, Bools]:
+    """Return the least slack of each cell among the included messages, and whether it has any."""
+    cell = cells.of_row[is_included]
+    least_ns, _ = group_extents(cell, len(cells), slack_ns[is_included], slack_ns[is_included])
+    return least_ns, np.bincount(cell, minlength=len(cells)) > 0
+
+
+def _compute_medians(slack: _LinkSlack, links: Groups, is_included: Bools) -> Floats:
+    """Return the median slack of the included rows of each link, shape (2 directions, links).
+
+    The value is NaN if no row of the link is included.
+    """
+    link = links.of_row[is_included]
+    return np.stack(
+        [
+            group_medians(link, len(links), least_ns[is_included].astype(np.float64))
+            for least_ns in (slack.up_ns, slack.down_ns)
+        ]
+    )
