@@ -47,6 +47,7 @@ class Job:
         iteration: Slowdown factor of each iteration.
         link: Slowdown factor of transfers in both directions between a stage and the next, keyed by
             (replica, lower stage); replica -1 means every replica.
+        link_since: First iteration to which these factors apply.
         late: Launch delay of each rank in an iteration, keyed by rank.
         late_every: Every how many iterations ranks launch late.
         pause: Additional time of each rank's third F, keyed by rank.
@@ -77,6 +78,7 @@ class Job:
     lengths: float = 0.0
     iteration: Mapping[int, float] = field(default_factory=dict)
     link: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    link_since: int = 0
     late: Mapping[int, float] = field(default_factory=dict)
     late_every: int = 1
     pause: Mapping[int, float] = field(default_factory=dict)
@@ -228,7 +230,9 @@ def _simulate_replica(
             if sender != stage:
                 low = min(sender, stage) if abs(sender - stage) == 1 else -1
                 links = ((replica, low), (-1, low))
-                factor = math.prod(job.link.get(link, 1.0) for link in links)
+                factor = 1.0
+                if iteration >= job.link_since:
+                    factor = math.prod(job.link.get(link, 1.0) for link in links)
                 noise = math.exp(job.noise * random_of.gauss(0, 1))
                 there_ns += job.transfer * factor * noise * MS
                 kind = "F" if phase == "F" else "B"
