@@ -642,8 +642,21 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
         and (not _is_bound(finding) or finding.saving_ratio >= _MIN_BOUND_SAVING)
     ]
     unrepresented = [f for place, f in enumerate(visible) if not _is_represented(place, visible)]
+    if any(_has_slow_link(f) and f.saving_ratio >= _MIN_FURTHER for f in unrepresented):
+        # Faster transfers would save time mainly on the slow link, which has a finding of its own.
+        unrepresented = [f for f in unrepresented if not _is_of_all_transfers(f)]
     slow_ns = max((f.saving_ns for f in unrepresented if not _is_bound(f)), default=0.0)
     return [f for f in unrepresented if not _is_bound(f) or _is_worth_listing(f, slow_ns)]
+
+
+def _has_slow_link(finding: Finding) -> bool:
+    """Return whether a finding has a fault of a certain link."""
+    return any(fault.link is not None for fault in finding.faults)
+
+
+def _is_of_all_transfers(finding: Finding) -> bool:
+    """Return whether a finding makes all transfers faster."""
+    return any(fault.kind == "link" and fault.link is None for fault in finding.faults)
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:

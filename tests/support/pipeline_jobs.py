@@ -104,6 +104,19 @@ class Job:
         mean = sum(map(sum, lengths)) / self.microbatches / self.replicas
         return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else lengths
 
+    def link_factor(self, replica: int, lower_stage: int, iteration: int) -> float:
+        """Return the factor of the transfer times of a link of a replica in an iteration.
+
+        Args:
+            replica: Number of the replica.
+            lower_stage: Lower stage of the link, or -1 if its stages are not neighbors.
+            iteration: Number of the iteration.
+        """
+        if iteration < self.link_since:
+            return 1.0
+        links = ((replica, lower_stage), (-1, lower_stage))
+        return math.prod(self.link.get(link, 1.0) for link in links)
+
     def factor(self, rank: int, iteration: int) -> float:
         """Return the factor of the compute times of a rank in an iteration.
 
@@ -229,10 +242,7 @@ def _simulate_replica(
             there_ns, sender = end_of[need], plan.device_of(need[1])
             if sender != stage:
                 low = min(sender, stage) if abs(sender - stage) == 1 else -1
-                links = ((replica, low), (-1, low))
-                factor = 1.0
-                if iteration >= job.link_since:
-                    factor = math.prod(job.link.get(link, 1.0) for link in links)
+                factor = job.link_factor(replica, low, iteration)
                 noise = math.exp(job.noise * random_of.gauss(0, 1))
                 there_ns += job.transfer * factor * noise * MS
                 kind = "F" if phase == "F" else "B"
