@@ -62,7 +62,7 @@ _MAX_LISTED = 5
 #: Maximum number of pieces of advice after the first, and the minimum saving of each.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Kinds of faults that are found by comparing times of different ranks.
-_BETWEEN_RANKS = {"link", "launch", "collective", "queue", "token"}
+_BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
 #: Kinds of faults that are found on the clock of one rank, which may have been set.
 _ON_SET_CLOCKS = {"iteration"}
 
@@ -88,6 +88,7 @@ class StepCode(StrEnum):
     SET_STAGE_ORDER = "set-stage-order"
     SET_PIPELINES = "set-pipelines"
     NOT_REPLAYED = "not-replayed"
+    REPLAY_MISSES = "replay-misses"
     # Why no single change saves enough.
     NO_SINGLE_DELAY = "no-single-delay"
     HOST_IDLE = "host-idle"
@@ -427,16 +428,31 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 def _find_step_without_advice(report: Report) -> StepCode | None:
     """Return the step that explains why no change is advised, or None if that is unknown.
 
-    Runs that were not replayed are handled by :func:`_find_unknown_step`. If all delays together
-    cost enough, the step is ``NO_SINGLE_DELAY``. Otherwise the size of the idle time, its place in
-    or between iterations, and the kind of the run decide.
+    Runs that were not replayed are handled by :func:`_find_unknown_step`. If the replay misses the
+    measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, it is
+    ``NO_SINGLE_DELAY``. Otherwise :func:`_choose_step_by_idle_time` decides.
     """
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
         return _find_unknown_step(report)
+    diagnosis = report.explanation.diagnosis
+    if diagnosis is not None and diagnosis.misses_measurement:
+        return StepCode.REPLAY_MISSES
     saving_ratio = 1 - without_delay.makespan_ns / measured.makespan_ns
     if saving_ratio >= max(_find_min_saving(report, measured), _MIN_BOUND_SAVING):
         return StepCode.NO_SINGLE_DELAY
+    return _choose_step_by_idle_time(report, measured)
+
+
+def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
+    """Return the step for a run in which no delay costs enough to be removed.
+
+    The size of the idle time, its place in or between iterations, and the kind of the run decide.
+
+    Args:
+        report: Report of the run.
+        measured: Replay of the typical iteration without a change.
+    """
     ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
     period_ratio = (ratios["period"].mean if "period" in ratios else None) or 0.0
     # If iterations overlap, the primary ratio may be 0 although each iteration has a bubble.

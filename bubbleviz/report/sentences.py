@@ -243,6 +243,17 @@ def _get_unreplayed_reason(report: Report) -> str:
     return "" if source is None else source.reason
 
 
+def _describe_missed_measurement(report: Report) -> str:
+    """Return a sentence that says why nothing is predicted from the replay."""
+    diagnosis = report.explanation.diagnosis
+    missed = format_percent(None if diagnosis is None else diagnosis.missed_ratio)
+    return (
+        f"What would shorten iterations is unknown: a replay misses their measured length by "
+        f"{missed}, so something that was not recorded delays them; record launches and "
+        "communication as well"
+    )
+
+
 def _describe_no_single_delay(report: Report) -> str:
     """Return a sentence on the bubble that would remain if there were no delay at all.
 
@@ -344,6 +355,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
     ),
     StepCode.SET_PIPELINES: _set_pipelines,
     StepCode.NOT_REPLAYED: _describe_not_replayed,
+    StepCode.REPLAY_MISSES: _describe_missed_measurement,
     StepCode.NO_SINGLE_DELAY: _describe_no_single_delay,
     StepCode.HOST_IDLE: lambda _: (
         "A single stage is no pipeline, so no schedule causes its idle time; bubbleviz idle "
@@ -699,6 +711,16 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     return action, f"Operations start late although their input is ready, in {iteration_count}", ""
 
 
+def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> _Text:
+    """Return the action, evidence and next check for ranks that begin iterations late."""
+    subject = "It starts" if len(fault.ranks) == 1 else "They start"
+    return (
+        f"Begin iterations earlier on {name_ranks(report, fault.ranks)}",
+        f"{subject} {fault.phases[0][1]:,.3f} ms after the first replica, in {iteration_count}",
+        "Check data loading there",
+    )
+
+
 def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for gaps between the kernels of operations."""
     are_few = len(fault.ranks) < len(report.ranks)
@@ -755,6 +777,7 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
     "drift": _describe_drift,
     "slowed": _describe_slowed,
     "launch": _describe_late_launch,
+    "late-start": _describe_late_start,
     "launch-gaps": _describe_kernel_gaps,
     "queue": _describe_queue,
     "token": _describe_token_wait,

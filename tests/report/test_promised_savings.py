@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.report.sentences import describe_further_steps
+from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from tests.support.command_line import CommandLine
 from tests.support.operation_tables import write_csv
 from tests.support.pipeline_jobs import Job, simulate_job
@@ -19,14 +19,15 @@ WORK_NS, TRANSFER_NS = 4_000_000, 1_000_000
 MISSED = "the replay misses the measured iterations by"
 
 
-def write_gpipe_table(path: Path, spacing_ns: int) -> Path:
+def write_gpipe_table(path: Path, spacing_ns: int, transfer_ns: int = TRANSFER_NS) -> Path:
     """Write a GPipe run of two stages in which an operation starts every ``spacing_ns``.
 
     Args:
         path: Path of the CSV file.
         spacing_ns: Time between the starts of consecutive operations of a stage.
+        transfer_ns: Transfer time between the stages.
     """
-    step_ns = WORK_NS + TRANSFER_NS
+    step_ns = WORK_NS + transfer_ns
     last_backward_ns = 4 * spacing_ns + step_ns
     rows: list[tuple[Any, ...]] = []
     for iteration in range(3):
@@ -66,6 +67,14 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
     assert "misses their measured length by 42.86 %" in text
     assert "unknown Make transfers" in text
     assert describe_further_steps(report) == ()
+
+
+def test_no_schedule_is_blamed_if_the_replay_misses_the_measurement(tmp_path: Path) -> None:
+    table = write_gpipe_table(tmp_path / "operations.csv", 10_000_000, transfer_ns=0)
+    text = describe_first_steps(bubbleviz.analyze(table)) or ""
+
+    assert text.startswith("What would shorten iterations is unknown: a replay misses")
+    assert "twice the microbatches" not in text
 
 
 def test_unknown_savings_are_null_and_are_not_checked_later(

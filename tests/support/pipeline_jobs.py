@@ -39,6 +39,8 @@ class Job:
         transfer: Transfer time between stages.
         reduce: Time of the gradient reduction over replicas, once all have entered.
         messages: Whether the table has rows for sends and receives.
+        launches: Whether rows have launch times.
+        only_computes: Whether collectives and optimizers have no rows.
         of_host: Number of ranks per host, or 0 for a single host.
         rank: Slowdown factor of each rank, keyed by rank.
         stage: Slowdown factor of each stage, keyed by stage.
@@ -71,6 +73,8 @@ class Job:
     transfer: float = 0.2
     reduce: float = 1.5
     messages: bool = True
+    launches: bool = True
+    only_computes: bool = False
     of_host: int = 0
     rank: Mapping[int, float] = field(default_factory=dict)
     stage: Mapping[int, float] = field(default_factory=dict)
@@ -184,6 +188,10 @@ def simulate_job(job: Job, seed: int = 0) -> SimulatedJob:
         base_ns = max(int(row["end_ns"]) for row in rows)
         lengths_ns.append(base_ns - begins_ns[-1])
         base_ns += _APART_NS + job.between * MS
+    if job.only_computes:
+        rows = [row for row in rows if row["phase"] not in {"COLLECTIVE", "Optimizer"}]
+    for row in rows if not job.launches else ():
+        row.pop("launched_ns", None)
     for row in rows if job.of_host else ():
         row["host"] = f"node{int(row['rank']) // job.of_host}"
     period_ns = (begins_ns[-1] - begins_ns[0]) / max(job.iterations - 1, 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
 from bubbleviz.explain.diagnosis.link_changes import LinkChange
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, has_role
@@ -60,8 +61,8 @@ class Fault:
 
     Attributes:
         kind: Shape of the fault: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``,
-            ``link``, ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed``, ``queue``
-            or ``token``.
+            ``link``, ``launch``, ``late-start``, ``launch-gaps``, ``collective``, ``drift``,
+            ``slowed``, ``queue`` or ``token``.
         name: Stable and unique name in the run, for example ``rank-3``.
         rows: Rows of the work table that the fault slows down.
         scale: For each row of ``rows``, its time without the fault as a fraction of its measured
@@ -148,6 +149,8 @@ class Evidence:
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
         link_changes: Links that became slow during the run.
+        start_late_ns: How much later each row starts than the first row of its iteration, although
+            it needs no input and its launch is unknown; 0 for other rows.
     """
 
     work: Work
@@ -161,6 +164,7 @@ class Evidence:
     layout: LayoutQuestion | None = None
     schedule: str | None = None
     link_changes: tuple[LinkChange, ...] = ()
+    start_late_ns: Ints = field(default_factory=_make_empty_rows)
 
 
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
@@ -732,6 +736,31 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
         yield replace(fault, detail="profiler")
 
 
+def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault for each rank that begins iterations late, then one of all these ranks.
+
+    At most 4 ranks get a fault of their own, those with the largest total delay. The fault of all
+    ranks is left out if there is only one.
+    """
+    work, late_ns = evidence.work, evidence.start_late_ns
+    rows = np.flatnonzero(late_ns > 0)
+    ranks = _order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
+    groups = [(f"late-start-{rank}", [rank]) for rank in ranks[:_MAX_LATE_RANKS]]
+    if len(ranks) > 1:
+        groups.append(("late-starts", sorted(ranks)))
+    for name, members in groups:
+        delayed = rows[np.isin(work.rank[rows], members)]
+        yield Fault(
+            "late-start",
+            name,
+            ranks=tuple(members),
+            iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
+            phases=(("late by ms", compute_median(late_ns[delayed]) / 1e6),),
+            delayed=delayed,
+            late_ns=late_ns[delayed],
+        )
+
+
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
     """Build the fault of late launches, without which rows start on time.
 
@@ -827,6 +856,7 @@ SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
     find_slow_links,
     list_collectives,
     find_late_launches,
+    find_late_starts,
     find_launch_gaps,
 )
 

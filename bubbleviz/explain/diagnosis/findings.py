@@ -32,6 +32,7 @@ from bubbleviz.explain.diagnosis.faults import (
     find_host_activity,
     select_host_activities,
 )
+from bubbleviz.explain.diagnosis.late_starts import measure_late_starts
 from bubbleviz.explain.diagnosis.link_changes import find_link_changes
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_iterations
@@ -80,7 +81,7 @@ _MIN_PAUSE = 0.01
 #: Maximum difference between replayed and measured iterations with which savings are promised.
 _MAX_MISSED = 0.1
 #: Kinds of faults that can be part of one another.
-_NESTED = ("link", "iteration", "launch")
+_NESTED = ("link", "iteration", "launch", "late-start")
 #: Returns iteration lengths from a replay and the times and delays of its rows.
 _LengthMeasure = Callable[[Replay, Ints, Ints], Ints]
 
@@ -305,7 +306,8 @@ def build_diagnosis(
     """
     replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, layout, schedule)
-    delays_ns = scenarios.early_ns + evidence.late_ns + evidence.profiler_ns
+    late_ns = evidence.late_ns + evidence.start_late_ns + evidence.profiler_ns
+    delays_ns = scenarios.early_ns + late_ns
     measure_lengths, length_ns = _choose_length_measure(
         evidence.work, replay, evidence.own_ns[replay.rows], delays_ns[replay.rows], period_ns
     )
@@ -713,6 +715,8 @@ def _collect_evidence(
     )
     collectives = select_outer_collectives(run.collectives, operations, run.averaged)
     late_ns[len(work) - len(collectives) :] += collectives.late_ns
+    start_late_ns = np.zeros(len(work), np.int64)
+    start_late_ns[: len(rows)] = measure_late_starts(run, rows)
     host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
     return Evidence(
         work,
@@ -726,6 +730,7 @@ def _collect_evidence(
         layout,
         schedule,
         find_link_changes(run),
+        start_late_ns,
     )
 
 

@@ -1,0 +1,90 @@
+"""Find ranks that begin iterations later than the same stage of other pipelines.
+
+The first operation of the first stage needs no input. If all pipelines wait for each other between
+iterations, they could begin the next one together. A rank that begins later, for example because
+its data loader is late, delays all others::
+
+    replica 0   ├ F0 ┤├ F1 ┤├ B0 ┤├ B1 ┤ · waits ·│├ F0 ┤├ F1 ┤
+    replica 1   · late ·├ F0 ┤├ F1 ┤├ B0 ┤├ B1 ┤  │· late ·├ F0 ┤
+
+Only operations whose launch was not recorded are examined, because a recorded launch shows directly
+whether it was late.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
+from bubbleviz.model.grouping import group_rows
+from bubbleviz.model.intervals import group_extents
+
+#: Minimum delay that counts as late.
+_MIN_LATE_NS = 20_000
+
+
+def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
+    """Return how much later each operation starts than the first operation of its iteration.
+
+    The delay is 0 unless the operation is the first one of its rank in the iteration, needs no
+    input, has no recorded launch and starts more than 20 us late. All delays are 0 if a pipeline
+    begins an iteration before another one has ended the previous iteration, because the pipelines
+    then do not wait for each other. They are also 0 if the ranks are on several hosts, because the
+    clocks of hosts differ.
+
+    Args:
+        run: Operations of all ranks, and their dependencies.
+        rows: Rows of the operations that compute in averaged iterations.
+
+    Returns:
+        Delay of each of ``rows`` in ns.
+    """
+    operations = run.operations
+    late_ns = np.zeros(len(rows), np.int64)
+    if not len(rows) or len({rank.host for rank in run.ranks}) > 1:
+        return late_ns
+    start_ns, iteration = operations.start_ns[rows], operations.iteration[rows]
+    iterations = group_rows(iteration)
+    is_start = _mask_starts(run, rows)
+    if not is_start.any():
+        return late_ns
+    first_ns, _ = group_extents(
+        iterations.of_row[is_start], len(iterations), start_ns[is_start], start_ns[is_start]
+    )
+    if not _wait_for_each_other(run, rows, first_ns):
+        return late_ns
+    delay_ns = start_ns - first_ns[iterations.of_row]
+    is_late = is_start & (operations.launched_ns[rows] == NONE) & (delay_ns > _MIN_LATE_NS)
+    late_ns[is_late] = delay_ns[is_late]
+    return late_ns
+
+
+def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
+    """Return a mask of the rows that are the first of their rank and iteration, and need no input.
+
+    Args:
+        run: Operations of all ranks, and their dependencies.
+        rows: Rows of operations.
+    """
+    operations, dependencies = run.operations, run.explained().dependencies
+    start_ns = operations.start_ns[rows]
+    parts = group_rows(operations.rank[rows], operations.iteration[rows])
+    first_ns, _ = group_extents(parts.of_row, len(parts), start_ns, start_ns)
+    has_input = make_mask(len(operations), dependencies.successor)[rows]
+    return np.asarray((start_ns == first_ns[parts.of_row]) & ~has_input, bool)
+
+
+def _wait_for_each_other(run: ReplayedRun, rows: Ints, first_ns: Ints) -> bool:
+    """Return whether each iteration begins after the previous one has ended on all ranks.
+
+    Args:
+        run: Operations of all ranks.
+        rows: Rows of operations.
+        first_ns: First start in each iteration that contains any of these rows.
+    """
+    operations = run.operations
+    iterations = group_rows(operations.iteration[rows])
+    end_ns = operations.end_ns[rows]
+    _, last_ns = group_extents(iterations.of_row, len(iterations), end_ns, end_ns)
+    return len(iterations) > 1 and bool((first_ns[1:] >= last_ns[:-1]).all())
