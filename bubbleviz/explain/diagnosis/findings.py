@@ -79,7 +79,7 @@ _MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
 _MIN_PAUSE = 0.01
 #: Maximum difference between replayed and measured iterations with which savings are promised.
-_MAX_MISSED = 0.1
+_MAX_MISSED = 0.08
 #: Kinds of faults that can be part of one another.
 _NESTED = ("link", "iteration", "launch", "late-start")
 #: Returns iteration lengths from a replay and the times and delays of its rows.
@@ -142,7 +142,7 @@ class Diagnosis:
 
     @property
     def misses_measurement(self) -> bool:
-        """Whether the replay differs from the measured iterations by more than 10 % on average.
+        """Whether the replay differs from the measured iterations by more than 8 % on average.
 
         No saving is promised then.
         """
