@@ -194,7 +194,9 @@ def test_texts(text: str, expected: str) -> None:
     assert PrivateNames().text(text) == text
 
 
-def test_command_lines() -> None:
+def test_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A folder named like an output would change the result.
+    monkeypatch.chdir(tmp_path)
     names = PrivateNames(hidden=True)
     names.note_hosts(["svg", "a"])
     names.note_paths(["x.sqlite", "out"])
