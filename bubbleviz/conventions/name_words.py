@@ -313,9 +313,11 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     """Return a guess for each shape whose words imply a phase or an iteration.
 
-    If a built-in convention matches a shape, it determines the meaning. If the shapes include
-    weight gradients, BW is taken as B. Shapes that only mark iterations are left out if a built-in
-    convention reads their numbers.
+    If a built-in convention matches a shape, it determines the meaning. If no shape is a forward, a
+    shape without a phase that matches the pattern ``trainer_forward`` becomes one. If the shapes
+    include weight gradients, BW is taken as B, also for built-in conventions. Optimizers have no
+    microbatch. A shape that only marks iterations is left out if a built-in convention already
+    reads its iteration number.
 
     Args:
         shapes: The shapes, the most frequent first.

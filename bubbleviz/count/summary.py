@@ -42,8 +42,8 @@ class Summary:
 def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations.
 
-    ``bubble_interval`` contains the mean lower and the mean upper bound. It is None if any averaged
-    iteration with the ratio has no interval.
+    ``bubble_interval`` contains the mean lower and the mean upper bound of each ratio. They are
+    None if no averaged iteration has the ratio, or if one that has it lacks an interval.
     """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]

@@ -227,18 +227,18 @@ def _fit_cost(
 def _fit_least_squares(
     tokens: Ints, prefix: Ints | None, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, float]:
-    """Fit the cost by least squares.
+    """Fit ``time = a + b * tokens + c * tokens * (tokens + 2 * prefix)`` by least squares.
 
     Args:
         tokens: Number of tokens of each chunk, with at least two distinct numbers.
-        prefix: Prefix of each chunk, or None to fit a line without the square term.
+        prefix: Number of tokens before each chunk, or None to fit a line without the term of c.
         time_ns: Time of each chunk.
 
     Returns:
-        factors: a, b and c, or a and b without a prefix.
+        factors: (a, b, c), or (a, b) without a prefix.
         left_ns: Residual of each chunk.
-        error: Standard error of the last factor, or infinity if its term is linearly dependent on
-            the other terms.
+        error: Standard error of c or, without a prefix, of b times half the range of the tokens. It
+            is infinity if the term of this factor is linearly dependent on the other terms.
     """
     # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())

@@ -362,14 +362,17 @@ def _summarize_operations(
     backward: Ints,
     activations: _Activations,
 ) -> OperationMemory:
-    """Compute the medians of the operations of each chunk and phase.
+    """Return the median memory of the operations of each chunk and phase.
+
+    The medians are those of the net change, of the peak above the start, and of the activations:
+    all of them, and those kept for the weight gradient. Only operations with a backward count for
+    the activations; without any, the median of the activations is 0.
 
     Args:
         rank: Index of the rank.
         operations: Its compute operations, in order of time.
         events: Its memory events, in order of time.
-        backward: Backward of each operation, or -1. Forwards without one do not count for the
-            activations.
+        backward: Row of the backward of each operation, or -1.
         activations: Activations of the forwards.
     """
     count = len(operations)

@@ -341,10 +341,10 @@ def find_times_between_kernels(
         kernels: Rows of kernels that were launched on one device, at least one.
 
     Returns:
-        start_ns: Launch time of the work, or the end of the last kernel launched before it if that
-            is later.
-        end_ns: Start of the first kernel launched afterwards, which may be before ``start_ns``. If
-            no kernel was launched afterwards, the latest of ``launch_ns``.
+        start_ns: Launch time of the work, or the latest end of the kernels launched before it,
+            whichever is later.
+        end_ns: Earliest start of the kernels launched after the work, which may be before
+            ``start_ns``. If there are none, it is the latest of ``launch_ns``.
     """
     order = kernels[np.argsort(launched_ns[kernels], kind="stable")]
     times_ns = launched_ns[order]

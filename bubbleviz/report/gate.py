@@ -393,11 +393,12 @@ def make_baseline_limits(
 def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
     """Return the limit that allows one increase over a baseline.
 
-    Points limit the primary ratio. A percentage limits the length of the longest window that both
-    reports have, in ms; the baseline is scaled to equal work.
+    For points, the limit is the primary ratio of the baseline plus the points. For a percentage, it
+    is the length of the longest window that both reports have, in ms: the length in the baseline,
+    scaled to equal work, plus the percentage.
 
     Args:
-        text: Points of the ratio, or a share of the window.
+        text: Points such as ``1pt``, or a percentage such as ``2%``.
         pair: The baseline and the report to check.
         primary: Primary ratio of the baseline, which has a mean.
         path: Path of the baseline, for messages.

@@ -248,9 +248,13 @@ def _build_interleaved(
 
 
 def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
-    """Build combined 1F1B: interleaved 1F1B with one more forward ahead.
+    """Build combined 1F1B: interleaved 1F1B with one more forward before the first backward.
 
-    All forwards after the first backward run together with the backward that follows them.
+    This last forward before the first backward, and all later forwards, run together with the
+    backward that follows them.
+
+    Raises:
+        UsageError: There are fewer than two chunks.
     """
     if chunks < 2:
         raise UsageError("combined-1f1b needs at least two chunks per device; see 1f1b")

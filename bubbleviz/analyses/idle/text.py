@@ -194,7 +194,14 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield the meaning of the main activities, and the longest gap of each."""
+    """Yield the meanings of the first activities, and the longest gap of each.
+
+    Activities without a meaning or without a gap are left out of the respective list.
+
+    Args:
+        measurement: Idle time with its activities, the longest first.
+        top: Maximum number of activities.
+    """
     short = (
         f"below {measurement.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
         "from one kernel to the next"

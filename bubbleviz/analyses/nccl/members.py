@@ -329,20 +329,23 @@ def split_waiting(
 ) -> Communications:
     """Split the duration of each operation into waiting and moving.
 
-    An operation waits until its last member starts. Members come from ``instance``, or else from
-    ``order_instance``. Without other members, waiting is the time for which the proxy thread waited
-    for the peer.
+    An operation waits until its last member starts, and moves data for the rest of its duration.
+    Its members come from ``instance``, or else from ``order_instance``. If neither gives a waiting
+    time, the operation waits as long as its proxy thread waited for the peer, but at most for its
+    duration. Without a proxy thread, waiting and moving are unknown.
 
     Args:
         table: Operations of all files.
         instance: Instance of each row, or -1.
         order_instance: Instance of rows that are paired by their order alone, or -1.
         compared: A group id for each clock; times of clocks in the same group are comparable.
-        peer_wait_ns: Time that the proxy thread of each operation waited for the peer.
-        transfer_ns: Time that the proxy thread moved data; 0 in both columns if there is no proxy.
+        peer_wait_ns: Time that the proxy thread of each operation waited for the peer, or 0 without
+            a proxy thread.
+        transfer_ns: Time that the proxy thread moved data, or 0 without a proxy thread.
 
     Returns:
-        The operations with ``waiting_ns``, ``moving_ns`` and ``split``.
+        The operations with ``waiting_ns`` and ``moving_ns``, which are -1 if unknown, and with
+        ``split``, the source of both (:class:`Split`).
     """
     waiting_ns = np.full(len(table), NONE, np.int64)
     split = np.full(len(table), Split.UNKNOWN, np.int64)

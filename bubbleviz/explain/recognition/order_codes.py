@@ -67,10 +67,10 @@ def order_by_microbatch(order: Ints) -> Ints:
 
 
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
-    """Return an order whose unordered weight gradients are sorted like in a plan.
+    """Sort each run of consecutive unordered weight gradients of an order as in a plan.
 
-    Unordered weight gradients that are not planned are dropped, because it was not recorded which
-    weight gradients a range computed.
+    All other operations keep their places. Unordered weight gradients that are not planned are
+    dropped, because it was not recorded which weight gradients a range computed.
 
     Args:
         order: A measured order.
@@ -95,8 +95,9 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 def expand_cleared_weights(code: Ints) -> Ints:
     """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
 
-    These are the weight gradients of all earlier backwards of the chunk that no other operation
-    computes.
+    These are the weight gradients of all earlier backwards of the chunk, except those that an
+    operation before or after computes, or that an earlier ``CLEARED`` code represents. The result
+    has passed through :func:`unite_backwards`.
     """
     pieces, start = [], 0
     computed_weights = code[get_kind(code) == WEIGHTS]

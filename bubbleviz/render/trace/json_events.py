@@ -68,7 +68,9 @@ def _format_us(time_ns: int) -> str:
 
 
 def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
-    """Yield the events of a process, each preceded by a comma except the first event of all.
+    """Yield the text of the events of a process.
+
+    A comma precedes each event, except the first event of the first process (``order`` 0).
 
     Args:
         process: The process.

@@ -199,9 +199,10 @@ def _add_batch(
 ) -> None:
     """Add the operations of one batch: entries with one group, kind and sequence number.
 
-    If the batch has an entry ``coalesced``, all operations get its progress and times. That entry
-    is not an operation itself unless it is the only entry. If the batch has several peers, the
-    operations get no duration, because it is unknown which peer the batch waited for.
+    An entry named ``coalesced`` describes the whole batch: all operations get its progress and
+    times, and it is an operation itself only if it is the only entry. In a batch with several
+    peers, the duration of every operation is unknown, because the batch may have waited for any of
+    them.
     """
     batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}

@@ -168,7 +168,8 @@ class _Process:
 
         Args:
             event: Begin of the operation.
-            call: Call whose arguments replace missing arguments of the operation, or None.
+            call: Call that gives the root, and the count and datatype if the operation lacks them,
+                or None.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

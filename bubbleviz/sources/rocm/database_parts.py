@@ -325,11 +325,12 @@ class Part:
         return self._pages.open_table(self._stored[table], query)
 
     def query_rows(self, name: str, n_integers: int = 0) -> list[tuple[Any, ...]]:
-        """Return the rows of a query with text columns, or no rows if the query cannot run.
+        """Return the rows of a query, or no rows if the file lacks what the query reads.
 
         Args:
             name: Name of the query.
-            n_integers: Number of leading columns that must contain whole numbers.
+            n_integers: Number of leading columns that must contain whole numbers. The values of
+                other columns are not checked.
 
         Raises:
             ProfileError: The file is damaged, or one of these columns has another value.
