@@ -63,7 +63,7 @@ def flag(summary: str, panel: str, *names: str, default: bool = False, **setting
 
 
 def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
-    """Return an argument of a command, which is required if it has no default.
+    """Return an argument of a command. An argument without a default is required.
 
     Args:
         value: Placeholder in help.

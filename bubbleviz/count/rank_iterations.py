@@ -126,7 +126,7 @@ class RankColumns:
         gap_ns: See :class:`.RankIteration`.
         missing: Work that a rank lacks for a ratio, as an index of ``reasons``.
         reasons: Texts for ``missing``; None means that nothing is missing.
-        accounts: Use of the windows of each ratio, keyed by ratio name.
+        accounts: How the time in the windows of each ratio was used, keyed by ratio name.
     """
 
     phase_ns: Ints

@@ -68,7 +68,8 @@ def find_unattributed_kernels(
 
     Yields:
         kernels: The kernels of a name. The description of their launch is still empty.
-        longest: Activity of the longest of these kernels. Its launch is described for all of them.
+        longest: Activity of the longest of these kernels. The description of its launch is used
+            for all of them.
     """
     loose = np.flatnonzero(unattributed)
     for rank, of_rank in list_rows_by_value(work.rank[loose]):

@@ -203,7 +203,7 @@ def inspect_table(contents: Contents) -> Inspection:
 def _count_evidence(
     contents: Contents, convention: Convention, parts_left: bool
 ) -> Evidence | None:
-    """Count the ranges that a convention understands, by phase.
+    """Count the ranges that a convention recognizes, by phase.
 
     Args:
         contents: Contents of the profile.
@@ -211,7 +211,7 @@ def _count_evidence(
         parts_left: Whether its names of parts of operations are ignored.
 
     Returns:
-        The counts, or None if the convention understands no range.
+        The counts, or None if the convention recognizes none of the ranges.
     """
     names = parse_range_names(list(contents.candidates), convention)
     counts = np.array(list(contents.candidates.values()), np.int64)

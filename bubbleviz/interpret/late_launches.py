@@ -287,9 +287,9 @@ def _find_overlapping_events(
         end_ns: End of each event.
 
     Returns:
-        delay: Row of ``late`` of each pair, in ascending order.
-        row: Row of an event that overlaps the delay. For each delay, the events with the longest
-            overlap come first, and at most ``_MAX_ACTIVITIES`` are returned.
+        delay: For each pair of a delay and an event, the row of the delay in ``late``, ascending.
+        row: For each pair, the row of the event, which overlaps the delay. The events of a delay
+            are sorted by overlap, the longest first; at most ``_MAX_ACTIVITIES`` are returned.
     """
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for owner, on_thread in grouping.list_rows_by_value(thread):

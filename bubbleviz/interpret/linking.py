@@ -351,7 +351,7 @@ def find_enclosing_ranges(
 
     Returns:
         activity: Row of the work of each pair.
-        of_range: Row of a range around its launch.
+        of_range: Row of a range that encloses its launch.
     """
     rows = rows[work.call[rows] >= 0]
     launches = work.get_calls(rows, calls)
@@ -473,7 +473,7 @@ class Linker:
 
         Args:
             calls: The calls.
-            thread: Number of the thread of each call.
+            thread: Thread number of each call.
 
         Returns:
             Mask of the calls that launched an activity.
@@ -495,7 +495,7 @@ class Linker:
 
         Args:
             calls: Calls whose rows ascend.
-            thread: Number of the thread of each call.
+            thread: Thread number of each call.
         """
         if not native.is_available():
             return None
@@ -560,7 +560,7 @@ class Linker:
 
         Args:
             start_ns: Start of each call.
-            thread: Number of the thread of each call.
+            thread: Thread number of each call.
         """
         for number, rows in list_rows_by_value(thread):
             base_ns = int(start_ns[rows].min())

@@ -154,7 +154,7 @@ class WorkTimes:
 
 
 def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes:
-    """Measure when and how long the work of ranks ran.
+    """Measure when the work of ranks ran, and for how long.
 
     The span of an operation covers its work of one kind, the first in this list that it has::
 

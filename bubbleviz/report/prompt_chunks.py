@@ -26,7 +26,7 @@ def format_cost(cost: ChunkCost) -> str:
 def find_even_chunks(
     costs: Sequence[ChunkCost],
 ) -> tuple[int, tuple[int, ...], float, float] | None:
-    """Return chunks of the longest prompt that take equally long.
+    """Split the longest prompt into chunks that take equal time.
 
     Chunks of equal length take longer and longer, because each chunk reads a longer prefix. In a
     pipeline of equal stages, the longest chunk determines the time::

@@ -60,7 +60,7 @@ def describe_first_steps(report: Report) -> str | None:
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
-    """Return the further advice, one clause per change with the saving of that change alone."""
+    """Return the remaining advice: one clause per change, with what that change alone saves."""
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 

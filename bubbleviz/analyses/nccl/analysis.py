@@ -362,7 +362,7 @@ def _find_clock_bases(
         table: Operations; the clocks of profiles come first.
         machines: Machine of each profile.
         profiles: The profiles.
-        dump_clocks: Clocks of flight recorders, as indices of all clocks.
+        dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
 
     Returns:
         The clocks, with the reference marked as such, and the base of each.

@@ -183,9 +183,9 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio whose windows give the iteration time.
 
     This is the ratio with the longest window that all runs have. Shorter windows leave out the
-    time between the last backward and the next forward. If a run has only one window of a ratio,
-    and more windows of the primary ratio, the ratio is not chosen: one window has no spread to
-    test by.
+    time between the last backward and the next forward. A ratio is not chosen if a run has only
+    one window of it, but several windows of the primary ratio: a test needs the spread of several
+    windows.
     """
     primary = choose_headline_ratio(runs)
     for name in LONGEST_FIRST:

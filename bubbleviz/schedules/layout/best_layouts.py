@@ -179,10 +179,10 @@ def _find_for_schedule(
 ) -> ScheduleLayout:
     """Find the best layout for a schedule.
 
-    For a searched schedule, rounds alternate between searching an order for the layout and a layout
-    for the order. They begin with the layout that results are compared with. They end if a round is
-    not better than all earlier ones, if no layout fits in memory, or after ``_MAX_ROUNDS``. The
-    best round is returned.
+    For a searched schedule, each round searches an order for the layout, and then a layout for the
+    order. The first round starts from the layout that other layouts are compared with. The search
+    ends after a round that is not better than all earlier ones, if no layout fits in memory, or
+    after ``_MAX_ROUNDS``. The best round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.

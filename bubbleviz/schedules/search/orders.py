@@ -364,7 +364,7 @@ def find_shortest_orders(
         enough: Length, in ticks, at which the search stops.
         weights: Whether orders have a W. Otherwise B is the whole backward.
         budget: Number of operations that the compiled part times.
-        watch: Callback with the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the search.
     """
     starts = [*known(problem.microbatches), *_run_trials(problem, weights=weights)]
     n_fewer, done = 2 * problem.devices, 0.0
@@ -405,7 +405,7 @@ def _improve_in_rounds(
         enough: Length, in ticks, at which the search stops.
         budget: Number of operations to time in the whole search.
         done: Fraction of the search that was done before the starts were timed.
-        watch: Callback with the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the search.
 
     Returns:
         The shortest orders.
