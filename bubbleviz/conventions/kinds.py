@@ -197,7 +197,8 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 # Names of operations in PyTorch, in ranges, and in NCCL.
 
-#: Affixes of PyTorch's operation names that describe how it was called (ProcessGroupNCCL.cpp).
+#: Affixes of PyTorch's operation names that describe how the operation was called
+#: (ProcessGroupNCCL.cpp).
 _CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
 #: A range around the launch of one operation, by PyTorch (``nccl:send 0->1``) or by NCCL. NCCL's
 #: ranges are only needed for operations whose kernels are named after sends and receives.

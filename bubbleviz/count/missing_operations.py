@@ -63,7 +63,8 @@ def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bool
     Args:
         part: Slice with all ranks of its pipelines.
         pipeline: Pipeline of each rank, or -1 if unknown.
-        is_complete: Mask of the complete training iterations, with a last entry for no iteration.
+        is_complete: Mask of the complete training iterations, with an extra last entry, which
+            stands for no iteration.
     """
     n_ranks = part.shape[1]
     passes = _list_passes(part, is_complete)
@@ -107,7 +108,8 @@ def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
 
     Args:
         part: Slice of the ranks of a run.
-        is_complete: Mask of the complete training iterations, with a last entry for no iteration.
+        is_complete: Mask of the complete training iterations, with an extra last entry, which
+            stands for no iteration.
     """
     operations, n_ranks = part.operations, part.shape[1]
     is_counted = is_complete[operations.iteration]

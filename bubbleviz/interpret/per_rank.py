@@ -401,8 +401,8 @@ def _record_together(
         kernel_kinds: Kinds of kernels by name.
 
     Returns:
-        The results, with times of ranks instead of positions on the line. Tables refer to
-        operations of these ranks, numbered from 0.
+        The results, with the positions on the line converted back to times of the ranks. Tables
+        refer to operations of these ranks, numbered from 0.
     """
     line = group.line
     measured = _measure_group(group)

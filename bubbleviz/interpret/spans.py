@@ -128,8 +128,8 @@ class WorkTimes:
         kernels: Number of compute kernels of each operation.
         first: Row of the work that each operation begins with, or -1 without work.
         active_ns: Time in which compute kernels of each operation ran.
-        worked_ns: The same for all work in the iteration of each operation, or 0 if the operation
-            is not work.
+        worked_ns: The same sum over all work in the iteration of each operation, or 0 if the
+            operation does not count as work.
         loose: Mask of the compute kernels outside all compute operations.
         spent_ns: Total lengths of copies, communication inside ranges, communication outside,
             compute kernels inside compute operations, and outside, shape (ranks, 5).

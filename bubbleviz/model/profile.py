@@ -86,7 +86,7 @@ def validate_utc(utc_ns: int | None) -> int | None:
 
 
 def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return a limitation per kind of rows that were left out because of invalid times.
+    """Return one limitation for each kind of row that was left out because of invalid times.
 
     Args:
         path: Path of the profile.
@@ -106,7 +106,7 @@ def _make_limitations(
     kinds: Mapping[str, LimitationKind],
     default_kind: LimitationKind,
 ) -> tuple[Limitation, ...]:
-    """Return a limitation per kind of rows that were left out.
+    """Return one limitation for each kind of row that was left out.
 
     Args:
         path: Path of the profile.

@@ -569,8 +569,8 @@ def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in the memory.
 
     Other schedules are simulated at mean times without any delay, so they are compared with the
-    order that ran, simulated in the same way. If microbatches were numbered by order and no known
-    schedule has this order, the microbatches may be chunks, so no schedule is advised.
+    order that ran, simulated in the same way. If microbatches were numbered in the order in which
+    they ran, and no known schedule has this order, they may be chunks, so no schedule is advised.
 
     Returns:
         The advice, or None if other schedules were not simulated, were not compared by the window

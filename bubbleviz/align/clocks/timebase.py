@@ -63,10 +63,10 @@ def build_timebase(
     """Find the common clock of all profiles.
 
     Clocks declared by tables of operations take precedence. If there are several machines and the
-    method is ``causal``, their clocks are solved from data dependencies and collectives between
-    replicas. If any clock was set during the capture, constant corrections that are valid before
-    and after the steps replace this solution. With a single machine or a different method, the
-    clocks of the sessions are used.
+    method is ``causal``, the offsets of their clocks are computed from data dependencies and from
+    collectives between replicas. If any clock was set during the capture, constant corrections that
+    are valid before and after the steps replace this solution. With a single machine or a different
+    method, the clocks of the sessions are used.
 
     Args:
         recordings: The recordings, with times on their session's clock and with stages and

@@ -1,4 +1,4 @@
-"""Streams: runs that only go forward, chunk after chunk.
+"""Streams: forward-only runs that process one chunk after another.
 
 No gradient comes back that would show how long a chunk was away. But ranks of one machine share a
 clock, and on it a chunk cannot begin on a stage before it ended on the previous stage::

@@ -122,7 +122,7 @@ class HostEvents(Table):
         activity: Number of the host activity, or -1 for calls that launched work (see
             :meth:`select_for_rank`).
         strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
-        launched: Activity of the device that a call launched, or -1 if there is none.
+        launched: Device activity that each call launched, or -1 if there is none.
         by: Activity of the device that a call waited for last, or -1 if there is none or it is
             unknown.
         call: Index in ``calls`` of the name of a call that waited for known work, otherwise -1.
@@ -388,7 +388,7 @@ def collect_host_ranges(
     ranges = _read_ranges_in_gaps(profile, idle, threads, max(GRAIN_NS, shortest_ns))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
     is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
-    # Bare names, as conventions match them, without the names of steps.
+    # Names in the form that conventions match, without the names of steps.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()

@@ -48,7 +48,7 @@ class NcclProfile:
     Attributes:
         source: The profile.
         kernels: Communication kernels.
-        operations: Operations; their kernels and GPUs are rows of ``kernels`` and
+        operations: Operations; columns refer to their kernels and GPUs as rows of ``kernels`` and
             ``kernels.places``.
         sizes: Number of ranks of each communicator.
         limitations: What could not be read, and why.

@@ -31,7 +31,7 @@ from bubbleviz.report.report import Report
 _MAX_NAME_LENGTH = 200
 #: Times below this are integers in every viewer, including viewers that compute in floats.
 _MAX_EXACT_NS = 1 << 53
-#: Name of the process of the ratio over all ranks.
+#: Name of the process whose counter shows the ratio over all ranks.
 ALL_RANKS = "all ranks"
 #: Properties of operations in slices, and the minimum of the values that are known.
 _OPERATION_COLUMNS = {

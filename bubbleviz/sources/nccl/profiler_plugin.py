@@ -75,8 +75,8 @@ class _Process:
     def add_begin(self, event: EventObject) -> None:
         """Handle the begin of an event: open an operation or a call, or add a kernel.
 
-        A call closes the current operation. If the call before it is still pending, no operation
-        was recorded for that call, and it becomes a row itself.
+        A call closes the current operation. If the previous call is still pending, no operation was
+        recorded for it, so the previous call gets a row of its own.
         """
         category, start_ns = event.cat, parse_time(event.ts)
         args = event.args or NO_ARGS

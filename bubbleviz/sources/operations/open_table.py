@@ -71,7 +71,7 @@ class OpenTable:
         """Raise an error, because a table contains no kernels.
 
         Raises:
-            ProfileError: Always. If the table is not one of operations, the message says why.
+            ProfileError: Always. If the table does not contain operations, the message says why.
         """
         del globs, partial
         table = self.operations()

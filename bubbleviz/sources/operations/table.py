@@ -433,8 +433,9 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
     """Refuse a table that contains the same forward or backward twice.
 
     Two rows are the same operation if they agree in rank, iteration, phase, microbatches, chunks,
-    split and repetition, and in their times. The times of rows with an iteration and a numbered
-    repetition are not compared. Rows without device times or without a microbatch are not checked.
+    split and repetition, and in their times. Times are not compared for rows that belong to an
+    iteration and have a repetition number. Rows without device times or without a microbatch are
+    not checked.
 
     Raises:
         ProfileError: There are two such rows.
