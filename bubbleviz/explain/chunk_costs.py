@@ -56,7 +56,8 @@ class ChunkCost:
         token_ns: The term b per token, or None if all chunks have the same length.
         token_squared_ns: The term c, 0 if a line fits as well, or None if all chunks have the same
             length.
-        residual_ns: Standard deviation of the residuals, or None if there are too few chunks.
+        residual_ns: Standard deviation of the residuals, or None if there are no more chunks than
+            fitted factors.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
         prompt_tokens: Tokens of the longest prompt if the fit with prefixes is better, else 0.
@@ -173,8 +174,15 @@ def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
 def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """Return the prefix of each chunk of a stage, in tokens.
 
-    If not all prefixes were recorded, they are reconstructed from the order of the chunks on each
-    rank in each iteration: a prompt ends with a chunk that is shorter than the longest chunk.
+    The recorded prefixes are returned if all of them are known. Otherwise every prefix is
+    reconstructed: it is the sum of the tokens of the chunks before it in the same prompt. A prompt
+    consists of consecutive chunks of a rank in an iteration. It ends with a chunk that is shorter
+    than the longest chunk of ``rows``.
+
+    Args:
+        operations: Operations of all ranks.
+        rows: Rows of the chunks' forwards.
+        tokens: Number of tokens of each chunk.
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
@@ -197,9 +205,16 @@ def _fit_cost(
 ) -> tuple[tuple[float, ...], Floats, bool]:
     """Fit a constant, a line or a curve: the simplest function that explains the times.
 
-    A curve replaces the line if its square term exceeds 4 standard errors and 1 % of the longest
-    time. The curve with prefixes replaces the curve with lengths alone if it leaves less than 80 %
-    of the residual sum of squares. A single length gives a constant.
+    A single length gives a constant. Otherwise a line is fitted, and then two curves: one with
+    lengths alone if there are at least 4 distinct lengths, and one with prefixes. Both need more
+    than 4 chunks. A curve replaces the line if c exceeds 4 standard errors, and the largest square
+    term exceeds 1 % of the longest time. The curve with prefixes replaces the curve with lengths
+    alone if it also leaves less than 80 % of its residual sum of squares.
+
+    Args:
+        tokens: Number of tokens of each chunk, at least one chunk.
+        prefix: Number of tokens before each chunk.
+        time_ns: Time of each chunk.
 
     Returns:
         factors: One factor for a constant, two for a line, three for a curve (a, b, c).

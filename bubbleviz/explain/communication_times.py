@@ -29,7 +29,7 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Receives(Table):
-    """The last receive of each operation whose input is known.
+    """The last receive of each operation for which the producer of the received data is known.
 
     Attributes:
         operation: Row of the operation that used the received data.
@@ -84,7 +84,7 @@ class CommunicationTimes:
 def list_receives(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, idle: IdleIntervals
 ) -> Receives:
-    """Return the last receive of each operation whose input is known.
+    """Return the last receive of each operation, if its end and the producer are known.
 
     Args:
         operations: Operations of all ranks.
@@ -127,8 +127,9 @@ def measure_communication(
 ) -> CommunicationTimes:
     """Measure how long the ranks of a stretch communicated in each iteration.
 
-    Only communication within the rank's window of the listed ratio counts. The window is extended
-    to the start of the iteration's first receive if that is earlier. If an iteration has no such
+    Receives count in full, in the iteration of the operation that uses their data. Kernels and
+    collectives count only within the rank's window of the listed ratio. The window is extended to
+    the start of the iteration's first receive if that is earlier. If an iteration has no such
     window, it is measured from its first to its last work.
 
     Args:

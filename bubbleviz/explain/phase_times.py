@@ -147,8 +147,9 @@ def _find_starts_after_idling(
 ) -> tuple[Ints, Ints]:
     """Find operations whose start shows when their input arrived.
 
-    These are the operations whose rank ran nothing when the input was ready, and whose receive has
-    no recorded end.
+    These are the operations whose receive has no recorded end, and whose rank ran nothing from the
+    time when the input was ready to their start. The host must have begun the operation by the time
+    that the input was ready, unless the host itself computes the operation.
 
     Args:
         operations: Operations of all ranks.
@@ -323,9 +324,9 @@ def _select_transfers(
 ) -> tuple[list[Samples], Ints]:
     """Select the samples that show transfers.
 
-    A sample of ``started`` that is much longer than the shortest sample of its edge is left out,
-    because it was sent late: for example, the result of a forward that overlaps with a backward is
-    sent only after both.
+    All samples of ``waited`` are selected. A sample of ``started`` is left out if it is longer than
+    0.5 ms plus twice the shortest ``started`` sample of its edge, because it was sent late: for
+    example, the result of a forward that overlaps with a backward is sent only after both.
 
     Args:
         edge: Number of the edge through which each operation gets its input.
@@ -390,7 +391,10 @@ def _summarize_operations(
     is_counted: Bools,
     gap_of: Mapping[KindKey, Ints],
 ) -> tuple[list[PhaseTime], tuple[tuple[int, float], ...]]:
-    """Return the times of each kind of operation, and the slowest stragglers.
+    """Return the times of each kind of operation, sorted by key, and the slowest stragglers.
+
+    A straggler takes more than 1.2 times the median of its kind. At most ten are returned, as pairs
+    of row and multiple of the median, the slowest first.
 
     Args:
         operations: Operations of the run.

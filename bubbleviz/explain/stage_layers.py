@@ -157,6 +157,9 @@ def _compute_shares(
 ) -> Floats | None:
     """Return the fraction of a stage's kernel time in the given phases that belongs to each layer.
 
+    Kernels outside layers belong to the embedding on the first stage if it has no kernels in ranges
+    of its own, or else in the same way to the head on the last stage. Otherwise they are left out.
+
     Args:
         stage: Kernel times of the stage.
         names: Layers of the stage.

@@ -324,6 +324,9 @@ def _find_peak(time_ns: Ints, change: Ints) -> float:
 def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
     """Return 1 for operations that allocate activations, -1 for those that free them, else 0.
 
+    An F allocates them. A W and a BW free them. A B frees them if its rank has no W of the same
+    microbatch and chunk.
+
     Args:
         rank: Rank of each operation.
         chunk: Model chunk of each operation.

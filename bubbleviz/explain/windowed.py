@@ -40,6 +40,8 @@ def _select_rows(
 ) -> ExplainedRows:
     """Return the bubbles and receives inside a window, with their rows renumbered.
 
+    The other tables of the result are those of the whole run, with the rows of the run.
+
     Args:
         explained: Function that returns the rows of the run.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional

@@ -122,8 +122,10 @@ class Bubbles(IdleIntervals, ArrowTable):
 def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     """Return bubbles with the call and the range that the host was in, if the host is their cause.
 
-    A call is named if calls of its name take at least half of the bubble. Among the ranges that
-    take at least half of it, the shortest is named.
+    Only bubbles change whose cause is the host and that end with an operation of ``hosts``. Their
+    ``host_call`` is the name whose calls take the most time in the bubble, or -1 if these calls
+    take less than half of it. Their ``host_range`` is the shortest range that takes at least half
+    of the bubble. It does not change if there is no such range.
 
     Args:
         bubbles: Idle intervals, by cause.
@@ -230,6 +232,11 @@ def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
 
 def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     """Merge adjacent pieces with the same cause, and name the operation that each waits for.
+
+    Pieces are merged only within an idle interval and an iteration, and if they are in the same
+    collective and wait for the same operation. A ``peer_operation`` that is already set is kept,
+    unless the cause is the profiler. Otherwise it becomes the producer of the next operation's
+    input, or -1 in a collective and in a drain. The ``after`` of a drain becomes -1.
 
     Args:
         pieces: Bubbles whose ``peer_operation`` is set only for collectives and queued transfers.

@@ -202,9 +202,10 @@ class _Tokens:
 def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tokens:
     """Find the token that came last in each wait, and whether a request came after it.
 
-    The token of the chunk that the rank ran last cannot have come before the wait. There was no
-    request if the pipeline was empty after the token, until the launch of the next operation, for
-    longer than the chunk of the token took.
+    A token counts if it came between the start of the wait and ``limit_ns``, both included. There
+    was no request if two conditions hold. All forwards that started before the end of the wait had
+    ended when the token came. And from then to ``limit_ns``, more time passed than the chunk of the
+    token took (:attr:`_Chunks.length_ns`).
 
     Args:
         operations: Operations of all ranks.
@@ -289,10 +290,11 @@ def _split_waits(
 
     Negative parts count as 0, so the parts need not add up to the wait.
 
-    A chunk comes as late as the previous rank got it, and later by as much as it took longer there
-    than the previous chunk took here::
+    A chunk comes late by the idle time of the previous rank before it, and by as much as it took
+    longer there than the previous chunk took here. Idle time before the previous chunk here is
+    subtracted, except waiting for its input::
 
-        wait for F7 here = idle before F7 there + F7 there - F6 here - launch, transfer of F6 here
+        wait for F7 here = idle before F7 there + F7 there - F6 here - other idle time before F6
 
     Args:
         operations: Operations of all ranks.
@@ -314,7 +316,14 @@ def _split_waits(
 
 
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
-    """Return the idle time before each operation by cause in ns, shape (operations, causes)."""
+    """Return the idle time before each operation by cause in ns, shape (operations, causes).
+
+    The time is 0 for operations without idle time before them.
+
+    Args:
+        idle: Idle intervals of one rank.
+        operation: Rows of operations, which may repeat.
+    """
     operations = find_distinct(idle.after)
     # The last row, for operations without idle time before them, stays 0.
     time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)

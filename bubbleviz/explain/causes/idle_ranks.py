@@ -142,7 +142,7 @@ def _find_gaps(
     Args:
         line: The line into which ranks are packed.
         computing: Intervals in which operations compute.
-        windows: One window per rank.
+        windows: At most one window per rank. Ranks without a window have no gaps.
         unattributed: Intervals of compute outside every operation, which also count as busy.
     """
     start_ns = line.place(computing.rank, computing.start_ns)
@@ -286,6 +286,9 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
         producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
         consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
                          ├────────── queued ───────────┤
+
+    A transfer ahead counts only if it ended after the data was ready. If the receive and the send
+    were both queued, the transfer ahead that ended later wins.
 
     Args:
         operations: Operations of all ranks.

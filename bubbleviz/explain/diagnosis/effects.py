@@ -356,8 +356,9 @@ def _measure_paces(
 ) -> Paces:
     """Measure the pace of each rank in each iteration, and fit how it changes during the run.
 
-    Changes are fitted to the pace times the effect of the iteration, so they include changes that
-    all ranks share.
+    The pace is the lower median of the ratios of the rank's computes in the iteration. Changes are
+    fitted to the pace times the effect of the iteration, so they include changes that all ranks
+    share.
 
     Args:
         computes: The computes of the run.

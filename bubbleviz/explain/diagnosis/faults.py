@@ -630,7 +630,9 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
 def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
-    Without the fault, transfers take as long as before. Replicas of one link share a fault.
+    Without the fault, transfers take as long as before. Replicas of one link share a fault. Its
+    times are those of the replica with the largest rise. Its first iteration is the earliest one in
+    which any of these replicas is slow.
 
     Args:
         evidence: Evidence of the run.
@@ -789,10 +791,11 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 
 
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of the ranks with more launch gaps than others, then one of the other ranks.
+    """Yield one fault of the ranks with more launch gaps than others, then one of all with gaps.
 
     The first has the ranks whose fraction of gaps exceeds the median of the other ranks by more
-    than 5 percentage points. The second has the remaining ranks with more than 5 % of gaps.
+    than 5 percentage points. The second has all ranks with more than 5 % of gaps, including those
+    of the first. It is left out if it would have no other ranks.
 
     A launch gap is time inside an operation in which no kernel runs because launching takes longer
     than executing. Time in which only communication runs is no launch gap. If the two cannot be

@@ -448,7 +448,7 @@ def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]
 
 
 def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
-    """Return the mean absolute difference of two lengths, relative to the measured mean."""
+    """Return the mean absolute difference of the lengths, divided by the mean measured length."""
     missed_ns = np.abs(replayed_ns - measured_ns)
     return float(missed_ns.mean() / max(measured_ns.mean(), 1))
 
@@ -587,7 +587,8 @@ def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
 
     The pause is the shortest idle time of a rank, each on its own clock. It is reported if it is at
     least 1 % of an iteration on average, and, with several boundaries, if it occurs at more than
-    one of them. Inference runs have no such finding::
+    one of them. If no optimizer was recorded, the lower median of the pauses may be an optimizer
+    without a name, so it is first subtracted from each pause. Inference runs have no such finding::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...

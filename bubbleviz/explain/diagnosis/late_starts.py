@@ -30,8 +30,8 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     The delay is 0 unless the operation is the first one of its rank in the iteration, needs no
     input, has no recorded launch and starts more than 20 us late. All delays are 0 if a pipeline
     begins an iteration before another one has ended the previous iteration, because the pipelines
-    then do not wait for each other. They are also 0 if the ranks are on several hosts, because the
-    clocks of hosts differ.
+    then do not wait for each other. All delays are also 0 if there is only one iteration, or if the
+    ranks are on several hosts, whose clocks differ.
 
     Args:
         run: Operations of all ranks, and their dependencies.
@@ -77,6 +77,8 @@ def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
 
 def _wait_for_each_other(run: ReplayedRun, rows: Ints, first_ns: Ints) -> bool:
     """Return whether each iteration begins after the previous one has ended on all ranks.
+
+    The result is False if there are fewer than two iterations.
 
     Args:
         run: Operations of all ranks.

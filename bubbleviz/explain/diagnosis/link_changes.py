@@ -44,9 +44,10 @@ class LinkChange:
     Attributes:
         stages: The two stages, the lower one first.
         replica: Replica of the pipeline, or -1 if unknown.
-        first_iteration: Index of the first slow iteration.
-        before_ns: Median of the least slack in the earlier iterations, in the faster direction.
-        after_ns: Median of the least slack in the slow iterations, in the same direction.
+        first_iteration: Number of the first slow iteration in the report.
+        before_ns: Lower median of the least slack in the earlier iterations, in the direction whose
+            ``after_ns`` is smaller.
+        after_ns: Lower median of the least slack in the slow iterations, in the same direction.
     """
 
     stages: tuple[int, int]
@@ -64,7 +65,7 @@ class _LinkSlack(Table):
         low: Lower stage of the link.
         high: Higher stage of the link.
         replica: Replica of the pipeline, or -1 if unknown.
-        iteration: Index of the iteration.
+        iteration: Number of the iteration in the report.
         up_ns: Least slack of the messages from the lower to the higher stage.
         down_ns: Least slack of the messages from the higher to the lower stage.
     """
@@ -175,9 +176,10 @@ def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints
 
 
 def _compute_medians(slack: _LinkSlack, links: Groups, is_included: Bools) -> Floats:
-    """Return the median slack of the included rows of each link, shape (2 directions, links).
+    """Return the lower median of the slack of each link in both directions, shape (2, links).
 
-    The value is NaN if no row of the link is included.
+    The direction from the lower to the higher stage comes first. Only the included rows count. The
+    value is NaN if no row of the link is included.
     """
     link = links.of_row[is_included]
     return np.stack(

@@ -62,7 +62,7 @@ def find_first_backward(order: Ints) -> int:
 
 
 def order_by_microbatch(order: Ints) -> Ints:
-    """Return an order without the ``unordered`` bits. Unordered codes are sorted by microbatch."""
+    """Return codes without their ``unordered`` bits. The sequence of the codes does not change."""
     return order & ((1 << _UNORDERED) - 1)
 
 

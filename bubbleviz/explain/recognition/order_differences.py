@@ -49,8 +49,9 @@ class OrderDifference:
 def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
     """Return the difference between a measured and a planned order.
 
-    Finding the operations in place takes O(n log n) for the n operations from the first to the last
-    difference.
+    Unordered weight gradients are first sorted as planned, or dropped if they are not planned
+    (:func:`.order_as_planned`). Finding the operations in place takes O(n log n) for the n
+    operations from the first to the last difference.
 
     Args:
         measured: Codes of the measured order.

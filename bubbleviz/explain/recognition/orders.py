@@ -318,6 +318,8 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0 in the iteration, or in their group.
 
     Groups are numbered separately if the median group has fewer microbatches than the iteration.
+    They are then numbered without gaps. Numbers in the iteration keep their gaps if at most one
+    number is missing for every three that occur. Otherwise they are also numbered without gaps.
 
     Args:
         group: Group of each operation; a group is a chunk of a rank.

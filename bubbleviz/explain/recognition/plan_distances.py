@@ -176,8 +176,13 @@ def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
 def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     """Return whether a sample of four orders is near enough to a plan to compare all orders.
 
-    Comparing orders that differ much is slow. Up to eight orders, and orders of unknown devices,
-    are always compared.
+    The sample is near enough if its differences are at most 20 % of its operations. Comparing
+    orders that differ much is slow. The result is True without a check if there are at most eight
+    orders, or if their devices are unknown.
+
+    Args:
+        ran: Orders of a pipeline.
+        planned: Planned order of each device.
     """
     if not ran.is_placed or len(ran.orders) <= 8:
         return True
@@ -189,8 +194,10 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
     """Return whether the orders of a pipeline start like the orders of a plan.
 
-    If devices are known, at most 30 % of the first operations of three orders may differ. Otherwise
-    at least half of the orders must start exactly like a planned order.
+    If devices are known, the first, the middle and the last order are compared with the plan. Their
+    differences may be at most 30 % of the compared operations, measured and planned ones together,
+    and two differences are always allowed. If devices are unknown, at least half of the orders must
+    start exactly like a planned order.
 
     Args:
         ran: Orders of a pipeline.

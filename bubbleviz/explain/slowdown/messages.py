@@ -259,6 +259,10 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     A receive that was posted late does not show the transfer time either if data moves ahead of
     late receives. Then its transfer is also inferred.
 
+    An inferred transfer starts when its data was sent. It lasts until the data was received if the
+    message shows the transfer time itself, or if its late receive took more than ``CLOCK_NS``.
+    Otherwise it takes the median time of its link, but lasts at most until the data was received.
+
     Args:
         run: Operations of all ranks.
         rows: Rows of the operations that compute.

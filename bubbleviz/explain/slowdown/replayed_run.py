@@ -27,7 +27,8 @@ class ExplainedRows:
 
     Attributes:
         dependencies: Dependencies between operations.
-        receives: The last receive of each operation whose input is known.
+        receives: The last receive of each operation for which the producer of the received data is
+            known.
         idle: Idle intervals between the earliest and the latest window of each rank.
         bubbles: Idle intervals in the windows of one ratio.
         tokens: Operations that wait for a token, and the operations that produce it.

@@ -244,9 +244,9 @@ def _classify_collectives(
 ) -> tuple[tuple[Kind, ...], Ints]:
     """Return the kinds of collectives, and the index of the kind of each collective.
 
-    Collectives of one kind do the same work: they are the same NCCL operation and the n-th of their
-    members on each rank. Either all or none of them span several stages, and either all or none
-    span several replicas.
+    Collectives of one kind do the same work: they are the same NCCL operation, and have the same
+    position in the launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or
+    none of them span several stages, and either all or none span several replicas.
 
     Args:
         collectives: Collectives of all ranks.

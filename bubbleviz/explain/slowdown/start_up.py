@@ -58,8 +58,11 @@ def _find_earliest_starts(
 ) -> Ints:
     """Return the time before which no collective of an iteration is kept, by iteration, in ns.
 
-    This is the first compute minus twice the usual time of collectives before it, or ``NEVER`` if
-    the iteration has no compute.
+    This is the start of the first compute, or ``NEVER`` if the iteration has no compute. If
+    collectives usually run before it, twice their usual lead and ``CLOCK_NS`` are subtracted. The
+    lead of an iteration is the time from the start of its first collective to its first compute, at
+    least 0. The usual lead is the lower median over the iterations with a compute, or 0 if there is
+    only one.
 
     Args:
         collectives: Collectives of the averaged iterations.

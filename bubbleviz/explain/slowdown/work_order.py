@@ -96,6 +96,9 @@ def _order_transfers(
 ) -> list[Pairs]:
     """Return the order of sends and receives, without pairs that the measured times contradict.
 
+    The times contradict a pair if a send or receive starts more than ``CLOCK_NS`` before the end of
+    the row that it would follow.
+
     A rank can post a receive before the compute that the receive would follow has ended. This shows
     only if the data was sent before the end of the compute. If most of these receives were posted
     early, all receives in the same list of pairs are assumed to be posted early, and none of them
