@@ -7,6 +7,7 @@ exact to seven digits (Abramowitz and Stegun, 26.7.5).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,18 +99,34 @@ def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[f
     difference = float(later.mean() - earlier.mean())
     if min(len(earlier), len(later)) < 2:
         return difference, None
-    variances = [float(sample.var(ddof=1)) / len(sample) for sample in (earlier, later)]
-    variance = sum(variances)
-    if not variance:
+    earlier_std, later_std = float(earlier.std(ddof=1)), float(later.std(ddof=1))
+    if not max(earlier_std, later_std):
         return difference, 0.0
-    n_free = min(len(earlier), len(later)) - 1
-    weighted = sum(
-        part**2 / (len(sample) - 1)
-        for part, sample in zip(variances, (earlier, later), strict=True)
-    )
-    if weighted:
-        n_free = max(int(variance**2 / weighted), 1)
-    return difference, compute_quantile(n_free) * variance**0.5
+    error, df = estimate_welch_error(earlier_std, len(earlier), later_std, len(later))
+    return difference, compute_quantile(int(df)) * error
+
+
+def estimate_welch_error(
+    earlier_std: float, n_earlier: int, later_std: float, n_later: int
+) -> tuple[float, float]:
+    """Return the standard error of a difference of two means, and its degrees of freedom.
+
+    The variances of the samples may differ. B. L. Welch, Biometrika 34 (1947); the degrees of
+    freedom, which are at least 1, follow Satterthwaite.
+
+    Args:
+        earlier_std: Standard deviation of the first sample.
+        n_earlier: Size of the first sample, at least 2.
+        later_std: Standard deviation of the second sample; not both are 0.
+        n_later: Size of the second sample, at least 2.
+    """
+    # The squares of very small deviations would underflow, so both are divided by the larger one.
+    larger_std = max(earlier_std, later_std)
+    earlier_variance = (earlier_std / larger_std) ** 2 / n_earlier
+    later_variance = (later_std / larger_std) ** 2 / n_later
+    variance = earlier_variance + later_variance
+    df = variance**2 / (earlier_variance**2 / (n_earlier - 1) + later_variance**2 / (n_later - 1))
+    return larger_std * math.sqrt(variance), df
 
 
 def measure_spread(values: Sequence[float | None]) -> Spread:

@@ -587,8 +587,8 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
 
     A link is always slow if its median transfer time is more than 1.3 times the median of the other
     links (:func:`_compare_links`). Both directions between two stages share a fault. Without the
-    last fault, all transfers take no time. A run without transfers has only faults of links that
-    became slow.
+    last fault, all transfers take no time. A link that became slow has no other fault. A run
+    without transfers has only faults of links that became slow.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -598,6 +598,8 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
         return
     ratio = _compare_links(evidence, rows)
     low, high = np.minimum(sender, receiver)[rows], np.maximum(sender, receiver)[rows]
+    for changed in {change.stages for change in evidence.link_changes}:
+        ratio[(low == changed[0]) & (high == changed[1])] = 0.0
     replica = work.replica[rows]
     slow = np.flatnonzero(ratio > _MIN_LINK_RATIO)
     for stages in find_distinct_rows(low[slow], high[slow]).T.tolist():

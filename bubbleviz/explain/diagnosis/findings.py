@@ -32,7 +32,7 @@ from bubbleviz.explain.diagnosis.faults import (
     find_host_activity,
     select_host_activities,
 )
-from bubbleviz.explain.diagnosis.late_starts import measure_late_starts
+from bubbleviz.explain.diagnosis.late_starts import MIN_LATE_NS, measure_late_starts
 from bubbleviz.explain.diagnosis.link_changes import find_link_changes
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_iterations
@@ -65,8 +65,6 @@ from bubbleviz.schedules.timing import count_scenarios_together
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Minimum delay of the first operation of an iteration that counts as a late launch.
-_MIN_LATE_NS = 20_000
 #: Minimum saving, as a fraction of an iteration.
 _MIN_SAVING = 0.001
 #: Number of faults whose pairs are tried; the minimum saving of a pair as a multiple of the sum of
@@ -901,7 +899,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
     moved_ns = _find_longest_transfers(scenarios, len(rows))
     could_start_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first]
     delay_ns = could_start_ns - _find_needed_times(run, rows[first])
-    is_late = (launched_ns[first] != NONE) & (delay_ns > _MIN_LATE_NS)
+    is_late = (launched_ns[first] != NONE) & (delay_ns > MIN_LATE_NS)
     late_ns[first[is_late]] = delay_ns[is_late]
     return late_ns
 

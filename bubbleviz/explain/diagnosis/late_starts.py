@@ -20,8 +20,8 @@ from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Minimum delay that counts as late.
-_MIN_LATE_NS = 20_000
+#: Minimum delay of the first operation of an iteration that counts as late.
+MIN_LATE_NS = 20_000
 
 
 def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
@@ -55,7 +55,7 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     if not _wait_for_each_other(run, rows, first_ns):
         return late_ns
     delay_ns = start_ns - first_ns[iterations.of_row]
-    is_late = is_start & (operations.launched_ns[rows] == NONE) & (delay_ns > _MIN_LATE_NS)
+    is_late = is_start & (operations.launched_ns[rows] == NONE) & (delay_ns > MIN_LATE_NS)
     late_ns[is_late] = delay_ns[is_late]
     return late_ns
 

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bubbleviz.count.statistics import estimate_welch_error
+
 if TYPE_CHECKING:
     from bubbleviz.report.summary import Average
 
@@ -64,14 +66,9 @@ def compare_means(earlier: Average, later: Average) -> MeanDifference | None:
     if earlier.mean is None or later.mean is None:
         return None
     mean = later.mean - earlier.mean
-    if earlier.std is None or later.std is None or not (larger_std := max(earlier.std, later.std)):
+    if earlier.std is None or later.std is None or not max(earlier.std, later.std):
         return MeanDifference(mean)
-    # The squares of very small deviations would underflow, so both are divided by the larger one.
-    before_variance = (earlier.std / larger_std) ** 2 / earlier.n
-    after_variance = (later.std / larger_std) ** 2 / later.n
-    variance = before_variance + after_variance
-    error = larger_std * math.sqrt(variance)
-    df = variance**2 / (before_variance**2 / (earlier.n - 1) + after_variance**2 / (later.n - 1))
+    error, df = estimate_welch_error(earlier.std, earlier.n, later.std, later.n)
     if error == 0 or not math.isfinite(t := mean / error):
         return MeanDifference(mean)
     # Importing scipy.special takes a third of the time of scipy.stats.

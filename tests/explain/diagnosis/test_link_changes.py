@@ -91,6 +91,23 @@ def test_replicas_of_a_slow_link_share_one_fault(tmp_path: Path) -> None:
     assert advice[0].ranks == (1, 2, 5, 6)
 
 
+def test_a_link_that_was_slow_before_it_changed_has_one_fault(tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, replicas=1, link={(-1, 1): 30.0}, link_since=5))
+    always = simulate_job(replace(JOB, replicas=1, link={(-1, 1): 8.0}))
+    rows = [row for row in always.rows if int(row["iteration"]) < 5]
+    gap_ns = max(int(row["end_ns"]) for row in rows)
+    late_rows = [row for row in job.rows if int(row["iteration"]) >= 5]
+    shift_ns = max(gap_ns - min(int(row["start_ns"]) for row in late_rows) + 100_000, 0)
+    for row in late_rows:
+        row |= {name: int(row[name]) + shift_ns for name in row if name.endswith("_ns")}
+
+    report = bubbleviz.analyze(replace(job, rows=rows + late_rows).written(tmp_path / "o.csv"))
+
+    assert report.explanation.diagnosis is not None
+    names = [f.faults[0].name for f in report.explanation.diagnosis.findings if len(f.faults) == 1]
+    assert names.count("link-1-2") == 1
+
+
 def test_all_transfers_are_not_advised_on_before_the_slow_link(tmp_path: Path) -> None:
     faulty = replace(JOB, replicas=1, link={(-1, 1): 5.0}, link_since=3)
 
