@@ -6,13 +6,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.model.texts import suggest_word
 
-#: Methods to align the clocks of hosts: by data dependencies, by UTC, or not at all.
+#: Methods that align the clocks of hosts: by data dependencies, by UTC, or not at all.
 ALIGNMENTS = ("causal", "utc", "none")
 #: Transports of transfers between ranks; see `bubbleviz.schedules.communication.transports`.
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
-#: Meaning of a row in pictures and tables.
+#: Contents of one row of a picture or table: a rank, a stage, or the spread over replicas.
 ROWS = ("rank", "stage", "spread")
-#: Styles of pictures, and settings that may follow the style, with an example of each.
+#: Styles of pictures. Settings may follow the style; ``STYLE_KEYS`` has an example of each setting.
 STYLES = ("screen", "paper")
 STYLE_KEYS = {
     "row": "row=30",
@@ -21,27 +21,28 @@ STYLE_KEYS = {
     "legend": "legend=no",
     "labels": "labels=yes",
 }
-#: Whether a plan runs the backward as two operations (B and W) or as one.
+#: Whether a plan splits each backward into two operations (B and W) or runs it as one.
 BACKWARDS = ("split", "fused")
-#: Default minimum length of an idle gap, in us. A device with a full queue takes 0.6 to 2.6 us from
-#: one kernel to the next (measured on A100 and H100), so shorter gaps are not caused by the host.
+#: Default minimum length of an idle gap, in us. A device whose queue is full needs 0.6 to 2.6 us
+#: between two kernels (measured on A100 and H100), so the host does not cause shorter gaps.
 SHORTEST_US = 3.0
 
 
 def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
     """Parse a style with settings, such as ``paper,font=Times,legend=no``.
 
-    A text without the name of a style applies its settings to the default style.
+    If the text names no style, its settings apply to the default style, ``STYLES[0]``.
 
     Args:
         text: Text that the user wrote, or None for the default style without settings.
 
     Returns:
-        Name of the style, and its settings.
+        name: Name of the style.
+        settings: Values of the settings, keyed by name. A repeated setting has its last value.
 
     Raises:
-        UsageError: A style, setting or value is unknown, two styles are given, or both ``row`` and
-            ``height`` are.
+        UsageError: A style, setting or value is invalid, two styles are given, or both ``row`` and
+            ``height`` are given.
     """
     words = (text or "").split(",")
     settings = dict(word.split("=", 1) for word in words if "=" in word)
@@ -63,10 +64,10 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
 
 
 def check_choice(value: str | None, choices: tuple[str, ...], option: str) -> None:
-    """Check that the value of an option, if given, is one of its choices.
+    """Check that the value of an option is one of the allowed choices. None is always accepted.
 
     Raises:
-        UsageError: The value is not one of the choices. The message suggests the most similar one.
+        UsageError: The value is not one of the choices. The message suggests a similar choice.
     """
     if value is not None and value not in choices:
         raise UsageError(

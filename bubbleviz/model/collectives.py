@@ -1,7 +1,7 @@
-"""Collectives: time that each rank spent in each collective, and the rows that form one collective.
+"""Collectives: when each rank was in which collective.
 
-No member of a collective gets its result before all members have entered, so its kernel first waits
-and then moves data::
+A collective cannot finish before all of its ranks have entered. The kernel of each rank therefore
+first waits and then moves data::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1        ├─ waiting ─┼─ moving ─┤
@@ -19,16 +19,15 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True)
 class Group:
-    """A process group (``torch.distributed.new_group``): a communicator of its ranks.
+    """A process group, as created by ``torch.distributed.new_group``.
 
     Attributes:
-        name: Name of the group, or "" if unknown. Groups with other members may share it.
-        ranks_text: Text with the ranks as the profile contains it if not all ranks are known,
-            otherwise "".
-        ranks: Global ranks of the members, in order; empty if not all are known.
+        name: Name of the group, or "" if unknown. Several groups may have the same name.
+        ranks_text: List of ranks as the profile writes it, if the list is incomplete. Otherwise "".
+        ranks: Global ranks of the members, in the order of the group. Empty if not all are known.
         size: Number of members, or 0 if unknown.
         description: Description of the group, such as ``default_pg``, or "" if unknown.
-        has_unique_name: Whether no group with other members has the same name.
+        has_unique_name: Whether no group with different members has the same name.
     """
 
     name: str
@@ -40,9 +39,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Display name of the group: its name, description and ranks, without unknown parts.
+        """Display name of the group: its name, description and ranks, separated by spaces.
 
-        Ranks are shortened to ranges, such as ``[0-3,5]``, or ``[0-6 by 2]`` if evenly spaced.
+        Unknown parts are left out. Ranks are written as ranges, such as ``[0-3,5]``. At least three
+        evenly spaced ranks are written as ``[0-6 by 2]``.
         """
         step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
         ranks = f"[{format_number_ranges(self.ranks)}]" if self.ranks else self.ranks_text
@@ -52,7 +52,7 @@ class Group:
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Format numbers as ``0-3,5``, keeping their order; runs of consecutive numbers are joined."""
+    """Format numbers as ``0-3,5``, in the given order. Consecutive numbers are joined to ranges."""
     texts = []
     for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in pairs]
@@ -62,23 +62,23 @@ def format_number_ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collectives(Table):
-    """Collectives of PyTorch's profiler, one row per kernel. Unknown values are -1.
+    """Collectives recorded by PyTorch's profiler, one row per kernel. Unknown values are -1.
 
     Attributes:
-        kernel: Row of the kernel in the activities.
-        operation: Number that the kernels of one operation share.
-        name: Index into ``names`` of the operation's name.
-        group: Index into ``groups``.
+        kernel: Row of the kernel in the table of activities.
+        operation: Number of the collective call. All kernels of one call have the same number.
+        name: Index into ``names``: the name of the collective.
+        group: Index into ``groups``: the process group.
         elements_in: Number of elements that the rank contributes.
         elements_out: Number of elements that the rank receives.
-        datatype: Index into ``names`` of the data type.
-        is_uneven: 1 if the parts of the ranks differ in size, else 0.
-        rank: Index of the calling rank in the group.
-        peer: Index in the group of the rank that the calling rank sends to or receives from.
-        root: Index in the group of the root.
-        sequence: Number of the operation within the group.
-        names: PyTorch's names of operations and data types.
-        groups: Process groups.
+        datatype: Index into ``names``: the data type.
+        is_uneven: 1 if the ranks contribute or receive different numbers of elements, else 0.
+        rank: Position of the calling rank in the process group.
+        peer: Position in the process group of the rank that data is sent to or received from.
+        root: Position of the root rank in the process group.
+        sequence: Number of the collective call within the process group.
+        names: Names that PyTorch gives to collectives and data types.
+        groups: Distinct process groups.
     """
 
     kernel: Ints
@@ -99,36 +99,36 @@ class Collectives(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectiveIntervals(Table):
-    """Times of ranks in collectives, sorted by (rank, start). Unknown values are -1.
+    """When each rank was in a collective, sorted by (rank, start). Unknown values are -1.
 
     A row is a kernel, or several kernels that a profile records as one operation. The table
     contains
 
-    - kernels that no forward or backward owns, such as the synchronization of replicas;
+    - kernels that belong to no forward or backward, such as gradient synchronization of replicas;
     - kernels that ran while the rank was idle;
     - kernels of a kind and group that a rank ran at most 64 times per iteration, such as buckets of
       gradients.
 
-    All others are left out, mainly the collectives of tensor parallelism inside operations: they
-    would need as many rows as there are kernels, and they explain no idle time.
+    Other collectives are left out, mainly tensor-parallel collectives inside operations. They would
+    need one row per kernel, and they do not explain idle time.
 
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
-        order: Position among the rank's collectives of this kind, group and iteration, from 0, in
-            launch order. Kernels that are left out count.
+        order: Position of the collective among all collectives of the same rank, kind, group and
+            iteration, in launch order from 0. Collectives that are left out of the table count too.
         sequence: Recorded number of the collective within its group.
-        start_ns: Time when the rank entered.
-        end_ns: Time when the rank left.
-        late_ns: Time for which the rank was idle before because the host had not launched the
-            kernel, or 0 if it was busy or the launch time is unknown.
-        operation: Row of the operation that owns the kernel, or -1 if there is none.
-        meeting: Number that the rows of all ranks in one collective share. A rank has several rows
-            of the same collective if it ran in pieces.
-        kinds: NCCL's names of operations (``AllReduce``), or "" for an unnamed kind.
-        groups: Communicators and process groups. Equal groups have the same members.
+        start_ns: Time when the rank entered the collective.
+        end_ns: Time when the rank left the collective.
+        late_ns: How long the rank was idle before the collective because the host had not launched
+            the kernel yet. It is 0 if the rank was busy or the launch time is unknown.
+        operation: Row of the operation that contains the kernel, or -1 if there is none.
+        meeting: Number of the collective, the same on all ranks that took part in it. A rank has
+            several rows with this number if its collective ran in several kernels.
+        kinds: NCCL's names of the operations, such as ``AllReduce``, or "" for an unnamed kind.
+        groups: Communicators and process groups. Equal entries have the same members.
     """
 
     rank: Ints

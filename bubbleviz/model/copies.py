@@ -1,4 +1,4 @@
-"""Copies: the size, direction and kinds of memory of each copy in a profile."""
+"""Memory copies of a profile: their sizes, directions and kinds of memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Memory(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Copies(Table):
-    """Copies of a profile, in ascending order of their activities.
+    """Memory copies of a profile, sorted by their row in the table of activities.
 
     Attributes:
-        activity: Row of the copy in the activities.
-        size: Number of bytes, or -1 if unknown.
-        direction: Code of the :class:`Direction`.
-        source: Code of the :class:`Memory` that is read.
-        target: Code of the :class:`Memory` that is written.
+        activity: Row of the copy in the table of activities.
+        size: Number of copied bytes, or -1 if unknown.
+        direction: Direction of the copy, as a value of :class:`Direction`.
+        source: Kind of memory that is read, as a value of :class:`Memory`.
+        target: Kind of memory that is written, as a value of :class:`Memory`.
     """
 
     activity: Ints
@@ -62,29 +62,29 @@ class Copies(Table):
 
     @staticmethod
     def unknown(activity: Ints) -> Copies:
-        """Return copies with unknown sizes, directions and memory.
+        """Return copies whose sizes, directions and kinds of memory are unknown.
 
         Args:
-            activity: Rows of the activities, ascending.
+            activity: Rows of the copies in the table of activities, ascending.
         """
         unknown = np.zeros(len(activity), np.int64)
         return Copies(activity, make_constant(NONE, len(activity)), unknown, unknown, unknown)
 
     def restrict_to(self, is_kept: Bools) -> Copies:
-        """Return the copies that remain if some activities are left out, with their new rows.
+        """Return the copies among the kept activities, with ``activity`` renumbered.
 
         Args:
-            is_kept: Mask of the activities that are kept.
+            is_kept: Mask of the activities that stay in the table of activities.
         """
         rows = np.cumsum(is_kept) - 1
         copies = self.take(is_kept[self.activity])
         return copies.replace_columns(activity=rows[copies.activity])
 
     def reorder(self, rows: Ints) -> Copies:
-        """Return the copies for activities in another order.
+        """Return the copies after the table of activities was reordered, sorted by ``activity``.
 
         Args:
-            rows: New row of each activity, or -1 if it is left out.
+            rows: New row of each activity, or -1 if the activity was removed.
         """
         activity = rows[self.activity]
         renumbered = self.replace_columns(activity=activity)

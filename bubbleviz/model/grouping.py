@@ -1,4 +1,4 @@
-"""Sort rows by several columns, and group rows with equal values in all of them."""
+"""Sort rows by several columns, and group rows that have equal values in all columns."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from bubbleviz.model.columns import (
 )
 from bubbleviz.native import functions as native
 
-#: A column that rows are sorted by.
+#: A column of integers, booleans or floats that rows are sorted by.
 Key = npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | npt.NDArray[np.floating[Any]]
 Words = npt.NDArray[np.uint64]
 #: Minimum number of rows for which calling the compiled library is faster than numpy.
 _MIN_NATIVE_ROWS = 512
-#: Maximum size in bytes of integers for which numpy's stable sort is a counting (radix) sort.
+#: Maximum size of a value in bytes for which numpy's stable sort is a radix sort.
 _MAX_COUNTING_SORT_BYTES = 2
-#: Number of values of an unsigned 64-bit word, and the maximum of an int64.
+#: Number of distinct values of a 64-bit word, and largest int64 value.
 _WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 
 def sort_rows(*keys: Key) -> Ints:
-    """Return the row indices sorted by the first column, with ties broken by the others.
+    """Return the row indices sorted by the first column, with ties broken by the next columns.
 
-    The sort is stable, and NaNs come last. It is ``np.lexsort(keys[::-1])``, but faster: the
-    columns are packed into as few 64-bit words as possible, as digits of a mixed-radix number, and
-    the words are radix-sorted by the compiled library, from the least significant one. A single
-    column of at most 16 bits is left to numpy, which sorts it by counting.
+    The sort is stable, and NaNs come last. The result equals ``np.lexsort(keys[::-1])`` but is
+    computed faster. The columns are packed into as few 64-bit words as possible, as digits of a
+    mixed-radix number. The compiled library then radix-sorts the words, starting with the least
+    significant one. A single column of at most 16 bits is sorted by numpy.
 
     Args:
         keys: One or more columns of equal length, the most significant first.
@@ -57,7 +57,7 @@ def sort_rows(*keys: Key) -> Ints:
 
 
 def _to_sortable_ints(key: Key) -> Ints:
-    """Return int64 values that sort like the column; floats are mapped to their bit patterns."""
+    """Return int64 values that sort like the column. NaN becomes the largest int64 value."""
     if not np.issubdtype(key.dtype, np.floating):
         return key.astype(np.int64, copy=False)
     # Adding 0.0 turns -0.0 into 0.0. The bit patterns of negative floats sort in reverse order, so
@@ -69,9 +69,10 @@ def _to_sortable_ints(key: Key) -> Ints:
 
 
 def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
-    """Pack columns into mixed-radix words, and yield the words from the least significant.
+    """Pack columns into mixed-radix words, and yield the least significant word first.
 
-    Each column is a digit whose radix is the range of its values. Constant columns are left out.
+    Each column is one digit, whose radix is the number of values from the minimum to the maximum of
+    the column. Columns with a single value are left out.
     """
     word, base = np.zeros(len(columns[0]), np.uint64), 1
     for column in reversed(columns):
@@ -96,10 +97,10 @@ def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
 def sort_columns_by_group(
     group: Codes, columns: Sequence[npt.NDArray[Any]]
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield each column with its rows sorted by group. Rows of a group keep their order.
+    """Yield each column with its rows sorted by group. Rows of the same group keep their order.
 
     Args:
-        group: Group of each row, from 0.
+        group: Group of each row, numbered from 0.
         columns: Columns of equal length.
     """
     order: Ints | None = None
@@ -115,16 +116,16 @@ def sort_columns_by_group(
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _MAX_CODES = 1 << 62
-#: A lookup table by value is used instead of sorting if it has at most ``_MAX_TABLE_RATIO`` entries
-#: per row, plus ``_MIN_TABLE_SIZE``.
+#: Limits of the size of a lookup table, which replaces sorting if it is small enough. It may have
+#: up to ``_MAX_TABLE_RATIO`` entries per row, plus ``_MIN_TABLE_SIZE``.
 _MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of rows with equal values in all columns, in lexicographic order of the values.
+    """Groups of rows that have equal values in all columns.
 
-    ::
+    Groups are numbered in lexicographic order of their values::
 
         columns      (1, 5) (0, 7) (1, 5) (1, 2)
         of_row          2      0      2      1      group of each row
@@ -148,10 +149,10 @@ class Groups:
 
 
 def group_rows(*columns: Ints) -> Groups:
-    """Group rows that have equal values in all columns.
+    """Group the rows that have equal values in all columns.
 
-    The columns are packed into one integer per row, as digits of a mixed-radix number, so one sort
-    of integers is enough.
+    The values of a row are packed into one integer, as digits of a mixed-radix number. A single
+    sort of integers is then enough.
 
     Args:
         columns: int64 columns of equal length.
@@ -160,10 +161,10 @@ def group_rows(*columns: Ints) -> Groups:
 
 
 def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
-    """Pack columns into one code per row that sorts like the rows.
+    """Pack columns into one code per row. The codes sort like the rows.
 
-    If the product of the radices would exceed 62 bits, the codes of the columns so far are replaced
-    by group numbers, which are smaller than the number of rows.
+    Before the product of the radices exceeds ``_MAX_CODES``, the codes of the columns packed so far
+    are replaced by group numbers, which are smaller than the number of rows.
 
     Returns:
         code: Code of each row.
@@ -191,14 +192,15 @@ def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
 def _group_codes(code: Ints, base: int) -> Groups:
     """Group rows by a column of codes in ``[0, base)``.
 
-    If ``base`` is not much larger than the number of rows, a lookup table replaces the sort.
+    A lookup table replaces the sort if ``base`` is at most ``_MAX_TABLE_RATIO`` times the number of
+    rows plus ``_MIN_TABLE_SIZE``.
     """
     if base > _MAX_TABLE_RATIO * len(code) + _MIN_TABLE_SIZE:
         return _group_by_sorting(code)
     compiled = native.number_codes(code, base) if len(code) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return Groups(*compiled)
-    # Written in reverse order, so the first row of each code is written last and stays.
+    # Rows are written in reverse order, so the first row of each code overwrites all others.
     first = scatter(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
     return Groups((np.cumsum(present) - 1)[code], first[present])
@@ -213,9 +215,9 @@ def _group_by_sorting(column: Ints) -> Groups:
 
 
 def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
-    """Return a mask of the rows that differ from the previous row in any column.
+    """Return a mask of the rows that differ from the previous row in at least one column.
 
-    The first row is always True.
+    The mask is True for the first row.
     """
     is_new = np.ones(len(columns[0]), bool)
     np.not_equal(columns[0][1:], columns[0][:-1], out=is_new[1:])
@@ -225,15 +227,15 @@ def mask_run_starts(*columns: npt.NDArray[Any]) -> Bools:
 
 
 def find_run_starts(*columns: npt.NDArray[Any]) -> Ints:
-    """Return the first row of each run of consecutive equal rows, ascending."""
+    """Return the index of the first row of each run of consecutive equal rows, ascending."""
     return np.flatnonzero(mask_run_starts(*columns))
 
 
 def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """Return the distinct values of one or more columns, ascending.
 
-    This is ``np.unique`` of the concatenated columns. ``np.unique`` itself imports ``numpy.ma``,
-    which takes about 10 ms.
+    The result equals ``np.unique`` of the concatenated columns. ``np.unique`` is not called because
+    it imports ``numpy.ma``, which takes about 10 ms.
     """
     values = columns[0] if len(columns) == 1 else np.concatenate(columns)
     if len(values) > _MIN_TABLE_SIZE:
@@ -251,19 +253,19 @@ def find_distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
 def subtract_values(
     values: npt.NDArray[Number], removed: npt.NDArray[Number]
 ) -> npt.NDArray[Number]:
-    """Return the distinct ``values`` that do not occur in ``removed``, ascending."""
+    """Return the distinct values that do not occur in ``removed``, in ascending order."""
     values = find_distinct(values)
     return find_distinct(values[find_positions(find_distinct(removed), values) == NONE])
 
 
 def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
-    """Return the distinct rows in lexicographic order, shape (columns, groups).
+    """Return the distinct rows of a table in lexicographic order, shape (columns, distinct rows).
 
     Args:
         columns: Columns of equal length.
         mask: Mask of the rows to use, or None for all.
     """
-    # Repetitions of the previous row are dropped first, which leaves few rows to sort.
+    # Rows that repeat the previous row are dropped first, which leaves few rows to sort.
     rows = (
         find_run_starts(*columns)
         if mask is None
@@ -276,14 +278,14 @@ def find_distinct_rows(*columns: Ints, mask: Bools | None = None) -> Ints:
 
 
 def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -> Ints:
-    """Return the value of each query row, or -1 if the row is not among the keys.
+    """Look up the value of each query row, or -1 if the row does not occur among the keys.
 
-    This is a left join of ``queries`` with a table of keys and values.
+    This is a left join of ``queries`` with a table that maps keys to values.
 
     Args:
         keys: Key columns of equal length. If a key occurs several times, its last value wins.
-        values: Value of each key row.
-        queries: Columns of the rows to look up, as many as there are key columns.
+        values: Value for each row of the key columns.
+        queries: Columns with the rows to look up, in the same order as the key columns.
     """
     pairs = list(zip(keys, queries, strict=True))
     # A column with the same single value in keys and queries does not affect the result.
@@ -305,14 +307,14 @@ def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -
 
 
 def expand_ranges(low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """Expand half-open ranges of integers.
+    """List the integers of half-open ranges [low, high), one range after the other.
 
     Args:
         low: Start of each range.
-        high: End of each range, exclusive, not below its start.
+        high: Exclusive end of each range, not below its start.
 
     Returns:
-        row: Index of the range of each integer.
+        row: For each integer, the index of its range.
         number: The integers, ascending within each range.
     """
     count = high - low
@@ -325,9 +327,10 @@ _MAX_ROWS = 150_000
 
 
 def split_by_owner(owner: Ints) -> Iterator[slice]:
-    """Split rows into slices of limited size, so that temporary arrays stay small.
+    """Split rows into slices of about ``_MAX_ROWS`` rows, so that temporary arrays stay small.
 
-    All rows of an owner are in the same slice. If there are no rows, one empty slice is yielded.
+    A slice contains all rows of its owners, so it can be larger. If there are no rows, one empty
+    slice is yielded.
 
     Args:
         owner: Owner of each row, ascending.
@@ -342,11 +345,13 @@ def split_by_owner(owner: Ints) -> Iterator[slice]:
 
 
 def find_first_rows(group: Ints, *by: Key) -> Ints:
-    """Return the first row of each group when sorted by columns, in ascending order of groups.
+    """Return, for each group, the row that comes first if the rows are sorted by given columns.
+
+    The result has one entry per group that occurs, in ascending order of the groups.
 
     Args:
         group: Group of each row.
-        by: Columns to sort by, the most significant first. At equal values, the smaller row index
+        by: Columns to sort by, the most significant first. For equal values, the smaller row index
             comes first.
     """
     order = sort_rows(group, *by)
@@ -354,11 +359,11 @@ def find_first_rows(group: Ints, *by: Key) -> Ints:
 
 
 def number_within_groups(group: Ints, *by: Ints) -> Ints:
-    """Number the rows of each group from 0, like ``cumcount`` of a sorted pandas group.
+    """Number the rows of each group from 0 in sort order, like pandas' ``GroupBy.cumcount``.
 
     Args:
         group: Group of each row.
-        by: Columns to sort by within a group, the most significant first. At equal values, the
+        by: Columns to sort by within a group, the most significant first. For equal values, the
             smaller row index comes first.
     """
     order = sort_rows(group, *by)
@@ -369,7 +374,7 @@ def number_within_groups(group: Ints, *by: Ints) -> Ints:
 
 
 def list_rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
-    """Return each distinct value with its rows. Both the values and the rows are ascending."""
+    """Return (value, rows) for each distinct value of a column, both in ascending order."""
     if len(column) == 0:
         return []
     if column.min() == column.max():
@@ -385,7 +390,7 @@ def find_positions(
     """Return the position of each value in a sorted array, or -1 if it does not occur.
 
     Args:
-        ascending: Values in ascending order. Of equal values, the first position is returned.
+        ascending: Values in ascending order. For repeated values, the first position is returned.
         values: Values to look up.
     """
     if len(ascending) == 0:
@@ -404,18 +409,18 @@ def find_positions(
 
 
 def invert_permutation(order: Ints) -> Ints:
-    """Return the inverse of a permutation: the position of each number in ``order``."""
+    """Return the inverse of a permutation: for each number, its position in ``order``."""
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return position
 
 
 def _to_digits(column: Ints) -> tuple[Ints, int]:
-    """Map a column to numbers from 0 that sort in the same order.
+    """Map the values of a column to numbers from 0 that sort in the same order.
 
     Returns:
-        digit: Number of each row: its difference from the minimum, or the number of its group if
-            the values span more than 31 bits.
+        digit: For each row, the difference between its value and the minimum. If that difference
+            can reach ``1 << 31``, the index of the value among the distinct values instead.
         radix: Exclusive upper bound of the numbers.
     """
     if len(column) == 0:

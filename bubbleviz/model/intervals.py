@@ -1,7 +1,7 @@
-"""Half-open intervals in columns: union, difference and length of sets, cuts, overlaps and lookups.
+"""Operations on columns of half-open time intervals, such as union, difference and overlap.
 
-A *set* is two int64 arrays ``(start_ns, end_ns)``, disjoint and sorted, with touching intervals
-merged. All functions sort and sum columns instead of looping over intervals.
+A *set* is a pair of int64 arrays ``(start_ns, end_ns)``. Its intervals are sorted, and they neither
+overlap nor touch. All functions sort and sum columns instead of looping over intervals.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bubbleviz.native import functions as native
 from bubbleviz.native.functions import accelerated_by
 
 Intervals = tuple[Ints, Ints]
-#: Group, start and end of the sets of several groups, in order of (group, start).
+#: The sets of several groups as arrays (group, start_ns, end_ns), sorted by (group, start).
 GroupIntervals = tuple[Ints, Ints, Ints]
 
 
@@ -27,9 +27,10 @@ def make_empty() -> Intervals:
 
 @accelerated_by(native.union)
 def union(start_ns: Ints, end_ns: Ints, mask: Bools | None = None) -> Intervals:
-    """Return the set that intervals cover. Empty intervals (end <= start) are ignored.
+    """Return the union of intervals as a set. Empty intervals (end <= start) are ignored.
 
-    A new interval of the set begins if all earlier intervals end before the next start::
+    Overlapping and touching intervals are merged. A new interval of the set begins if all earlier
+    intervals end before the next start::
 
         intervals   ├──────┤   ├──┤
                        ├──┤
@@ -58,14 +59,15 @@ def union(start_ns: Ints, end_ns: Ints, mask: Bools | None = None) -> Intervals:
 
 
 def measure(intervals: Intervals) -> int:
-    """Return the total length of a set."""
+    """Return the total length of a set in ns."""
     return int((intervals[1] - intervals[0]).sum())
 
 
 @accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
-    # Sweep over all end points. The sum of 1 for ``a`` and -2 for ``b`` is 1 if only ``a`` covers.
+    # Sweep over all end points. Covered by ``a`` counts 1 and by ``b`` counts -2.
+    # The sum is 1 only where ``a`` covers and ``b`` does not.
     # The points are four sorted runs, which a stable sort merges.
     points, change = np.concatenate((*a, *b)), np.array([1, -1, -2, 2], np.int8)
     order = np.argsort(points, kind="stable")
@@ -76,7 +78,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def clip_intervals(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """Return the part of a set inside [low, high)."""
+    """Return the part of a set inside [low_ns, high_ns), empty if ``high_ns <= low_ns``."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     is_nonempty = end_ns > start_ns
     return start_ns[is_nonempty], end_ns[is_nonempty]
@@ -92,12 +94,13 @@ def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, 
         pieces      ├─0─┤├─0─┤├─0─┤├─ 1 ──┤      ├─ 2 ──┤
 
     Args:
-        start_ns: Starts of the intervals, which are disjoint, ascending and not empty.
-        end_ns: Their ends.
-        times_ns: Times in any order. Times outside every interval have no effect.
+        start_ns: Starts of the intervals, which must be sorted, disjoint and not empty.
+        end_ns: Ends of the intervals.
+        times_ns: Times at which to cut, in any order. A time that is not inside an interval, or is
+            at its start or end, has no effect.
 
     Returns:
-        row: Interval of each piece. The pieces are in order of time.
+        row: Index of the interval that each piece belongs to. The pieces are sorted by start.
         start_ns: Start of each piece.
         end_ns: End of each piece.
     """
@@ -117,18 +120,19 @@ def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, 
 
 
 def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
-    """Find the interval that covers each time.
+    """Find, for each time, an interval that covers the time.
 
-    Intervals are half-open. They may overlap and may be in any order.
+    The intervals are half-open, may overlap, and may be in any order.
 
     Args:
         start_ns: Starts of the intervals.
-        end_ns: Their ends.
-        time_ns: The times.
+        end_ns: Ends of the intervals.
+        time_ns: Times to look up.
 
     Returns:
-        Row of the interval that covers each time, or -1. If several intervals cover it, the
-        interval that ends last wins.
+        For each time, the row of the interval that covers the time, or -1 if there is none. If
+        several intervals cover the time, the interval that ends last wins. If several of them end
+        at the same time, the one that starts first wins.
     """
     n_intervals = len(start_ns)
     if n_intervals == 0:
@@ -146,11 +150,11 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 
 
 def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
-    """Return a mask of the intervals that overlap a set. Intervals that only touch it do not.
+    """Return a mask of the intervals that overlap a set. Touching the set is not an overlap.
 
     Args:
         start_ns: Starts of the intervals, in any order.
-        end_ns: Their ends.
+        end_ns: Ends of the intervals.
         times: The set.
     """
     set_start_ns, set_end_ns = times
@@ -161,24 +165,25 @@ def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
 
 @accelerated_by(native.measure_within)
 def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of each window [low, high] a set covers."""
+    """Return, for each window [low_ns, high_ns), how many ns of the window a set covers."""
     single_set = np.zeros(len(intervals[0]), np.int64), *intervals
     return GroupCover(single_set, 1).within(np.zeros_like(low_ns), low_ns, high_ns)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Packs the times of groups next to each other on one line, so one set operation handles all.
+    """Places the times of all groups side by side on one line, so that one operation handles all.
 
-    Each group gets a part of the line that is one longer than its extent, so neighbours never
-    touch::
+    A set operation on the line then treats every group separately. The section of a group is one
+    ns longer than the extent of its times, so intervals of neighboring groups never touch::
 
         group 0   10 ├───┤ 40                 line   0 ├───┤ 30
         group 1   12 ├─────┤ 60                          31 ├─────┤ 79
 
     Attributes:
-        origin_ns: Earliest time of each group.
-        offset_ns: Start of each group's part of the line, and the end of the line.
+        origin_ns: Earliest time of each group, shape (groups,).
+        offset_ns: Start of each group's section of the line, then the end of the line, shape
+            (groups + 1,).
     """
 
     origin_ns: Ints
@@ -186,7 +191,7 @@ class Packing:
 
     @staticmethod
     def of(low_ns: Ints, high_ns: Ints) -> Packing:
-        """Return the packing of groups.
+        """Create the packing of groups whose times have the given bounds.
 
         Args:
             low_ns: Earliest time of each group.
@@ -196,25 +201,25 @@ class Packing:
         return Packing(low_ns, np.concatenate(([0], np.cumsum(width))))
 
     def place(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return the position on the line of each time.
+        """Convert times to positions on the line.
 
         Args:
             group: Group of each time.
-            time_ns: Times within the extents of their groups.
+            time_ns: Times between the lowest and the highest time of their groups.
         """
         return time_ns + self.shift_ns[group]
 
     @property
     def shift_ns(self) -> Ints:
-        """Position on the line minus the time, for each group."""
+        """Difference between position on the line and time, shape (groups,)."""
         return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
     def find_groups(self, start: Ints) -> Ints:
-        """Return the group that owns each interval start on the line."""
+        """Return the group whose section of the line contains each interval start."""
         return np.searchsorted(self.offset_ns, start, side="right") - 1
 
     def unpack(self, intervals: Intervals) -> tuple[Ints, Ints, Ints]:
-        """Return (group, start_ns, end_ns) of a set on the line."""
+        """Convert a set on the line back to times, as arrays (group, start_ns, end_ns)."""
         group = self.find_groups(intervals[0])
         shift_ns = self.shift_ns[group]
         return group, intervals[0] - shift_ns, intervals[1] - shift_ns
@@ -222,9 +227,9 @@ class Packing:
 
 @accelerated_by(native.group_extents)
 def group_extents(group: Codes, n_groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
-    """Return the lowest ``low_ns`` and highest ``high_ns`` of each group.
+    """Return the minimum of ``low_ns`` and the maximum of ``high_ns`` in each group.
 
-    A group without rows gets (0, -1).
+    For a group without rows, the minimum is 0 and the maximum is -1.
 
     Args:
         group: Group of each row.
@@ -242,7 +247,7 @@ def group_extents(group: Codes, n_groups: int, low_ns: Ints, high_ns: Ints) -> I
 
 
 def group_latest(group: Codes, n_groups: int, time_ns: Codes, fill_value: int) -> Ints:
-    """Return the latest time of each group, or ``fill_value`` for groups without rows."""
+    """Return the latest time in each group, or ``fill_value`` for groups without rows."""
     time_ns = time_ns.astype(np.int64, copy=False)
     low, high = group_extents(group, n_groups, time_ns, time_ns)
     high[low > high] = fill_value
@@ -253,10 +258,12 @@ def group_latest(group: Codes, n_groups: int, time_ns: Codes, fill_value: int) -
 def group_union(
     group: Codes, n_groups: int, start_ns: Ints, end_ns: Ints, mask: Bools | None = None
 ) -> GroupIntervals:
-    """Return (group, start_ns, end_ns): the union of each group's intervals.
+    """Merge the intervals of each group into a set.
+
+    The result is sorted by (group, start). Empty intervals (end <= start) are ignored.
 
     Args:
-        group: Group of each interval; ignored for intervals outside the mask.
+        group: Group of each interval. Ignored for intervals outside the mask.
         n_groups: Number of groups.
         start_ns: Start of each interval.
         end_ns: End of each interval.
@@ -272,24 +279,25 @@ def group_union(
 def group_measure(
     group: Codes, n_groups: int, start_ns: Ints, end_ns: Ints, mask: Bools | None = None
 ) -> Ints:
-    """Return the length of the union of each group's intervals.
+    """Return the length of the union of each group's intervals in ns, shape (n_groups,).
 
-    The arguments are those of :func:`group_union`.
+    For the arguments, see :func:`group_union`.
     """
     group_id, low_ns, high_ns = group_union(group, n_groups, start_ns, end_ns, mask)
     return group_sum(group_id, n_groups, high_ns - low_ns)
 
 
 class GroupCover:
-    """Measures how much of many windows the sets of groups cover.
+    """Measures how much of a window is covered by the intervals of a group.
 
-    The covered time before a point in time is a cumulative sum over complete intervals plus a part
-    of one interval, so a window costs two binary searches, even if windows overlap.
+    The time covered before a point is the sum of all earlier intervals plus a part of the interval
+    around that point. A window therefore costs two binary searches, even if windows overlap.
 
     Args:
-        sets: Sets of the groups, in order of (group, start).
+        sets: Sets of the groups, sorted by (group, start).
         n_groups: Number of groups.
-        weight_ns: Time to count for each interval, spread evenly over it, or None for its length.
+        weight_ns: Time that each interval counts, spread evenly over the interval, or None to count
+            its length.
     """
 
     def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:
@@ -304,7 +312,7 @@ class GroupCover:
         )
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
-        """Return how much of each window [low, high] the set of its group covers.
+        """Return, for each window, how many ns of the window the set of its group covers.
 
         Args:
             group: Group of each window.
@@ -316,11 +324,11 @@ class GroupCover:
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return the part of a group's set that is before each time, in ns.
+        """Return, for each time, how many ns of its group's set are before the time.
 
         Args:
             group: Group of each time.
-            time_ns: The times.
+            time_ns: Times up to which the sets are measured.
         """
         # Clip times to the extent of the group, because the line continues with other groups.
         first_ns, last_ns = self._extents
@@ -339,13 +347,13 @@ class GroupCover:
 def measure_windows(
     sets: GroupIntervals, n_groups: int, group: Ints, low_ns: Ints, high_ns: Ints
 ) -> Ints:
-    """Return how much of each window [low, high] the set of its group covers.
+    """Return, for each window, how many ns of the window the set of its group covers.
 
-    This is fast for few windows that hardly overlap within a group. Use :class:`GroupCover` for
-    many windows.
+    This is fast for few windows that hardly overlap within a group. For many windows, use
+    :class:`GroupCover`.
 
     Args:
-        sets: Sets of the groups, in order of (group, start).
+        sets: Sets of the groups, sorted by (group, start).
         n_groups: Number of groups.
         group: Group of each window.
         low_ns: Starts of the windows.
@@ -355,25 +363,28 @@ def measure_windows(
 
 
 def group_sum(group: Codes, n_groups: int, values: Ints) -> Ints:
-    """Return exact int64 sums by group (bincount's weights would pass through float64)."""
+    """Return the sum of the values of each group, exactly in int64.
+
+    ``np.bincount`` is not used because it would convert the values to float64.
+    """
     total = np.zeros(n_groups, np.int64)
     np.add.at(total, group, values)
     return total
 
 
 def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
-    """Return the pairs of intervals that overlap, sorted by (row in first, row in second).
+    """Find all pairs of an interval of ``first`` and an interval of ``second`` that overlap.
 
-    The intervals may be in any order and may overlap each other. The search is fast if ``second``
-    is nearly in order of time. Intervals that only touch do not overlap.
+    The intervals of each input may be in any order and may overlap. The search is fast if
+    ``second`` is almost sorted by time. Intervals that only touch do not overlap.
 
     Args:
         first: Starts and ends of the first intervals.
         second: Starts and ends of the second intervals.
 
     Returns:
-        row: Row in ``first`` of each pair.
-        other_row: Row in ``second`` of each pair.
+        row: For each pair, the row in ``first``. The pairs are sorted by (row, other_row).
+        other_row: For each pair, the row in ``second``.
     """
     start_ns, end_ns = first
     other_start_ns, other_end_ns = second
@@ -391,9 +402,10 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
 def find_last_before(
     group: Ints, time_ns: Ints, query_group: Ints, query_ns: Ints, *, or_at: bool = False
 ) -> Ints:
-    """Return, for each query, the last row of its group before its time, or -1 if there is none.
+    """Return, for each query, the latest row of the query's group before the query's time.
 
-    Among rows at the same time, the last one in the table wins::
+    The row is -1 if there is none. If several rows have the same time, the last row in the table
+    wins::
 
         group 0    row 0     row 2           row 3
         group 1         row 1
@@ -402,9 +414,9 @@ def find_last_before(
     Args:
         group: Group of each row.
         time_ns: Time of each row, in any order.
-        query_group: Group to search, for each query.
+        query_group: Group in which each query searches.
         query_ns: Time of each query.
-        or_at: Whether a row at exactly the time of the query counts.
+        or_at: Whether a row at exactly the time of the query is also accepted.
     """
     all_groups, times_ns = np.concatenate((group, query_group)), np.concatenate((time_ns, query_ns))
     is_row = np.arange(len(all_groups)) < len(group)

@@ -1,4 +1,4 @@
-"""Memory sizes: ``80GB`` and ``16GiB`` in bytes, and plain numbers in a unit of the user."""
+"""Memory sizes, such as ``80GB`` or ``16GiB``, or a plain number in a unit that the user chose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.errors import UsageError
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-#: Maximum amount of memory in any unit, to reject meaningless numbers.
+#: Maximum number in a memory size. Larger numbers are rejected as meaningless.
 _MAX_AMOUNT = 1e30
 
 
@@ -20,7 +20,7 @@ class MemorySize:
     """An amount of memory, in bytes or in a unit that only the user knows.
 
     Attributes:
-        amount: Number of bytes, or amount in the user's unit.
+        amount: Number of bytes, or number of the user's units.
         in_bytes: Whether the amount is in bytes.
     """
 
@@ -29,11 +29,14 @@ class MemorySize:
 
 
 def parse_memory(text: str, option: str) -> MemorySize:
-    """Parse ``80GB`` (10^9 bytes), ``80GiB`` (2^30 bytes) or a plain number.
+    """Parse a memory size such as ``80GB``, ``80GiB`` or a plain number.
+
+    Prefixes without an "i" are powers of 1000, and prefixes with an "i" are powers of 1024. Only
+    sizes with a "B" or "b" are in bytes.
 
     Args:
         text: Text that the user wrote.
-        option: Option that it belongs to, for messages.
+        option: Command-line option that the text was given for, used in messages.
 
     Raises:
         UsageError: The text is not an amount of memory.
@@ -54,7 +57,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
 
 
 def format_memory(amount: float, *, in_bytes: bool = True) -> str:
-    """Format an amount of memory: ``12.30 GB``, or a plain number for other units."""
+    """Format an amount of memory, such as ``12.30 GB``. Other units than bytes are not shown."""
     if not in_bytes:
         return f"{amount:,.4g}"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -64,21 +67,21 @@ def format_memory(amount: float, *, in_bytes: bool = True) -> str:
 
 
 def describe_fit(limit_bytes: float | None) -> str:
-    """Describe the memory that a schedule fits in: ``fits in 80.00 GB``.
+    """Describe the memory that a schedule fits in, for example ``fits in 80.00 GB``.
 
     Args:
-        limit_bytes: Memory of a device, or None for the memory that the run used.
+        limit_bytes: Memory of a device, or None for the amount of memory that the run used.
     """
     memory = "the same memory" if limit_bytes is None else format_memory(limit_bytes)
     return f"fits in {memory}"
 
 
 def parse_bytes(text: str, option: str) -> float:
-    """Parse an amount of memory with a unit, and return it in bytes.
+    """Parse an amount of memory with a unit, and return the number of bytes.
 
     Args:
         text: Text that the user wrote.
-        option: Option that it belongs to, for messages.
+        option: Command-line option that the text was given for, used in messages.
 
     Raises:
         UsageError: The text is not an amount of memory, or has no unit.

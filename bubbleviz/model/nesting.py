@@ -1,6 +1,6 @@
-"""Find the innermost of nested intervals around each of many other intervals.
+"""Find the innermost interval that contains each of many query intervals.
 
-All searches run at once in numpy or native code, without a Python loop over the intervals.
+All queries are answered at once in numpy or native code, without a Python loop over the queries.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from bubbleviz.native import functions as native
 
 
 def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
-    """Divide intervals into layers, and return the rows of each layer, sorted by start.
+    """Divide intervals into layers of disjoint intervals, and return the rows of each layer.
 
-    No two intervals of a layer overlap or touch. A layer consists of the first interval, then the
-    first interval that starts after its end, and so on; the others go to the next layers. There are
-    at most as many layers as intervals are open at once::
+    A layer starts with the earliest remaining interval. It continues with the first interval that
+    starts after the end of the previous one. Intervals that are left over go to the next layers.
+    Intervals of one layer neither overlap nor touch, and their rows are sorted by start. There are
+    no more layers than intervals that are open at the same time::
 
         rows       ├─0──────────┤  ├─3─────┤
                      ├─1──┤   ├─2─────┤
@@ -28,8 +29,8 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         layer 0    ├─0──────────┤  ├─3─────┤
         layer 1      ├─1──┤   ├─2─────┤
 
-    The chain of next intervals is followed by pointer doubling, so a layer of n intervals takes
-    log(n) passes and no loop over intervals.
+    Pointer doubling follows the chain of next intervals, so a layer of n intervals takes log(n)
+    passes instead of a loop over the intervals.
     """
     order = sort_rows(start_ns)
     layers = []
@@ -37,7 +38,7 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         start, end = start_ns[order], end_ns[order]
         count = len(order)
         jump = np.append(np.searchsorted(start, end, side="right"), count)
-        # An interval that ends before it starts (clock grain) must not jump backwards.
+        # An interval can end before it starts if the clock is coarse. It must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
         is_in_layer = make_mask(count + 1, 0)
         while jump[0] < count:
@@ -51,13 +52,16 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True)
 class Innermost:
-    """An index of intervals, to find the innermost one around other intervals.
+    """A search index of intervals that finds the innermost interval around a query interval.
+
+    The intervals are stored layer by layer, as divided by :func:`split_into_layers`.
 
     Attributes:
-        begin: Offset of each layer, and the number of intervals.
+        begin: Position of the first interval of each layer, and the number of intervals, shape
+            (layers + 1,).
         start_ns: Starts of the intervals, ascending within a layer.
         end_ns: Ends of the intervals, inclusive.
-        depth: Position of each interval in the order from outermost to innermost.
+        depth: Rank of each interval in the order from outermost (smallest) to innermost.
         row: Row of each interval in the columns that the index was built from.
     """
 
@@ -69,14 +73,14 @@ class Innermost:
 
     @staticmethod
     def of(start_ns: Ints, end_ns: Ints, depth: Ints | None = None) -> Innermost:
-        """Build the index.
+        """Build an index of the given intervals.
 
         Args:
             start_ns: Starts of the intervals.
-            end_ns: Their ends, inclusive.
-            depth: Position of each interval in the order from outermost to innermost. By default,
-                shorter intervals are further inside. Ties are broken by the later start, then by
-                the larger row.
+            end_ns: Ends of the intervals, inclusive.
+            depth: Rank of each interval in the order from outermost to innermost. By default,
+                shorter intervals are further inside. For equal lengths, the interval that starts
+                later is further inside, then the one in the larger row.
         """
         if depth is None:
             rows = np.arange(len(start_ns))
@@ -87,11 +91,11 @@ class Innermost:
         return Innermost(layer_start, start_ns[row], end_ns[row], depth[row], row)
 
     def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries inside one of its intervals, and these intervals.
+        """Yield, for each layer, the queries that one of its intervals contains, and the intervals.
 
-        The queries are indices of ``start_ns`` and ``end_ns``, the intervals are indices of the
-        columns of this index. In a layer, only the last interval that starts at or before a query
-        can contain it.
+        A query is given as its position in ``start_ns`` and ``end_ns``. An interval is given as its
+        position in the columns of this index. In a layer, only the last interval that starts at or
+        before a query can contain the query.
         """
         for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
             position = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
@@ -101,15 +105,31 @@ class Innermost:
             yield query, position[query]
 
     def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries inside one of its intervals, and the intervals' rows.
+        """Yield, for each layer, the queries that one of its intervals contains, and the rows.
 
-        A query [start, end] is inside an interval if the interval contains both end points.
+        The rows are the rows of the containing intervals. An interval contains a query [start, end]
+        if it contains both end points. All bounds are inclusive.
+
+        Args:
+            start_ns: Starts of the queries.
+            end_ns: Ends of the queries.
+
+        Yields:
+            query: Positions of the contained queries in ``start_ns``.
+            row: Row of the interval that contains each of these queries.
         """
         for query, position in self._iter_around(start_ns, end_ns):
             yield query, self.row[position]
 
     def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
-        """Return the row of the innermost interval that contains each [start, end], or -1."""
+        """Return, for each query, the row of the innermost interval that contains the query.
+
+        The row is -1 if no interval contains both end points of the query.
+
+        Args:
+            start_ns: Starts of the queries.
+            end_ns: Ends of the queries.
+        """
         compiled = native.find_innermost(
             begin=self.begin,
             intervals=(self.start_ns, self.end_ns),

@@ -1,6 +1,7 @@
-"""Operation tables: files that contain operations themselves, rather than kernels and ranges.
+"""Tables of operations that were read from a file, instead of kernels and ranges.
 
-These are tables of any tracer, traces of operations, and recordings.
+Three kinds of files contain operations: tables exported by any tracer, traces of operations, and
+recordings of :mod:`bubbleviz.annotate`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from bubbleviz.model.profile import DeclaredClock, Source
 
 @dataclass(frozen=True)
 class DeclaredRank:
-    """Properties of a rank in a table.
+    """The properties of a rank that a table of operations states.
 
     Attributes:
         number: Number of the rank in the table.
-        global_rank: Number of the rank in the run, or None if unknown.
+        global_rank: Number of the rank in the whole run, or None if unknown.
         host: Hostname, or None if unknown.
-        clock: Clock of its times, or None for the clock that all tables share.
-        stage: Virtual stage of its model chunk 0, or None if unknown.
-        pipeline: Pipeline of the rank, -1 if the table says that it is unknown, or None if the
-            table has no such column.
+        clock: Clock that measured the rank's times, or None for the clock that all tables share.
+        stage: Virtual stage of the rank's model chunk 0, or None if unknown.
+        pipeline: Number of the rank's pipeline, -1 if the table says that the pipeline is unknown,
+            or None if the table has no column for pipelines.
         world_size: Number of ranks in the run, or None if unknown.
     """
 
@@ -44,25 +45,29 @@ class OperationTable:
     """A table of operations that was read from a file.
 
     Attributes:
-        source: Origin of the table.
-        operations: One row per operation, in any order. ``rank`` is an index of ``places`` and
-            ``iteration`` an index of ``iterations``. Unknown values are -1, or 0 for ``kernels``.
-        places: The ranks, in ascending order of their numbers.
-        iterations: Names of iterations.
+        source: The file that the table was read from.
+        operations: One row per operation, in any order. ``rank`` is an index into ``places``, and
+            ``iteration`` is an index into ``iterations``. Unknown values are -1, or 0 for
+            ``kernels``.
+        places: The ranks, sorted by their numbers in the table.
+        iterations: Names of the iterations.
         virtual_stage: Virtual stage of each operation, or -1 if unknown.
-        kind: Kind of each row that is a collective; empty for all others.
-        group: Text with the ranks that take part in each collective; empty for all other rows.
-        paired: Whether iterations with the same name are the same on all ranks.
+        kind: Type of collective, such as ``AllReduce``, for rows that are collectives. Other rows
+            have no text.
+        group: Text that lists the ranks in the collective, for rows that are collectives. Other
+            rows have no text.
+        paired: Whether iterations with the same name on different ranks are the same iteration.
         told: Names of the columns that were read.
-        waits: Intervals in which an operation waited for its own receives and did not keep its GPU
-            busy. In all tables of intervals, ``operation`` is a row of the table of operations.
+        waits: Intervals in which an operation waited for data that it receives itself, so that it
+            did not keep its GPU busy. In this and the other tables of intervals, ``operation`` is a
+            row of ``operations``.
         unattributed: Intervals in which a rank computed outside operations.
         exposed: Intervals in which a rank ran only collectives.
         overheads: Intervals in which the profiler delayed a rank.
-        collectives: Collectives in a column of the table; empty if collectives are rows.
+        collectives: Collectives from a column of the table. Empty if collectives are rows instead.
         pauses: Intervals in which a rank was not recorded.
-        noun: Kind of file, for messages.
-        notes: Limitations of the file.
+        noun: Kind of file, for messages, such as "table of operations".
+        notes: Limitations found while reading the file.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""Lengths on paper: ``89mm``, ``8.9cm``, ``3.5in``, ``252pt``."""
+"""Parsing of lengths on paper, such as ``89mm``, ``8.9cm``, ``3.5in`` and ``252pt``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bubbleviz.errors import UsageError
 
 _FORM = re.compile(r"\s*([0-9]{1,5}(?:\.[0-9]{1,6})?)\s*(mm|cm|in|pt)\s*")
 _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
-#: Limits of the width of a picture, in mm: a small figure, and a poster (A0).
+#: Minimum and maximum width of a picture in mm: a small figure, and the long side of an A0 poster.
 MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
@@ -17,11 +17,11 @@ def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> f
 
     Args:
         text: Text that the user wrote.
-        option: Option that it belongs to, for messages.
-        min_mm: Minimum length.
+        option: Command-line option that the text was given for, used in messages.
+        min_mm: Minimum length in mm. The maximum is ``MAX_WIDTH_MM``.
 
     Raises:
-        UsageError: The text has another form, or the length is out of range.
+        UsageError: The text is not a length, or the length is out of range.
     """
     quoted = repr(text[:60])
     match = _FORM.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Pointer files of Git LFS and git-annex: small texts in place of files that were not fetched."""
+"""Pointer files of Git LFS and git-annex, which replace files that were not downloaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bubbleviz.errors import ProfileError
 
-#: Name of the storage and the command that fetches a file, keyed by the prefix of the pointer.
+#: Name of the tool and the command that fetches a file, keyed by the first bytes of a pointer file.
 _STORES = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
     b"/annex/objects/": ("git-annex", "git annex get"),
@@ -15,7 +15,7 @@ _MAX_PREFIX = max(map(len, _STORES))
 
 
 def describe_pointer(head: bytes) -> str | None:
-    """Describe a pointer file and how to fetch the file, or return None if it is no pointer.
+    """Describe a pointer file and how to fetch its content, or return None for any other file.
 
     Args:
         head: First bytes of the file.
@@ -27,11 +27,11 @@ def describe_pointer(head: bytes) -> str | None:
 
 
 def refuse_pointer(path: str, head: bytes | None = None) -> None:
-    """Reject a pointer file. A file that cannot be read passes.
+    """Raise an error if a file is a pointer file. A file that cannot be read is accepted.
 
     Args:
         path: Path of the file.
-        head: First bytes of the file, or None to read them.
+        head: First bytes of the file, or None to read them from the file.
 
     Raises:
         ProfileError: The file is a pointer.

@@ -1,4 +1,7 @@
-"""Restrictions: reasons why ratios do not describe a complete pipeline. All outputs show them."""
+"""Restrictions: reasons why ratios do not describe a complete pipeline.
+
+All outputs show the restrictions of a report.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,17 @@ class Restriction:
     Attributes:
         code: Name in JSON, which never changes.
         text: Text for users, which may change.
-        caveat: Clause for the methods sentence, or "" if that sentence states it in another way.
-        is_missing_part: Whether the only reason is that ranks or stages are, or may be, missing.
-            The ratio of the other ranks is then known (``gate --allow-incomplete``).
+        caveat: Clause for the sentence on methods, or "" if that sentence mentions the restriction
+            in another way.
+        is_missing_part: Whether the restriction only says that ranks or stages are missing or may
+            be missing. The ratio of the recorded ranks is then known, and
+            ``gate --allow-incomplete`` accepts it.
         no_pipeline_reason: Reason why the ranks form no complete pipeline, so that no bubble ratio
-            is defined, or None if they do.
-        kind: Kind of the limitation that causes it, or None if it has another cause.
-        advice: First advice for a report with this restriction, or "" if other advice comes first.
-        details: Clause that names the table of ``analyze -v`` with details, or "" if there is none.
+            is defined, or None if the restriction does not prevent a bubble ratio.
+        kind: Kind of limitation that causes the restriction, or None if it has another cause.
+        advice: Advice that a report with this restriction shows first, or "" if it shows other
+            advice first.
+        details: Clause that names a table of ``analyze -v`` with details, or "" if there is none.
     """
 
     code: str
@@ -35,16 +41,16 @@ class Restriction:
 
     @property
     def advice_of_analyze(self) -> str:
-        """The advice, followed by the table of ``analyze -v`` with details."""
+        """The advice, followed by ``details`` in parentheses if there are any."""
         return f"{self.advice} ({self.details})" if self.details else self.advice
 
     @property
     def entry(self) -> dict[str, str]:
-        """The code and the text, keyed by their names in JSON."""
+        """The code and the text, keyed by their JSON names ``code`` and ``text``."""
         return {"code": self.code, "text": self.text}
 
 
 def find_no_pipeline_reason(restrictions: tuple[Restriction, ...]) -> str | None:
-    """Return the first reason why the ranks form no complete pipeline, or None if they form one."""
+    """Return the ``no_pipeline_reason`` of the first restriction that has one, or None."""
     reasons = (restriction.no_pipeline_reason for restriction in restrictions)
     return next((reason for reason in reasons if reason is not None), None)

@@ -1,7 +1,7 @@
-"""Recorded synchronization: events of streams, and waits of streams and hosts.
+"""Recorded synchronization: events on streams, and waits of streams and hosts.
 
-Ids are the profiler's ids. A stream id is unique within a device of a process, and an event id
-within a process.
+The profiler assigned the stream and event ids. A stream id is unique within a device of a process.
+An event id is unique within a process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EventRecords(Table):
         device: Device of the stream.
         stream: Stream on which the event was recorded.
         event: Id of the event.
-        pairing: Number that this record shares with the waits for it, or -1 if unknown.
+        pairing: Number that this record shares with the waits for the event, or -1 if unknown.
         correlation_id: Correlation id of the call.
         completed_ns: Time when the event completed on the device, or -1 if the profile does not
             contain this time.
@@ -39,9 +39,9 @@ class EventRecords(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Waits of streams and hosts. The columns ``stream`` and ``event`` determine the kind of wait.
+    """Waits of streams and hosts.
 
-    ::
+    The columns ``stream`` and ``event`` determine who waits for what::
 
         stream   event
           7        42     the stream waits for the event (cudaStreamWaitEvent)
@@ -52,9 +52,9 @@ class Waits(Table):
     Attributes:
         process: Waiting process, or -1 if unknown.
         device: Device of the stream, or device that the host waits for, or -1 if unknown.
-        stream: Stream that waits or is waited for, or -1 if there is none.
-        event: Event that is waited for, or -1 if there is none.
-        pairing: Number that the wait shares with the record of its event, or -1 if unknown.
+        stream: Stream that waits or is waited for, or -1 if no stream is involved.
+        event: Event that is waited for, or -1 if no event is involved.
+        pairing: Number that the wait shares with the record of the event, or -1 if unknown.
         correlation_id: Correlation id of the call, or -1 if unknown.
         start_ns: Time when the host entered the call.
     """

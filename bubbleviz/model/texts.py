@@ -1,4 +1,4 @@
-"""Format texts and numbers, and make names of profiles safe for terminals and spreadsheets."""
+"""Format texts and numbers, and make names from profiles safe for terminals and spreadsheets."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from bubbleviz.errors import UsageError
 #: Characters with which a formula can start, including the full-width and small forms that
 #: spreadsheets convert in East Asian locales.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-#: Matches a semicolon before a formula. In locales with decimal commas, semicolons separate cells.
+#: Matches a semicolon before a formula. Semicolons separate cells where commas are decimal points.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
-#: Minimum similarity (0 to 1) at which a word is suggested for an unknown word.
+#: Minimum similarity (0 to 1) of a word that is suggested in place of an unknown word.
 _MIN_SIMILARITY = 0.75
-#: Control characters, line and direction marks, and halves of surrogate pairs.
+#: Matches control characters, line separators, direction marks, and lone surrogates.
 _CONTROL = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
 
 
 def replace_unprintable(text: str) -> str:
-    """Replace each character that is not printable, including line ends, by a space.
+    """Replace each unprintable character, including line breaks, with a space.
 
-    All printed texts pass through this function, because a terminal interprets control characters
-    and names in profiles and recordings can contain them.
+    All printed texts pass through this function, because terminals interpret control characters,
+    and names in profiles and recordings can contain control characters.
     """
     if text.isprintable():
         return text
@@ -45,8 +45,8 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-#: Number of characters of a name that regular expressions are matched against. The start of a
-#: kernel name identifies the kernel; its template arguments can take megabytes.
+#: Number of characters at the start of a name that regular expressions are matched against.
+#: The start identifies a kernel. The template arguments that follow can take megabytes.
 MATCHED_CHARACTERS = 2_048
 
 
@@ -64,24 +64,28 @@ PRINTED_CHARACTERS = 10_000
 
 
 def truncate_for_document(name: str) -> str:
-    """Return a name shortened to ``PRINTED_CHARACTERS`` characters, with an ellipsis if cut."""
+    """Shorten a name to ``PRINTED_CHARACTERS`` characters, the last an ellipsis if it was cut."""
     return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
 
 
 def is_full_match(pattern: re.Pattern[str], name: str) -> bool:
-    """Return whether a pattern matches an entire name of at most ``MAX_RANGE_NAME`` characters."""
+    """Return whether a pattern matches the entire name.
+
+    Names longer than ``MAX_RANGE_NAME`` characters never match.
+    """
     return len(name) <= MAX_RANGE_NAME and pattern.fullmatch(name) is not None
 
 
 def to_one_line(text: str, max_length: int | None = None) -> str:
-    """Return a text on one line, without unprintable characters and repeated spaces.
+    """Join a text into one line, without unprintable characters and repeated spaces.
+
+    The text is shortened, with an ellipsis at its end, if it is longer than ``max_length``.
 
     Args:
         text: Any text.
-        max_length: Maximum length, including the ellipsis of a shortened text, or None for no
-            limit.
+        max_length: Maximum number of characters, including the ellipsis, or None for no limit.
     """
-    # Only the start of a long text is processed. The factor leaves room for repeated spaces.
+    # Only the start of a long text is processed. The factor 4 leaves room for repeated spaces.
     prefix = text if max_length is None else text[: 4 * max_length + 1]
     flat = " ".join(replace_unprintable(prefix).split())
     if max_length is None or len(flat) <= max_length:
@@ -90,9 +94,10 @@ def to_one_line(text: str, max_length: int | None = None) -> str:
 
 
 def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate most similar to a word, or None if none is similar enough.
+    """Return the candidate that is most similar to a word.
 
-    Case and leading dashes are ignored.
+    The result is None if no candidate reaches the similarity ``_MIN_SIMILARITY`` of
+    :func:`difflib.get_close_matches`. Case and leading dashes are ignored.
     """
     bare = {name.lstrip("-").lower(): name for name in candidates}
     matches = difflib.get_close_matches(word.lstrip("-").lower(), bare, n=1, cutoff=_MIN_SIMILARITY)
@@ -100,7 +105,7 @@ def find_nearest_word(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def suggest_word(word: str, candidates: Iterable[str]) -> str:
-    """Return a ``; did you mean ...?`` clause with the most similar candidate, or ""."""
+    """Return a ``; did you mean ...?`` clause, or "" if no candidate is similar enough."""
     nearest_word = find_nearest_word(word, candidates)
     return f"; did you mean {nearest_word}?" if nearest_word else ""
 
@@ -111,19 +116,19 @@ def format_count(number: int, singular: str, plural: str = "") -> str:
     Args:
         number: The number.
         singular: Noun for 1.
-        plural: Noun for all other numbers, by default the singular with an "s".
+        plural: Noun for all other numbers, by default the singular followed by "s".
     """
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def list_first(words: Iterable[str], max_words: int) -> str:
-    """Join the first words by commas, followed by an ellipsis if there are more."""
+    """Join up to ``max_words`` words with commas, and add an ellipsis if there are more words."""
     first_words = list(itertools.islice(words, max_words + 1))
     return ", ".join(first_words[:max_words]) + (", …" if len(first_words) > max_words else "")
 
 
 def list_and_count(words: Sequence[str], max_words: int) -> str:
-    """Join the first words by commas, followed by ``and 5 more`` if there are more."""
+    """Join up to ``max_words`` words with commas, and add ``and 5 more`` if there are 5 more."""
     n_more = len(words) - max_words
     return ", ".join(words[:max_words]) + (f" and {n_more:,} more" if n_more > 0 else "")
 
@@ -136,12 +141,14 @@ def format_percent(ratio: float | None) -> str:
 def format_percent_bounds(
     bounds: tuple[float, float], min_digits: int, max_digits: int
 ) -> tuple[str, str]:
-    """Return two ratios in percent without the sign, with enough digits to tell them apart.
+    """Format two ratios as percentages, with enough decimals to tell them apart.
+
+    The percent sign is not included.
 
     Args:
         bounds: The ratios, as fractions of 1.
         min_digits: Minimum number of decimals.
-        max_digits: Maximum number of decimals, used also if the ratios are equal.
+        max_digits: Maximum number of decimals, which is also used if the ratios are equal.
     """
     for digits in range(min_digits, max_digits + 1):
         low, high = (f"{100 * bound:.{digits}f}" for bound in bounds)
@@ -151,13 +158,15 @@ def format_percent_bounds(
 
 
 def format_rank_name(number: int | None, index: int, label: str) -> str:
-    """Return a rank's number and device: ``rank 6 (node1 GPU 1)``.
+    """Return the display name of a rank, such as ``rank 6 (node1 GPU 1)``.
+
+    If the global rank is unknown, the name is ``node1 GPU 1 (pipeline order 6)``. If the label
+    names no device, the name is ``rank 6`` or ``rank 6 in pipeline order``.
 
     Args:
-        number: Global rank, or None if unknown. The result is then ``node1 GPU 1 (pipeline order
-            6)``.
+        number: Global rank, or None if unknown.
         index: Index of the rank in pipeline order.
-        label: Label of its device.
+        label: Label of the rank's device, such as ``node1 GPU 1``.
     """
     # Labels end with the number of the rank if nothing else distinguishes the devices.
     device = re.sub(r"rank \d+$", "", label).strip(" :")
@@ -172,25 +181,25 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
 
 
 def replace_control_characters(text: str) -> str:
-    """Replace each control character, line separator and direction mark by a space."""
+    """Replace each control character, line separator, direction mark and surrogate with a space."""
     return _CONTROL.sub(" ", text)
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode, by question marks."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def escape_leading_dash(path: str) -> str:
-    """Prefix a path that starts with a dash by ``./``, so that it is not parsed as an option."""
+    """Prefix a path with ``./`` if it starts with a dash, so that it is not parsed as an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
 def quote_for_shell(path: str) -> str:
-    r"""Quote a path for a shell, on one line and never parsed as an option.
+    r"""Quote a path so that a shell reads it as one argument and never as an option.
 
-    A path with unprintable characters or repeated spaces is quoted for bash and zsh:
-    ``$'a\x0ab'``.
+    The result is on one line. A path with unprintable characters or repeated spaces is quoted in
+    the form that only bash and zsh understand: ``$'a\x0ab'``.
     """
     path = escape_leading_dash(path)
     if to_one_line(path) == path:
@@ -205,16 +214,17 @@ def _quote_character(character: str) -> str:
 
 
 def quote_formula(text: str) -> str:
-    """Return a text on one line that no spreadsheet interprets as a formula.
+    """Put a text on one line, and make sure that no spreadsheet interprets it as a formula.
 
-    An apostrophe is inserted before each possible formula.
+    An apostrophe is inserted wherever a formula could start: at the start of the text and after
+    semicolons.
     """
     flat = _AFTER_SEMICOLON.sub(r"\1'", replace_control_characters(text))
     return f"'{flat}" if flat.lstrip().startswith(_FORMULA) else flat
 
 
 def format_json(document: Mapping[str, object]) -> str:
-    """Format values as indented ASCII JSON that ends with a line feed.
+    """Format values as indented ASCII JSON, followed by a newline.
 
     Raises:
         ValueError: A number is NaN or infinite.
@@ -223,14 +233,15 @@ def format_json(document: Mapping[str, object]) -> str:
 
 
 def format_document(schema: str, values: Mapping[str, object]) -> str:
-    """Format a document as JSON, with its schema and the version of bubbleviz as first keys."""
+    """Format a document as JSON. Its first keys are the schema and the version of bubbleviz."""
     return format_json({"schema": schema, "version": __version__, **values})
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Format a table as CSV with a header and line feeds. None becomes an empty cell.
+    """Format a table as CSV, with a header line and Unix line ends. None becomes an empty cell.
 
-    Texts are written unchanged, so texts of profiles must pass through :func:`quote_formula` first.
+    Texts are written unchanged, so texts from profiles must pass through :func:`quote_formula`
+    first.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -248,16 +259,17 @@ def make_natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-#: Matches an option at the start of a message or after "give", and the ``-o`` before a file name.
+#: Matches an option at the start of a message or after "give", and ``-o`` before a file name.
 _OPTION = re.compile(r"^-o (?=\S)|(?:^|(?<=give ))--([a-z][a-z-]*)")
 
 
 @contextmanager
 def name_python_arguments() -> Iterator[None]:
-    """Rewrite the messages of usage errors from command-line options to Python arguments.
+    """Replace command-line options in the messages of usage errors with Python argument names.
 
     Raises:
-        UsageError: The body raised it. ``--skip-first`` in its message becomes ``skip_first``.
+        UsageError: The ``with`` block raised it. For example, ``--skip-first`` becomes
+            ``skip_first`` in the message.
     """
     try:
         yield
