@@ -1,9 +1,9 @@
 """Split collectives into waiting for the last member and moving data.
 
 Data moves once the last member has entered. The last member waits least, so the duration of the
-shortest kernel is an upper bound of the time that the data moved. Every longer kernel spent the
-rest of its time waiting, from its start on. If the shortest kernel is shorter than any transfer of
-data, all of the longer kernels' time is waiting. No common clock is needed::
+shortest kernel is an upper bound of the time for which data moved. Every longer kernel spent the
+rest of its time waiting, from its start on. If the shortest kernel is too short to move data, the
+longer kernels waited all the time. The durations are enough, so no common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1                    ├─ moving ─┤      the shortest: it entered last
@@ -23,7 +23,7 @@ from bubbleviz.model.intervals import find_last_before, group_extents
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
-#: Maximum difference between durations that count as equal. Moving data takes longer than this.
+#: Kernel durations that differ by at most this many ns count as equal. Moving data takes longer.
 _GRAIN_NS = 5_000
 
 
@@ -34,12 +34,12 @@ class CollectiveWaits(Table):
     Attributes:
         rank: Index of the rank.
         iteration: Iteration of the rank, or -1 if unknown.
-        kind: Row of ``kinds``.
+        kind: Index in ``kinds``.
         start_ns: Time when the rank entered.
-        moving_ns: Time when the last member had entered, until which the rank waits, or the start
-            if the members are unknown.
+        moving_ns: Time until which the rank waited, because the last member had not entered. Equal
+            to ``start_ns`` if the members are unknown.
         end_ns: Time when the rank left.
-        last_rank: Rank that entered last, or -1 if unknown or the rank itself.
+        last_rank: Rank of the member that entered last, or -1 if it is unknown or is ``rank``.
         last_operation: Row of the last operation that the last rank started before it entered, or
             -1 if there is none.
         has_members: Mask of the collectives whose members are known.
@@ -63,13 +63,18 @@ def measure_collective_waits(
 ) -> CollectiveWaits:
     """Split each collective into waiting for its last member and moving data.
 
-    A member counts as last if its kernel is at most 5 us longer than the shortest one. If several
-    members do, the one that was idle for the shortest time before it entered wins, then the lowest
-    rank.
+    The last member is chosen among the members whose kernel is at most 5 us longer than the
+    shortest kernel. The member that was idle for the shortest time before it entered wins; at equal
+    times, the lowest rank. Every member moves data for the duration of the shortest kernel, before
+    its own end. If this duration is at most 5 us, all members but the last only wait.
 
     Args:
-        collectives: Collectives of all ranks, on any clocks.
+        collectives: Collectives of all ranks, on any clocks. A collective of a rank can have
+            several rows.
         operations: Operations of all ranks.
+
+    Returns:
+        One row per row of ``collectives``, in the same order.
     """
     moving_ns = collectives.start_ns.copy()
     last_rank = np.full(len(collectives), NONE, np.int64)
@@ -106,7 +111,7 @@ def measure_collective_waits(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Members(Table):
-    """Members of collectives, one row per collective and rank, in this order.
+    """Members of collectives, one row per collective and rank, sorted by both.
 
     Attributes:
         meeting: Number of the collective, from 0 without gaps.
@@ -128,8 +133,8 @@ def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) 
 
     Args:
         collectives: Collectives of all ranks, one row per piece.
-        rows: Rows of the pieces of collectives with known members.
-        groups: Groups of ``rows`` of the same member, ordered by meeting and rank.
+        rows: Rows of the pieces of collectives whose members are known.
+        groups: Groups of ``rows`` that belong to the same member, sorted by (meeting, rank).
     """
     start_ns, end_ns = group_extents(
         groups.of_row, len(groups), collectives.start_ns[rows], collectives.end_ns[rows]
@@ -145,9 +150,9 @@ def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) 
 def _find_last_members(
     members: _Members, operations: tables.Operations, previous_operation: Ints
 ) -> Ints:
-    """Return for each member the row of the member of its collective that entered last.
+    """Return for each member the row of the last member to enter the same collective.
 
-    See :func:`measure_collective_waits`.
+    :func:`measure_collective_waits` describes how the last member is chosen.
 
     Args:
         members: Members of collectives.
@@ -156,7 +161,7 @@ def _find_last_members(
             entered, or -1.
     """
     # Members that enter together were all blocked by another collective. They waited for the member
-    # that computed until then.
+    # that computed until just before they entered.
     computed_ns = np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
     idle_ns = members.start_ns - computed_ns
     length_ns = members.end_ns - members.start_ns

@@ -48,10 +48,11 @@ class Dependencies(Table):
     """Pairs of rows of operations, or of the work of a run.
 
     Attributes:
-        successor: Row that starts once its predecessor has ended, ascending for operations.
-        predecessor: Row that must have ended: the producer of an input. Among indistinguishable
-            replicas, it is the last one to end before the successor started, or else the first one
-            to end.
+        successor: Row that can start only after its predecessor has ended. In ascending order if
+            the rows are operations.
+        predecessor: Row that must have ended, because it produces an input of the successor. If
+            several replicas could be the producer, it is the one that ended last before the
+            successor started. If none ended before, it is the one that ended first.
     """
 
     successor: Ints
@@ -72,8 +73,9 @@ class Inputs(Table):
 
     Attributes:
         ready_ns: Latest end of the producers on other ranks, or ``NEVER`` if no producer is known.
-        producer: Row of the producer that ended last, or -1 if no producer is known.
-        unknown: Whether the operation may take an input from an unknown other rank.
+        producer: Row of the producer on another rank that ended last, or -1 if no producer is
+            known. At equal ends, the smaller row wins.
+        unknown: Mask of the operations that may take an input from another rank that is unknown.
     """
 
     ready_ns: Ints
@@ -84,8 +86,9 @@ class Inputs(Table):
 def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
     """Find the dependencies between operations.
 
-    Operations without a span, or without a known iteration, microbatch or virtual stage, have none.
-    If an operation ran several times in an iteration, only the first run counts as a producer.
+    Operations without GPU work have no dependencies. The same applies to operations whose
+    iteration, microbatch or virtual stage is unknown. If an operation ran several times in an
+    iteration, only its first run is a producer.
 
     Args:
         operations: Operations of all ranks, with iterations numbered consistently over all ranks.
@@ -115,13 +118,14 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
 def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> Dependencies:
     """Return the pairs of an operation and a producer, sorted by operation, then by producer.
 
-    Inputs without a producer, and inputs that an operation produced itself, are left out.
+    Inputs without a producer, and inputs that an operation produced itself, are left out. A half is
+    a forward or a backward; an operation that contains both has two halves.
 
     Args:
         row: Row of the operation of each half.
         is_backward: Mask of the halves that are backwards.
-        producer_of: Producer of the input of each half, then producer of the own forward of each
-            backward; -1 if unknown.
+        producer_of: Row of the producer of each half's input, followed by the row of the forward
+            that belongs to each backward. -1 if unknown.
     """
     forward_of = np.full(len(row), NONE, np.int64)
     forward_of[is_backward] = producer_of[len(row) :]
@@ -138,11 +142,11 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Halves(Table):
-    """Forwards and backwards, one row each.
+    """Halves: the forward and backward parts of operations, one row per part.
 
     Attributes:
         row: Row of the operation.
-        phase: ``F``, ``B`` or ``W``.
+        phase: ``F``, ``B`` or ``W``. A fused backward is a ``B``.
         microbatch: Number of the microbatch.
         virtual_stage: Virtual stage, or -1 if unknown.
     """
@@ -156,18 +160,19 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return three ids for each half: of its result, of its input, and of its forward's result.
+    """Compute the ids of each half's result, of its input, and of its forward's result.
 
     Args:
         operations: Operations of all ranks.
-        halves: Forwards and backwards of known stages and microbatches. An ``FB`` is one of each.
+        halves: Forwards and backwards whose stage and microbatch are known.
         pipeline: Pipeline of each rank, or -1 if unknown.
 
     Returns:
-        result_id: Id of the result; see the module's description.
-        input_id: Id of the result that a forward takes from the stage before, a backward from the
-            stage after, and a W from its own backward; -1 if there is no such stage.
-        forward_id: For a backward, the id of its own forward's result.
+        result_id: Id of the result of each half; see the module's description.
+        input_id: Id of the result that each half needs. A forward needs the result of the previous
+            stage, a backward that of the next stage, and a W that of the B on the same stage. -1 if
+            there is no previous or next stage.
+        forward_id: Id of the forward's result on the same stage. Valid only for backwards.
     """
     row, stage = halves.row, halves.virtual_stage
     microbatch = group_rows(
@@ -187,8 +192,9 @@ def _number_results(
 def _split_halves(operations: Operations) -> _Halves:
     """Split operations into forwards and backwards.
 
-    An ``FB`` becomes one of each, and a fused backward counts as a backward. The halves of ``FB``
-    operations come last, the backwards after the forwards.
+    An ``FB`` operation is split into a forward and a backward, and a fused backward becomes a
+    ``B``. The forwards of ``FB`` operations come after all other halves, followed by the backwards
+    of ``FB`` operations.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
@@ -208,7 +214,8 @@ def _split_halves(operations: Operations) -> _Halves:
 def _find_backward_stages(operations: Operations, pairs: Ints) -> Ints:
     """Return the virtual stage of the backward of overlapped pairs, or -1 if it is unknown.
 
-    The stage follows from the chunk of the backward, which other operations of the rank have.
+    The stage is looked up among the operations of the same rank that have the chunk of the
+    backward.
 
     Args:
         operations: Operations of all ranks.
@@ -255,8 +262,8 @@ def _find_nearest(
 ) -> Ints:
     """Return the nearest producer of each consumer's input, or -1 if there is none.
 
-    This is the producer that ended last before the start of the consumer, here producer 2. If no
-    producer ended before, it is the one that ended first after the start::
+    The nearest producer is the one that ended last at or before the start of the consumer, in the
+    figure producer 2. If there is none, it is the producer that ended first after the start::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
@@ -286,9 +293,10 @@ def _find_nearest(
 def _sort_by_time(
     operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints]:
-    """Sort the ends of producers and the starts of consumers by result and time.
+    """Sort the ends of producers and the starts of consumers by result id, then by time.
 
-    At equal times, producers come first.
+    At equal times, producers come first. A consumer that receives its input inside its span counts
+    as starting when this receive ends, if that is later.
 
     Args:
         operations: Operations of all ranks.
@@ -296,7 +304,8 @@ def _sort_by_time(
         consumed: Rows of the consumers, and the ids of their inputs.
 
     Returns:
-        order: Indices of the producers, and of the consumers plus the number of producers.
+        order: Indices of producers and consumers in sorted order. Index i refers to producer i if
+            i < len(producers), else to consumer i - len(producers).
         result_id: Id of the result of each entry of ``order``.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
@@ -317,16 +326,16 @@ def find_inputs(
     passing: bool = True,
     ends_early: bool = False,
 ) -> Inputs:
-    """Return when the last input of each operation from another rank was ready, and its producer.
+    """Find when the last input of each operation from another rank was ready, and its producer.
 
-    With ``passing``, the input of a forward or backward is unknown if its virtual stage is unknown,
-    or if ``stages_known`` is false. With ``ends_early``, the input of a backward of the last
-    virtual stage is unknown as well.
+    If ``passing`` is true, the input of a forward or backward is unknown if its virtual stage is
+    unknown, or if ``stages_known`` is false. If ``ends_early`` is true, the input of a backward of
+    the last virtual stage is unknown as well.
 
     Args:
         operations: Operations of all ranks.
-        dependencies: Dependencies between them.
-        stages_known: Whether the virtual stages of the operations are known to be right.
+        dependencies: Dependencies between the operations.
+        stages_known: Whether no operation contradicts the virtual stages.
         passing: Whether operations of several ranks of the run take inputs from other ranks.
         ends_early: Whether the last stage may take inputs from later stages that were not recorded.
     """

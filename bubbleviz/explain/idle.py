@@ -1,8 +1,9 @@
 """A table of idle time, split into pieces with one cause each, and the functions that split it.
 
-Busy time is defined differently by the two commands: the compute operations of a rank in
-``analyze``, all work of a GPU in ``idle``. Both find the gaps between busy times, split each gap at
-the ends of the waits before its next work, and split it again at evidence that takes precedence::
+Two commands use this table and define busy time differently. In ``analyze``, a rank is busy while
+it runs compute operations. In ``idle``, a GPU is busy while it runs any kernel or copy. Both
+commands find the gaps between busy times and split each gap at the ends of the waits before its
+next work. They split the gaps again at evidence that takes precedence, such as profiler overhead::
 
     busy      ███│                   gap                   │███
     waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
@@ -37,14 +38,14 @@ class IdleIntervals(Table):
         end_ns: End of the piece.
         cause: Code of :class:`~bubbleviz.explain.causes.cause.Cause`, or -1 if the piece has an
             activity instead.
-        interval: Number of the idle interval within the rank.
+        interval: Number of the idle interval, counted from 0 within each rank.
         before: Row of the work that ended last before the idle interval, or -1 if there is none.
         after: Row of the first work after the idle interval, or -1 if there is none.
         peer_operation: Row of the operation that the rank waits for: the last operation that the
             last member of a collective started before it entered, or the transfer ahead in the
             queue. -1 if there is neither.
         collective: Kind of the collective that the rank is in, or -1 if it is in none.
-        activity: Number of the host's activity, or -1 if the piece has a cause instead.
+        activity: Index of the host activity, or -1 if the piece has a cause instead.
         host_call: The call that the host was in, or -1 if unknown. It is a row of the operations'
             names in ``analyze``, and a row of the host's events in ``idle``.
         host_range: The innermost range that the host was in, as a row of the operations' names, or
@@ -95,11 +96,11 @@ class BusyTimes(Table):
         return self if is_sorted else self.take(sort_rows(self.start_ns))
 
     def find_gaps(self, windows: Intervals, also_busy: Intervals | None = None) -> Intervals:
-        """Return the gaps between busy times within windows.
+        """Return the times in the windows in which no work runs, as disjoint ascending intervals.
 
         Args:
-            windows: Disjoint intervals; gaps outside of them are left out.
-            also_busy: Other times that count as busy.
+            windows: Disjoint ascending intervals.
+            also_busy: Additional busy times, or None if there are none.
         """
         start_ns, end_ns = self.start_ns, self.end_ns
         if also_busy is not None:
@@ -116,7 +117,7 @@ class BusyTimes(Table):
         Returns:
             One row per gap. ``before`` is the work that ended last before the gap; at equal ends,
             the last row wins. ``after`` is the work that starts first after the gap; at equal
-            starts, the first row wins.
+            starts, the first row wins. Both are -1 if there is no such work on the rank.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
@@ -142,7 +143,7 @@ class BusyTimes(Table):
         )
 
     def _get_rows(self, rank: Ints, position: Ints) -> Ints:
-        """Return the row of the work at each position, or -1 if another rank ran it."""
+        """Return the row of the work at each position, or -1 if another rank ran that work."""
         owner, row = np.append(self.rank, NONE), np.append(self.row, NONE)
         return np.where(owner[position] == rank, row[position], NONE).astype(np.int64)
 
@@ -153,8 +154,8 @@ class Wait:
 
     Attributes:
         until_ns: End of the wait, or :data:`~bubbleviz.align.arrivals.NEVER` if there is none.
-        cause: Cause of the idle time during the wait, or -1 if it has an activity instead.
-        activity: Activity of the host during the wait, or -1 if it has a cause instead.
+        cause: Cause of the idle time during the wait, or -1 if the wait has an activity instead.
+        activity: Activity of the host during the wait, or -1 if the wait has a cause instead.
         peer_operation: Operation of another rank that the rank waits for, or -1 if unknown.
     """
 
@@ -194,7 +195,8 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
     Args:
         gaps: Idle intervals, one row per interval.
-        waits: The waits in order of precedence. The last one takes the rest of each interval.
+        waits: The waits in order of precedence. The last wait takes the rest of each interval,
+            whatever its ``until_ns``.
 
     Returns:
         The non-empty pieces.
@@ -218,7 +220,7 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
 
 def _is_absent(wait: Wait) -> bool:
-    """Return whether no idle interval has this wait: all of its ends are ``NEVER``."""
+    """Return whether no idle interval has this wait, because all ends of the wait are ``NEVER``."""
     return bool((wait.until_ns == np.iinfo(np.int64).min).all())
 
 
@@ -245,8 +247,8 @@ def split_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
     """Split idle time of one rank, or of ranks packed into one line, at the given times.
 
     Args:
-        idle: Idle time, sorted by time.
-        times_ns: Arrays of times, in any order.
+        idle: Idle time, sorted by start.
+        times_ns: Arrays of times, in any order. Times outside the idle time have no effect.
     """
     row, start_ns, end_ns = intervals.split_at(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
     return replace(idle.take(row), start_ns=start_ns, end_ns=end_ns)
@@ -265,10 +267,10 @@ def mark_inside(
     Pieces are split at the bounds of the intervals. The pieces inside lose their ``host_call``.
 
     Args:
-        idle: Idle time of one rank, or of ranks packed into one line, sorted by time.
+        idle: Idle time of one rank, or of ranks packed into one line, sorted by start.
         evidence: The intervals, in any order.
-        cause: New cause of the idle time inside, or -1 if it gets an activity instead.
-        activity: New activity, or -1 if it gets a cause instead.
+        cause: New cause of the idle time inside the intervals, or -1 if it gets an activity.
+        activity: New activity of the idle time inside the intervals, or -1 if it gets a cause.
         unrecorded: 1 if the rank may have run work there that was not recorded, else 0.
     """
     if len(idle) == 0 or len(evidence[0]) == 0:
@@ -296,7 +298,8 @@ def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
 
     Args:
         idle: Idle time, sorted by (rank, start).
-        columns: Names of the columns to compare. Other columns are copied from the first piece.
+        columns: Names of the columns to compare. All other columns, except the end, are copied from
+            the first of the merged pieces.
     """
     continues = idle.start_ns[1:] == idle.end_ns[:-1]
     for name in columns:

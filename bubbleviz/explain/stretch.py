@@ -1,8 +1,8 @@
-"""Split a run into stretches: groups of complete pipelines that fit the caches of a core.
+"""Split a run into stretches: groups of complete pipelines that fit into the caches of a core.
 
 Each stretch is explained independently. Ranks are sorted by pipeline and operations by rank, so a
-stretch is a contiguous slice of every table. It also gets the little information about other
-stretches that its explanation needs::
+stretch is a contiguous slice of every table. A stretch also contains the small amount of data about
+other stretches that its explanation needs::
 
     operations   ├─ pipelines 0 to 3 ─┼─ pipelines 4 to 7 ─┼─ pipelines 8 to 11 ─┤
                        stretch 0            stretch 1             stretch 2
@@ -48,7 +48,7 @@ class Stretch:
         first_rank: Index in the run of the first rank of the stretch.
         first_row: Row in the run of the first operation of the stretch.
         ranks: The ranks of the stretch.
-        operations: Operations of the ranks, without names, of which there may be millions.
+        operations: Operations of the ranks. The ``names`` are empty, because there may be millions.
         busy: Intervals in which operations keep the ranks busy.
         running: Running times of kernels and copies.
         unattributed: Intervals of compute outside every operation.
@@ -58,16 +58,17 @@ class Stretch:
         hosts: Activities of launching threads, sorted by the operation that was launched late.
         collectives: Collectives, split into waiting and moving data. Operation row
             ``len(operations) + i`` refers to ``elsewhere[i]``.
-        elsewhere: Rows in the run of the operations of other stretches that collectives waited for.
-        collective_gap_ns: Same as in :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
-        extents: First start and last end of the work of each iteration and rank.
+        elsewhere: Operations of other stretches that collectives waited for, as rows of the run.
+        collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the ranks of the stretch,
+            shape (iterations, ranks).
+        extents: First start and last end of the work of each rank in each iteration.
         windows: The measurement window of each ratio, keyed by ratio name.
         is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
-        averaged: Mask of the iterations of the run that are averaged.
-        ended_ns: Time when each iteration had ended on all ranks of the run, or the earliest
-            possible time if unknown.
-        begun_ns: Time when the first rank began the next iteration, or the latest possible time if
-            unknown.
+        averaged: Mask of the iterations of the run that are included in averages.
+        ended_ns: For each iteration, the time when it had ended on all ranks of the run, or the
+            smallest int64 if unknown.
+        begun_ns: For each iteration, the time when the first rank of the run began the next
+            iteration, or the largest int64 if unknown.
         listed_ratio: Name of the ratio whose bubbles are listed.
         forward: Whether the run has forwards only (inference).
         stages_known: Whether no operation contradicts the virtual stages.
@@ -110,8 +111,8 @@ def split_into_stretches(
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. If
-            the run is a single stretch, all ranks are kept.
+        is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. The
+            mask is ignored if the run is a single stretch: all ranks are kept.
     """
     shared = _collect_shared(run, counts)
     collectives = measure_collective_waits(run.collectives, run.operations)
@@ -137,7 +138,8 @@ def _cut_stretch(
         counts: Ratios of the run.
         collectives: Collectives of the run, split into waiting and moving data.
         ranks: Half-open range (first, stop) of the ranks of the stretch.
-        is_kept: Mask of these ranks whose bubbles and receives are kept after the explanation.
+        is_kept: For each of these ranks, whether its bubbles and receives are kept after the
+            explanation.
         shared: The fields that all stretches share, keyed by name.
     """
     first_rank, columns = ranks[0], slice(*ranks)
@@ -206,7 +208,9 @@ def _choose_listed_ratio(counts: Counts) -> str:
 def _take_hosts(
     hosts: tables.HostActivities, rows: slice, first_rank: int
 ) -> tables.HostActivities:
-    """Return the activities that launched the operations of a stretch late, renumbered.
+    """Return the host activities before late launches of the operations of a stretch.
+
+    Ranks and operations are renumbered to those of the stretch.
 
     Args:
         hosts: Activities of the run, sorted by operation.
@@ -249,10 +253,10 @@ def has_contradicted_stages(run: Run) -> bool:
 
 
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return the last end of each iteration and the first start of the next, over all ranks.
+    """Return when each iteration ended on all ranks, and when the next one began on any rank.
 
     If the clocks of an iteration cannot be compared, its end is ``NEVER`` and its start is the
-    largest integer. The start after the last iteration is also the largest integer.
+    largest int64. The start after the last iteration is also the largest int64.
     """
     extents, latest = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:

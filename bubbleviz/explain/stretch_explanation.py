@@ -1,7 +1,7 @@
 """Explain one stretch. The explanations of all stretches are combined into that of the run.
 
 :func:`explain_stretch` reads only the stretch, so it can run on the machine that has the profiles
-of the stretch. Its result is small compared with the profiles.
+of the stretch. The result is small compared with the profiles.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class StretchExplanation:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
         communication: Communication times of the ranks of the stretch.
         samples: Samples for phase times; see :func:`.collect_phase_samples`.
-        received: Number of receives with a known input, per iteration.
+        received: Number of receives whose producer is known, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
-        kept_rows: Rows of the ranks that are kept, with the indices of the run.
+        kept_rows: Tables about single operations of the kept ranks, with the row numbers and rank
+            indices of the run.
     """
 
     idle_ns: Mapping[str, Ints]

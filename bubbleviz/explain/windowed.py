@@ -40,13 +40,14 @@ def _select_rows(
 ) -> ExplainedRows:
     """Return the bubbles and receives inside a window, with their rows renumbered.
 
-    The other tables of the result are those of the whole run, with the rows of the run.
+    All other tables are returned unchanged. They describe the whole run and use its row numbers.
 
     Args:
         explained: Function that returns the rows of the run.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
             last entry of -1 maps the index -1 to itself.
-        new_row: New row of each operation, with the same conventions.
+        new_row: New row of each operation, or -1 if it is outside the window. An additional last
+            entry of -1 maps the row -1 to itself.
         operations: Operations inside the window.
     """
     all_rows = explained()
@@ -122,7 +123,8 @@ def _cut_explanation(
         iterations: Indices of the iterations inside the window.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
             last entry of -1 maps the index -1 to itself.
-        new_row: New row of each operation, with the same conventions.
+        new_row: New row of each operation, or -1 if it is outside the window. An additional last
+            entry of -1 maps the row -1 to itself.
     """
     rows = partial(_select_rows, explanation.explained, new_iteration, new_row, operations)
     times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
@@ -180,7 +182,8 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, ne
         iterations: Indices of the iterations inside the window.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
             last entry of -1 maps the index -1 to itself.
-        new_row: New row of each operation, with the same conventions.
+        new_row: New row of each operation, or -1 if it is outside the window. An additional last
+            entry of -1 maps the row -1 to itself.
     """
     extents, present = counts.extents, counts.extents.present & counts.is_in_window[:, None]
     starts, end_times = [extents.first_ns[present]], [extents.step_last_ns[present]]

@@ -40,7 +40,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             as a row of the operations' ``names``, else -1.
         ratio: Name of the ratio.
         operations: The table that rows and names refer to.
-        kinds: NCCL's names of collectives, or "" if a collective has no name.
+        kinds: NCCL's name of each kind of collective, or "" for a kind without a name.
     """
 
     iteration: Ints
@@ -61,11 +61,11 @@ class Bubbles(IdleIntervals, ArrowTable):
         """Return idle time in the windows of a ratio as bubbles.
 
         Args:
-            idle: Idle time, cut at the windows.
+            idle: Pieces of idle time, each inside one window.
             iteration: Iteration whose window contains each piece.
             ratio: Name of the ratio.
             operations: The table that rows and names refer to.
-            kinds: NCCL's names of collectives.
+            kinds: NCCL's name of each kind of collective.
         """
         columns = {name: getattr(idle, name) for name in IdleIntervals.column_names()}
         return cls(**columns, iteration=iteration, ratio=ratio, operations=operations, kinds=kinds)
@@ -84,12 +84,18 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     @property
     def waits_in_collective(self) -> Bools:
-        """Mask of the bubbles before the last member of their collective entered."""
+        """Mask of the bubbles in which a rank waits in a collective for the last member to enter.
+
+        These are the bubbles inside a collective whose cause is neither COLLECTIVE nor PROFILER.
+        """
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
         return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
-        """Return the columns of ``--bubbles`` by name. Operations are rows, or -1 if unknown."""
+        """Return the columns of ``--bubbles``, keyed by name.
+
+        Operations are given by their row in ``operations``, or -1 if unknown.
+        """
         operations = self.operations
         peer = np.append(operations.rank, NONE)[self.peer_operation]
         return {
@@ -120,15 +126,18 @@ class Bubbles(IdleIntervals, ArrowTable):
 
 
 def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
-    """Return bubbles with the call and the range that the host was in, if the host is their cause.
+    """Set the call and the range that the host was in for the bubbles that the host caused.
 
-    Only bubbles change whose cause is the host and that end with an operation of ``hosts``. Their
-    ``host_call`` is the name whose calls take the most time in the bubble, or -1 if these calls
-    take less than half of it. Their ``host_range`` is the shortest range that takes at least half
-    of the bubble. It does not change if there is no such range.
+    Only bubbles whose cause is HOST change, and only if ``hosts`` has activities before the launch
+    of the next operation:
+
+    - ``host_call`` becomes the name whose calls take the most time in the bubble. At equal times,
+      the smaller name id wins. It becomes -1 if these calls take less than half of the bubble.
+    - ``host_range`` becomes the shortest range that takes at least half of the bubble. It does not
+      change if there is no such range.
 
     Args:
-        bubbles: Idle intervals, by cause.
+        bubbles: Bubbles with their causes.
         hosts: Activities of launching threads, sorted by the operation that was launched late.
     """
     hosts = hosts.take(hosts.operation != NONE)
@@ -150,15 +159,15 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _HostPairs:
-    """Pairs of a bubble and an activity of the host before the operation that ends the bubble.
+    """Pairs of a bubble and a host activity before the launch of the operation after the bubble.
 
     Attributes:
         bubble: Row of the bubble.
         idle_ns: Length of the bubble.
-        name_id: Name of the activity.
-        is_call: Whether the activity is a call rather than a range.
+        name_id: Index of the activity's name in the operations' ``names``.
+        is_call: Whether the activity is a CUDA call rather than a range.
         length_ns: Length of the activity.
-        overlap_ns: Overlap of both, or a negative value if there is none.
+        overlap_ns: Time in which the bubble and the activity overlap; not positive if they do not.
     """
 
     bubble: Ints
@@ -172,10 +181,10 @@ class _HostPairs:
 def _pair_with_activities(
     bubbles: Bubbles, host_bubbles: Ints, hosts: HostActivities
 ) -> _HostPairs:
-    """Pair bubbles with the activities of the host before the operation that ends them.
+    """Pair bubbles with the host activities before the launch of the operation after each bubble.
 
     Args:
-        bubbles: Idle intervals, by cause.
+        bubbles: Bubbles with their causes.
         host_bubbles: Rows of the bubbles to pair.
         hosts: Activities of launching threads, sorted by the operation that was launched late.
     """
@@ -196,15 +205,16 @@ def _pair_with_activities(
 
 
 def _find_dominant_calls(pairs: _HostPairs) -> Ints:
-    """Return for each bubble the first call of the name whose calls take the most time in it.
+    """Find the call name that takes the most time in each bubble.
 
-    A bubble is left out if these calls take less than half of it.
+    The overlaps of all calls of a name with the bubble are summed. At equal sums, the smaller name
+    id wins. A bubble is left out if the largest sum is less than half of its length.
 
     Args:
         pairs: Pairs of a bubble and an activity.
 
     Returns:
-        Rows of ``pairs``, at most one per bubble.
+        One row of ``pairs`` per remaining bubble: the first call of this name, sorted by bubble.
     """
     calls = np.flatnonzero(pairs.is_call & (pairs.overlap_ns > 0))
     names = group_rows(pairs.bubble[calls], pairs.name_id[calls])
@@ -216,31 +226,33 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
 
 
 def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
-    """Return for each bubble the shortest range that takes at least half of it.
+    """Find the shortest range that overlaps with at least half of each bubble.
 
-    Bubbles without such a range are left out.
+    At equal lengths, the first range wins. Bubbles without such a range are left out.
 
     Args:
         pairs: Pairs of a bubble and an activity.
 
     Returns:
-        Rows of ``pairs``, at most one per bubble.
+        One row of ``pairs`` per remaining bubble, sorted by bubble.
     """
     ranges = np.flatnonzero(~pairs.is_call & (2 * pairs.overlap_ns >= pairs.idle_ns))
     return ranges[find_first_rows(pairs.bubble[ranges], pairs.length_ns[ranges])]
 
 
 def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
-    """Merge adjacent pieces with the same cause, and name the operation that each waits for.
+    """Merge adjacent pieces with the same cause, and set the operation that each bubble waits for.
 
-    Pieces are merged only within an idle interval and an iteration, and if they are in the same
-    collective and wait for the same operation. A ``peer_operation`` that is already set is kept,
-    unless the cause is the profiler. Otherwise it becomes the producer of the next operation's
-    input, or -1 in a collective and in a drain. The ``after`` of a drain becomes -1.
+    Pieces are merged only if they have the same rank, iteration, interval, cause, peer operation
+    and collective. A ``peer_operation`` that is already set is kept, unless the cause is PROFILER.
+    Otherwise ``peer_operation`` becomes the producer of the next operation's input, or -1 if the
+    bubble is in a collective or its cause is DRAIN. Bubbles whose cause is DRAIN get the ``after``
+    -1.
 
     Args:
         pieces: Bubbles whose ``peer_operation`` is set only for collectives and queued transfers.
-        producer: Producer of the input of each operation, or -1 if there is none.
+        producer: For each operation, the row of the producer of its input from another rank, or -1
+            if there is none.
     """
     if len(pieces) == 0:
         return pieces

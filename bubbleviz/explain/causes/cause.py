@@ -6,18 +6,19 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """Cause of idle time. If several causes apply, the first one counts.
+    """Cause of a piece of idle time.
 
     Attributes:
-        meaning: Meaning of the cause, as printed in tables.
-        sentence: End of a sentence about a single bubble without further evidence.
+        meaning: Description of the cause, as printed in tables.
+        sentence: Clause that describes a single bubble with this cause, if nothing more specific is
+            known about the bubble.
     """
 
     meaning: str
     sentence: str
 
     def __new__(cls, code: int, meaning: str = "", sentence: str = "") -> Cause:
-        """Return the cause of a code."""
+        """Create the cause with the given code and texts."""
         cause = int.__new__(cls, code)
         cause._value_, cause.meaning, cause.sentence = code, meaning, sentence
         return cause
@@ -72,10 +73,11 @@ class Cause(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as reports print it."""
+        """Name of the cause in reports: the lower-case name of the member."""
         return self.name.lower()
 
 
-#: Causes that apply in the whole window of a rank, like unrecorded work. Time with any other cause
-#: counts as warm-up before the rank's first operation, and as drain after its last.
+#: Causes that apply in the whole window of a rank. Idle time with any other cause counts as warm-up
+#: before the rank's first operation, and as drain after its last operation. The exception is idle
+#: time in which unrecorded work may have run.
 ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)

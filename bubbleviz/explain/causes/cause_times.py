@@ -1,8 +1,10 @@
-"""Sum the idle time of ranks by cause in each window. The times add up exactly.
+"""Sum the idle time of ranks by cause in each window.
 
-Idle time before the first operation of a rank in an iteration counts as warm-up, and idle time
-after its last operation as drain, unless its cause is the profiler or a collective that moves data.
-Between these operations, idle time keeps its own cause::
+The times of all causes add up exactly to the idle time. Idle time before the first operation of a
+rank in an iteration counts as warm-up, and idle time after its last operation counts as drain.
+There are three exceptions: profiler overhead, collectives that move data, and time in which
+unrecorded work may have run. These keep their own cause, and so does idle time between the first
+and the last operation::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -28,7 +30,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.intervals import group_sum
 
-#: Causes that count in every region of a window.
+#: Mask of the causes that idle time keeps in every region of a window, indexed by cause code.
 _COUNTS_ALWAYS = np.isin(np.arange(len(Cause)), ALWAYS)
 _LABELS = tuple(cause.label for cause in Cause)
 
@@ -38,8 +40,8 @@ class CauseTimes:
     """Idle time of ranks by cause.
 
     Attributes:
-        idle_ns: Idle time in the window of each ratio, keyed by ratio name; arrays of shape
-            (iterations, ranks, causes).
+        idle_ns: Idle time in ns in the windows of each ratio, keyed by ratio name. The arrays have
+            the shape (iterations, ranks, causes).
     """
 
     idle_ns: Mapping[str, Ints]
@@ -64,7 +66,7 @@ def _label_times(idle_ns: list[int]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Regions(Table):
-    """Parts of the windows of ranks, one row each.
+    """Regions: the parts into which the windows of ranks are split, one row per region.
 
     Attributes:
         rank: Index of the rank.
@@ -88,12 +90,15 @@ def measure_causes(
 
     Args:
         stretch: The stretch to explain, which consists of complete pipelines.
-        inputs: Inputs that operations waited for on other ranks.
-        arrivals: Arrivals of these inputs, as shown by receives.
+        inputs: Inputs that operations took from other ranks.
+        arrivals: Arrival times of these inputs, measured from receives.
 
     Returns:
-        The idle times by cause, the bubbles of the kept ranks, all idle time, and for inference,
-        the operations that waited for the token of another one.
+        causes: Idle time by cause in the windows of each ratio.
+        bubbles: Idle time of the kept ranks in the windows of the listed ratio.
+        idle: All idle time, also outside windows.
+        tokens: For an inference run, pairs of an operation and the operation whose token it waited
+            for. Empty for other runs.
     """
     idle, tokens = find_idle(stretch, inputs, arrivals), Dependencies.make_empty()
     if stretch.forward:
@@ -125,7 +130,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
     """
     region, row, cause = _find_overlaps(idle, regions)
     pieces = idle.take(row)
-    # Under the cause WARMUP or DRAIN, the transfer that an input is queued behind is not named.
+    # If the cause became WARMUP or DRAIN, the transfer ahead in the queue is dropped.
     keeps_peer = (pieces.cause == cause) | (pieces.cause != Cause.QUEUED)
     return Bubbles.of(
         replace(
@@ -157,7 +162,7 @@ def sum_idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: In
 
 
 def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: int) -> Ints:
-    """Return the idle time by cause, summed over the regions of each cell, shape (cells, causes).
+    """Return the idle time by cause in ns, summed over groups of regions, shape (cells, causes).
 
     Args:
         idle: Idle time of all ranks.
@@ -180,14 +185,14 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
         regions: Regions of the windows.
 
     Returns:
-        region: Region of each overlap.
-        row: Row of the idle interval of each overlap.
-        cause: Cause of each overlap: the cause of the region. The idle interval keeps its own cause
-            if the region has none, if unrecorded work may have run in the interval, or if its
-            cause counts in every region (:data:`.ALWAYS`).
+        region: For each overlap, the row of the region.
+        row: For each overlap, the row of the idle interval.
+        cause: Cause of each overlap, which is usually the cause of the region. The idle interval
+            keeps its own cause if the region has none, if unrecorded work may have run in the
+            interval, or if its cause applies in every region (:data:`.ALWAYS`).
     """
-    # The idle intervals between the last that ended by the start and the last that begins before
-    # the end.
+    # A region overlaps the idle intervals that follow the last one that ended by its start, up to
+    # the last one that begins before its end.
     last_ended = intervals.find_last_before(
         idle.rank, idle.end_ns, regions.rank, regions.start_ns, or_at=True
     )
@@ -224,7 +229,7 @@ def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
 def _list_cuts(stretch: Stretch, ratio: RatioDefinition) -> Ints:
     """Return the bounds of the regions of the windows of a ratio, shape (ranks, iterations, 6).
 
-    The bounds of a window ascend. Between each two neighbours is a region, which may be empty; see
+    The six bounds of a window ascend and enclose five regions, which may be empty; see
     :func:`_list_regions`. All regions of an unknown window are empty.
     """
     window, extents = stretch.windows[ratio.name], stretch.extents

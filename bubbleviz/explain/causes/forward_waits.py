@@ -1,8 +1,10 @@
 """Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
-The first stage waits for a token: the next step of a request can start once the last stage has
-finished the previous step. Then the host schedules and launches the step. If the pipeline stays
-empty for longer than the last chunk took from the first to the last stage, there was no request::
+A chunk is the work of one step, which passes all stages in turn; F6 and F7 below are forwards of
+two chunks. The first stage waits for a token: the next step of a request can start once the last
+stage has finished the previous step. Then the host schedules and launches the step. If the pipeline
+stays empty for longer than the last chunk took from the first to the last stage, there was no
+request::
 
     last stage   ── F6 ──┤                             ┌────────── F7
     first stage  ────────┼───────────┬────────┤ F7 ├───┘
@@ -34,7 +36,8 @@ from bubbleviz.model.grouping import find_distinct, find_positions, lookup_value
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: Causes of waits without another rank, which are split further.
+#: Causes of idle time in which the rank did not wait for another rank. Only idle time with these
+#: causes can be a wait for a token or a request.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
@@ -43,13 +46,18 @@ def explain_forward_waits(
 ) -> tuple[IdleIntervals, Dependencies]:
     """Split the idle intervals of an inference run by the causes that only inference runs have.
 
-    The total idle time does not change. The waits for tokens are returned as well.
+    The total idle time of each rank does not change.
 
     Args:
         operations: Operations of all ranks of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations took from other ranks.
-        idle: Idle intervals of all ranks, with the causes that exist in all kinds of runs.
+        idle: Idle intervals of all ranks, sorted by (rank, start), with the causes that training
+            runs have as well.
+
+    Returns:
+        The idle intervals with their new causes, and the waits for tokens: pairs of an operation
+        and the operation whose token it waited for.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     idle_of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
@@ -72,13 +80,13 @@ def explain_forward_waits(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Chunks:
-    """The chunks of a pipeline.
+    """The forwards of a pipeline, and the time that each chunk took.
 
     Attributes:
         rows: Rows of the pipeline's forwards on all stages, sorted by start.
         by_end: Rows of the pipeline's forwards on the last stage, sorted by end.
-        length_ns: Time of each chunk of ``by_end`` from its start on the first stage, or 0 if
-            unknown.
+        length_ns: For each row of ``by_end``, the time in ns from the start of its chunk on the
+            first stage to its end on the last stage, or 0 if the start is unknown.
     """
 
     rows: Ints
@@ -87,7 +95,7 @@ class _Chunks:
 
 
 def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
-    """List the chunks of a pipeline, or return None if it has none.
+    """List the chunks of a pipeline, or return None if it has no forward of a known stage.
 
     Args:
         operations: Operations of all ranks.
@@ -115,8 +123,9 @@ def _explain_first_stage(
 ) -> tuple[IdleIntervals, Dependencies]:
     """Set the causes TOKEN and REQUESTS in the idle intervals of a rank of the first stage.
 
-    Only idle time with the cause HOST or OTHER before operations without a known input is divided.
-    Time in which the rank waits for neither a token nor a request keeps its cause.
+    Only idle time with the cause HOST or OTHER is split, and only if the operation after it has no
+    known input from another rank. Time in which the rank waits for neither a token nor a request
+    keeps its cause.
 
     Args:
         operations: Operations of all ranks.
@@ -125,7 +134,8 @@ def _explain_first_stage(
         idle: Idle intervals of the rank.
 
     Returns:
-        The idle intervals, and pairs of an operation and the operation whose token it waited for.
+        The idle intervals sorted by start, and pairs of an operation and the operation whose token
+        it waited for.
     """
     is_wait = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
     is_wait &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
@@ -143,16 +153,18 @@ def _explain_first_stage(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Waits:
-    """Idle intervals in which a rank may wait for a token or a request, one row each.
+    """Idle intervals in which a rank may wait for a token or a request, one row per interval.
 
     Attributes:
-        pieces: The intervals, which may consist of several pieces each.
+        pieces: Pieces of the intervals. An interval can have several pieces, so this table can have
+            more rows than the other columns.
         interval: Number of the interval, ascending.
-        start_ns: Start of the first piece.
-        end_ns: End of the last piece.
+        start_ns: Start of the first piece of the interval.
+        end_ns: End of the last piece of the interval.
         next_operation: Row of the operation after the interval.
-        limit_ns: Time by which the token must have come: the launch of the next operation, at the
-            earliest ``start_ns`` and at the latest ``end_ns``, or ``end_ns`` if it is unknown.
+        limit_ns: Latest time at which the token of the interval can have arrived. This is the
+            launch of the next operation, clipped to [``start_ns``, ``end_ns``], or ``end_ns`` if
+            the launch is unknown.
     """
 
     pieces: IdleIntervals
@@ -184,13 +196,13 @@ def _list_waits(operations: Operations, pieces: IdleIntervals) -> _Waits:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Tokens:
-    """The token that came last in each wait of the first stage, one row per row of :class:`_Waits`.
+    """The last token that arrived in each wait of the first stage, one row per wait.
 
     Attributes:
-        has_token: Mask of the waits in which a token came.
-        producer: Row of the forward that produced the token; arbitrary without a token.
-        time_ns: Time at which the token came, or the start of the wait without a token.
-        has_no_request: Mask of the waits in which there was no request after the token.
+        has_token: Mask of the waits in which a token arrived.
+        producer: Row of the forward that produced the token; arbitrary if no token arrived.
+        time_ns: Time at which the token arrived, or the start of the wait if no token arrived.
+        has_no_request: Mask of the waits in which no request was pending after the token.
     """
 
     has_token: Bools
@@ -200,17 +212,26 @@ class _Tokens:
 
 
 def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tokens:
-    """Find the token that came last in each wait, and whether a request came after it.
+    """Find the last token that arrived in each wait, and the waits without a pending request.
 
-    A token counts if it came between the start of the wait and ``limit_ns``, both included. There
-    was no request if two conditions hold. All forwards that started before the end of the wait had
-    ended when the token came. And from then to ``limit_ns``, more time passed than the chunk of the
-    token took (:attr:`_Chunks.length_ns`).
+    A token arrives when a forward on the last stage ends. The token of a wait is the last token
+    that arrived at or before ``limit_ns``. If this token arrived before the start of the wait, the
+    wait has no token.
+
+    A wait has no pending request if it has a token and two conditions hold:
+
+    1. The pipeline was empty. All forwards on any stage that started before the end of the wait
+       had ended when the token arrived, or ended at the same time.
+    2. The time from the arrival of the token to ``limit_ns`` is longer than the chunk of the token
+       took (:attr:`_Chunks.length_ns`), and longer than 1 ns.
 
     Args:
         operations: Operations of all ranks.
         chunks: Chunks of the pipeline.
-        waits: The waits.
+        waits: The waits of a rank of the first stage.
+
+    Returns:
+        The token of each wait, in the order of ``waits``.
     """
     end_ns = operations.end_ns[chunks.by_end]
     token = np.searchsorted(end_ns, waits.limit_ns, side="right") - 1
@@ -222,10 +243,10 @@ def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tok
 
 
 def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
-    """Split waits at their tokens and launches, and set the causes TOKEN and REQUESTS.
+    """Split waits at the arrival of their token and at ``limit_ns``, and set their causes.
 
-    If there was no request, all time before the launch has the cause REQUESTS. Otherwise the time
-    before the token has the cause TOKEN. All other time keeps its cause.
+    If no request was pending, all time before ``limit_ns`` gets the cause REQUESTS. Otherwise the
+    time before the arrival of the token gets the cause TOKEN. All other time keeps its cause.
     """
     pieces = split_idle(waits.pieces, tokens.time_ns, waits.limit_ns)
     row = np.searchsorted(waits.interval, pieces.interval)
@@ -237,7 +258,7 @@ def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
 
 
 def _find_latest_ends(operations: Operations, chunks: _Chunks, time_ns: Ints) -> Ints:
-    """Return for each time the latest end of the forwards that started before it, or 0."""
+    """Return the latest end of the forwards that started before each time, or 0 if none did."""
     latest_ns = np.maximum.accumulate(operations.end_ns[chunks.rows])
     n_started = np.searchsorted(operations.start_ns[chunks.rows], time_ns)
     return np.append(latest_ns, 0)[n_started - 1]
@@ -249,16 +270,25 @@ def _explain_later_stage(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> IdleIntervals:
-    """Divide the waits of a rank for the previous stage by the causes of the delay upstream.
+    """Split the waits of a rank for the previous stage by the causes of the delay on that stage.
 
-    Only idle time with the cause DEPENDENCY outside collectives, before operations with a known
-    producer, is divided. It keeps this cause as far as nothing else explains it.
+    A piece of idle time is split if its cause is DEPENDENCY, it is outside collectives, and it has
+    no ``peer_operation``. In addition, its idle interval must have an operation before it, and the
+    input of the operation after it must have a known producer.
+
+    :func:`_split_waits` estimates the time of each cause. If the estimates add up to less than the
+    wait, the rest keeps the cause DEPENDENCY. If they add up to more, all of them are scaled down
+    to the length of the wait. Within a wait, the causes are placed in the order of their codes.
 
     Args:
         operations: Operations of all ranks.
         inputs: Inputs that operations took from other ranks.
         idle: Idle intervals of the rank.
-        idle_of_rank: Idle intervals of each rank; earlier stages are already divided.
+        idle_of_rank: Idle intervals of each rank. The intervals of earlier stages are already
+            split.
+
+    Returns:
+        The idle intervals of the rank, sorted by start.
     """
     producer = np.append(inputs.producer, NONE)[idle.after]
     is_wait = (idle.cause == Cause.DEPENDENCY) & (idle.peer_operation == NONE)
@@ -286,20 +316,26 @@ def _split_waits(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> Ints:
-    """Return the part of each wait that is due to each cause in ns, shape (waits, causes).
+    """Estimate the time that each cause contributes to each wait, in ns, shape (waits, causes).
 
-    Negative parts count as 0, so the parts need not add up to the wait.
+    Suppose that this rank waits for F7 from the previous stage, after it has run F6. Then the
+    length of the wait follows from the times around it::
 
-    A chunk comes late by the idle time of the previous rank before it, and by as much as it took
-    longer there than the previous chunk took here. Idle time before the previous chunk here is
-    subtracted, except waiting for its input::
+        wait = idle before F7 there + F7 there - F6 here - idle before F6 here, except DEPENDENCY
 
-        wait for F7 here = idle before F7 there + F7 there - F6 here - other idle time before F6
+    This sum is split into the contributions of the causes:
+
+    - Each cause gets the idle time with this cause before F7 on the previous stage. The idle time
+      with this cause before F6 on this rank is subtracted, except for DEPENDENCY.
+    - STAGES also gets the busy time of F7 on the previous stage minus that of F7 on this rank.
+    - CHUNKS also gets the busy time of F7 minus the busy time of F6, both on this rank.
+
+    Negative contributions are replaced by 0, so the contributions may not add up to the wait.
 
     Args:
         operations: Operations of all ranks.
-        waits: One piece of each wait.
-        source: Operation of the previous stage that each wait is for.
+        waits: One piece of each wait. F6 is its ``before``, and F7 on this rank its ``after``.
+        source: For each wait, the row of F7 on the previous stage.
         idle: Idle intervals of the rank.
         idle_of_rank: Idle intervals of each rank.
     """
@@ -318,7 +354,7 @@ def _split_waits(
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
     """Return the idle time before each operation by cause in ns, shape (operations, causes).
 
-    The time is 0 for operations without idle time before them.
+    The idle time before an operation is the sum of the pieces whose ``after`` is the operation.
 
     Args:
         idle: Idle intervals of one rank.
@@ -333,13 +369,13 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
 
 
 def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
-    """Cut the pieces of idle intervals where their causes end, so that each part has one cause.
+    """Cut the pieces of idle intervals at the end of each cause, and set the causes of the parts.
 
-    Time after the last cause is left out.
+    Time after the end of the last cause is left out.
 
     Args:
         pieces: Pieces, sorted by interval and time.
-        interval_row: Row of ``until_ns`` of each piece.
+        interval_row: For each piece, the row of ``until_ns`` of its interval, ascending.
         until_ns: End of each cause in ns since the start of the interval, ascending, shape
             (intervals, causes). Only the time in ``pieces`` counts, not the time between them.
     """

@@ -1,17 +1,17 @@
 """Find the idle time of ranks, in which they ran no operation, and split it by cause.
 
-Windows do not affect how idle time is split. An idle interval before an operation is split when the
-input of the operation becomes ready, when the receive of the input is launched, when the transfer
-ahead in the queue ends, and when the receive ends::
+Windows do not affect how idle time is split. An idle interval before an operation is split at four
+times: when the input of the operation becomes ready, when the receive of the input is launched,
+when the transfer ahead in the queue ends, and when the receive ends::
 
     last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
                dependency    host    queued   communication   other
                          ready     launched front ended   received
 
 The rest after the receive is split at the launch of the operation itself. If the stages are unknown
-and no receive was recorded, it is unknown whether the input was ready. In a collective, a rank
-depends on the last member until it has entered; after that, the collective is the cause. Time in
-which the profiler delayed the rank always belongs to the profiler.
+and no receive was recorded, it is unknown whether the input was ready. In a collective, the rank
+waits for the last member until that member has entered. After that, the collective is the cause.
+Time in which the profiler delayed the rank always has the cause PROFILER.
 
 The time axes of all ranks are packed into one line (:class:`~bubbleviz.model.intervals.Packing`),
 so that all ranks are processed in one pass::
@@ -55,10 +55,15 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
     """Return the idle time of each rank between its earliest and its latest window.
 
+    Idle time is time in which no compute operation and no unattributed compute kernel runs.
+
     Args:
         stretch: The stretch, which consists of complete pipelines.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
+
+    Returns:
+        Pieces of idle time with their causes, sorted by (rank, start).
     """
     operations = stretch.operations
     busy = stretch.busy.take(mask_phases(operations.phase, COMPUTE)[stretch.busy.operation])
@@ -88,7 +93,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
 def _find_window_spans(stretch: Stretch) -> RankIntervals:
     """Return the time from the earliest start to the latest end of the windows of each rank.
 
-    Ranks without a known window are left out.
+    The windows of all ratios and iterations count. Ranks without a known window are left out.
     """
     is_present = stretch.extents.present
     since_ns = np.full(is_present.shape[1], _LATEST)
@@ -158,8 +163,14 @@ def _list_waits(
 ) -> Iterator[Wait]:
     """Yield the waits of the operation after each gap, in order of precedence.
 
-    These are the waits for the input, for the launch of its receive, for the transfer ahead in the
-    queue, for the transfer of the input, and for the launch of the operation; then the rest.
+    1. DEPENDENCY: until the input is ready. If its producer is unknown, until it is received.
+    2. HOST: until the receive of the input is launched.
+    3. QUEUED: until the transfer ahead in the queue ends, but not after the input is received.
+    4. COMMUNICATION: until the input is received.
+    5. HOST: until the operation is launched.
+    6. The rest: OTHER if it is unknown when the input was ready, else COMMUNICATION.
+
+    Waits 2 and 3 are left out if no operation has a receive.
 
     Args:
         operations: Operations of all ranks.
@@ -212,9 +223,9 @@ def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER)
 
 
 def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
-    """Set the cause of idle time before operations with an unknown input to unknown.
+    """Set the cause of idle time to UNKNOWN if the input of the next operation is unknown.
 
-    An input whose receive was recorded is not unknown.
+    An input whose receive was recorded is known, because the receive shows when it arrived.
     """
     if not inputs.unknown.any():
         return idle
@@ -228,7 +239,9 @@ def _split_in_collectives(
 ) -> IdleIntervals:
     """Split idle time inside collectives into waiting for the last member and moving data.
 
-    If a rank waits in one collective while another one moves data, the time counts as moving data.
+    Waiting gets the cause DEPENDENCY, and moving data the cause COLLECTIVE. If a rank waits in one
+    collective while another collective moves data, the time counts as moving data. So does time in
+    ``exposed`` that no row of ``collectives`` covers.
 
     Args:
         idle: Idle time, with all times on the line.
@@ -260,7 +273,7 @@ def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none.
 
     An operation can have a receive inside it and a separate receive that names its microbatch. If
-    it has both, the receive that ends later is used.
+    it has both, the receive that ends later is used. At equal ends, the inner receive is used.
     """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE
@@ -288,7 +301,8 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
                          ├────────── queued ───────────┤
 
     A transfer ahead counts only if it ended after the data was ready. If the receive and the send
-    were both queued, the transfer ahead that ended later wins.
+    were both queued, the transfer ahead that ended later wins. At equal ends, the transfer ahead of
+    the receive wins.
 
     Args:
         operations: Operations of all ranks.
@@ -320,7 +334,7 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Transfers:
-    """Columns of the operations with an additional last entry of -1, to which index -1 refers.
+    """Columns of the operations with an additional last entry of -1, so that index -1 gives -1.
 
     Attributes:
         rank: Index of the rank.
@@ -351,7 +365,7 @@ class _Transfers:
 def _find_waiting_transfers(
     transfers: _Transfers, receive: Ints, send: Ints, ready_ns: Ints
 ) -> Ints:
-    """Return the rows of the receives and sends that waited for their data or their peer.
+    """Return the operation rows of the receives and sends that waited for their data or their peer.
 
     A receive waits until its send starts, or until the data is ready if there is no send. A send
     waits until its receive starts. Waits of up to 50 us do not count.
@@ -370,15 +384,19 @@ def _find_waiting_transfers(
 
 
 def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -> Ints:
-    """Return the waiting transfer ahead of each transfer in the queue, or -1 if there is none.
+    """Find the transfer ahead of each transfer in the queue.
 
-    This is the last waiting transfer of the rank that ended by the start of the transfer. The
-    transfer was queued if it was launched before this end, and started at most 50 us after it.
+    The candidate is the waiting transfer of the same rank that ended last, but not after the start
+    of the queued transfer. The queued transfer must have been launched before this end, and must
+    have started at most 50 us after it.
 
     Args:
         transfers: Columns of the operations.
         waiting: Rows of the transfers that waited.
         transfer: Rows of the transfers that may have been queued, or -1.
+
+    Returns:
+        Row of the transfer ahead of each entry of ``transfer``, or -1 if there is none.
     """
     last = intervals.find_last_before(
         transfers.rank[waiting],

@@ -1,16 +1,16 @@
 """Find the steps of an inference run that have to wait for the token of another step.
 
-The number of chunks in flight is limited: the next chunk starts once the token of an earlier chunk
-has been returned. With one more chunk in flight, it would wait for the token of the chunk before
-that one::
+The number of chunks in flight is limited: a new chunk starts once the token of an earlier chunk
+has been returned. In the figure, F3 waits for the token of F0, and F4 for the token of F1. If one
+more chunk were in flight, F4 would wait for the token of F0::
 
     last stage    ── F0 ──── F1 ──── F2 ──
                           └──────┐└──────┐
-    first stage                  F3      F4          with one more: F4 after F1
+    first stage                  F3      F4
 
-Steps that did not wait for a token would do so if they started earlier. So in a replay each step
-waits for the token with which the number of chunks in flight is the largest number that was
-observed.
+Steps that did not wait for a token would have to wait if they started earlier. So in a replay, a
+step waits for a token whenever the number of chunks in flight would otherwise exceed the largest
+number that was observed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from bubbleviz.model.phases import Phase
 def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int = 0) -> Dependencies:
     """List the tokens that steps have to wait for if the number of chunks in flight is limited.
 
-    The limit is the largest number of chunks that were in flight, plus ``n_more``. Steps that did
-    wait for a token wait for the token ``n_more`` chunks before it.
+    The limit is the largest number of chunks that were in flight on a pipeline, plus ``n_more``.
+    Step k of the first stage waits for the token of chunk k - limit. A step that did wait for the
+    token of chunk j in the measured run also waits for the token of chunk j - ``n_more``. Waits for
+    chunks that do not exist are left out.
 
     Args:
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it. If there
-            are none, the number of chunks in flight has no limit.
+            are none, the number of chunks in flight has no limit, and an empty table is returned.
         n_more: Number of chunks in flight beyond the largest number that was observed.
 
     Returns:
-        Pairs of a step on the first stage, and the step on the last stage whose token it needs.
+        Pairs of a step on the first stage, and the step on the last stage whose token it needs. The
+        same pair can occur twice.
     """
     waits = []
     for first_rank, last_rank in _pair_ranks(operations, tokens):
@@ -59,7 +62,8 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
 def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
     """Return the lower median of the number of chunks in flight when steps waited for tokens.
 
-    Without waits for tokens, this is 0.
+    If step i of the first stage waited for the token of chunk j, i - j chunks were in flight. The
+    result is 0 if no step waited for a token.
 
     Args:
         operations: Operations of all ranks.
@@ -78,7 +82,10 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
 
 
 def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
-    """Return each rank that waited for tokens, and the highest rank that produced one for it."""
+    """Return (first_rank, last_rank) for each rank that waited for tokens, in ascending order.
+
+    ``last_rank`` is the highest index of a rank that produced a token for ``first_rank``.
+    """
     first = operations.rank[tokens.successor]
     return [
         (rank, int(operations.rank[tokens.predecessor[first == rank]].max()))

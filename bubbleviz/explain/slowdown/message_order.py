@@ -1,7 +1,9 @@
 """Find the predecessors and successors of sends and receives on their rank.
 
-A send follows its compute. A receive precedes its compute, and follows the previous compute of its
-direction. Each kind of send and receive runs in its own order::
+A compute is a row of the work table that computes, such as a forward or a backward. A send follows
+the compute that produces its data. A receive precedes the compute that consumes its data, and
+follows the previous compute in the same direction (forward or backward). Sends and receives of each
+direction run in an order of their own::
 
     RECV_F  ├──┤           ├──┤
     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
@@ -24,26 +26,40 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Two columns: rows of the work, and the row that each one follows.
+#: Two columns of rows of the work table: (row, predecessor that the row follows).
 Pairs = tuple[Ints, Ints]
 
 
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
-    """Return pairs of a row and the row that it follows, for all sends and receives.
+    """Order the sends and receives of each rank, relative to each other and to computes.
 
-    A transfer follows the previous transfer of its kind on its link. A send follows the compute of
-    its data, and a compute follows the receives of its data. A receive also follows the compute
-    before its own of the same direction. If its compute is unknown, a transfer only follows
-    the previous transfer. The pairs of :func:`_order_first_backwards` come last.
+    The result lists pairs (row, predecessor) by rule, in this order:
+
+    1. A send or receive follows the previous one with the same role on its link. A link is a rank,
+       an iteration, a source stage and a destination stage. The four roles, in order
+       (:data:`.POINT_TO_POINT`), have one entry in the list each.
+    2. A send follows the compute that produces its data.
+    3. A compute follows the receives of its data.
+    4. The receive of a compute follows the previous compute in the same direction (forward or
+       backward) on the same rank in the same iteration. For example, RECV_F 3 follows F2.
+    5. The first backward transfers follow a forward of the warm-up. These are the two entries of
+       :func:`_order_first_backwards`.
+
+    Rules 2 to 4 apply only to transfers whose compute is known.
 
     Args:
         work: Work of all ranks.
         rows: Rows of the sends and receives.
-        compute: Row of the compute that produces or consumes the data of each transfer, or -1.
+        compute: For each entry of ``rows``, the row of the compute that produces or consumes its
+            data, or -1 if unknown.
         computes: Rows that ranks compute one after the other.
+
+    Returns:
+        Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
     """
     role, rank_iteration = work.role, work.rank_iteration
-    # Chunks of a V send to both neighbours at the same time, so each link has its own order.
+    # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time. So each
+    # link has an order of its own.
     link = group_rows(rank_iteration, *work.link).of_row
     streams = (np.flatnonzero(role == transfer_role) for transfer_role in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
@@ -61,10 +77,11 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
 
 def _find_previous_of_direction(work: Work) -> Ints:
-    """Return the previous compute of the same direction, rank and iteration of each compute.
+    """Return for each row the previous compute with the same role on its rank in its iteration.
 
-    The result is -1 for the first forward and the first backward, and for all other rows. It has an
-    additional last entry of -1, so that the row -1 (unknown) has no previous compute.
+    Only rows with the role FORWARD or BACKWARD have a previous compute. The result is -1 for the
+    first forward and the first backward of a rank and iteration, and for rows with other roles. An
+    additional last entry of -1 maps the row -1 (unknown) to -1.
     """
     role = work.role
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
@@ -73,7 +90,9 @@ def _find_previous_of_direction(work: Work) -> Ints:
 
 
 def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
-    """Return pairs of consecutive rows of each group, ordered by start: (row, previous row).
+    """Return pairs (row, previous row) of consecutive rows of each group.
+
+    The rows of a group are sorted by start; at equal starts, by the index of their kind.
 
     Args:
         work: Work of all ranks.
@@ -89,20 +108,21 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
     """Return pairs that order the first backward transfers after a forward of the warm-up.
 
-    This forward is the last but one before the first backward::
+    This forward is the second-to-last compute before the first backward, here F2::
 
         ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
                    └─> RECV_B, SEND_B
 
-    Ranks whose first backward does not come after two forwards have no pair.
+    A rank and iteration has no pair if one of the two computes directly before its first backward
+    is missing or is not a forward.
 
     Args:
         work: Work of all ranks.
         computes: Rows that ranks compute one after the other.
 
     Returns:
-        Pairs of the first RECV_B of each rank and iteration and this forward, then pairs of the
-        first SEND_B and this forward.
+        Two entries of pairs (transfer, forward): one for the first RECV_B of each rank and
+        iteration, and one for the first SEND_B of each rank and iteration.
     """
     cells, forwards = _find_last_warm_up_forwards(work, computes)
     pairs = []
@@ -115,16 +135,16 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
 
 def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]:
-    """Find the last forward but one before the first backward of each rank and iteration.
+    """Find the second-to-last compute before the first backward of each rank and iteration.
 
     Args:
         work: Work of all ranks.
         computes: Rows that ranks compute one after the other.
 
     Returns:
-        cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations whose first
-            backward comes directly after two forwards, ascending.
-        forwards: Row of the first of these two forwards.
+        cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations in which two
+            forwards come directly before the first backward, ascending.
+        forwards: For each of ``cells``, the row of the earlier one of the two forwards.
     """
     role, cell = work.role, work.rank_iteration[computes]
     number = number_within_groups(cell, work.start_ns[computes], work.kind[computes])
