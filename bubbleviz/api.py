@@ -268,7 +268,7 @@ def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison
         InputError: A path cannot be read.
     """
     if len(runs) < 2:
-        raise UsageError("compare needs two or more runs")
+        raise UsageError("compare needs at least two runs")
 
     compared = []
     for number, run in enumerate(runs, 1):

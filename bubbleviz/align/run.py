@@ -384,8 +384,8 @@ def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedR
     # The order names ranks by the indices that they would have without it.
     if sorted(hints.order) != list(range(len(rank_index))):
         raise UsageError(
-            f"--order must list each of the ranks 0 to {len(rank_index) - 1} once, numbered as in "
-            "the table without --order"
+            f"--order {','.join(map(str, hints.order))}: must contain each rank from 0 to "
+            f"{len(rank_index) - 1} exactly once, numbered as in the table without --order"
         )
     order = np.argsort(rank_index)[np.array(hints.order)].tolist()
     staged = find_stages(recordings, order, hints.parallel)

@@ -327,6 +327,7 @@ def command(
                     options[name] = group(**values)
                 if files is not None:
                     output, force, quiet = map(options.pop, ("output", "force", "quiet"))
+                    _check_quiet(quiet=quiet, details=options.get("details"))
                     files_of_formats = {name: options.pop(key) for name, key in formats.items()}
                     output_formats = _choose_formats(files_of_formats, output or (), endings or {})
                     options["outputs"] = Outputs(
@@ -352,6 +353,16 @@ def command(
         return with_options
 
     return decorate
+
+
+def _check_quiet(*, quiet: bool, details: object) -> None:
+    """Check that ``--details``, which asks for tables, is not combined with ``--quiet``.
+
+    Raises:
+        UsageError: Both options are given.
+    """
+    if quiet and details:
+        raise UsageError("--quiet prints no tables; leave out --quiet or --details")
 
 
 def _list_group_options(group: Any) -> list[Parameter]:

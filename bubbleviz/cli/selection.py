@@ -223,8 +223,9 @@ def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
         existing = {getattr(rank, field) for rank in report.ranks}
         if not requested <= existing or not matching:
             missing = min(requested - existing, default=None)
-            problem = "selects nothing" if missing is None else f"there is no {missing}"
-            contents = _format_numbers(existing)
+            kind = name.removeprefix("--").removesuffix("s")
+            problem = "selects nothing" if missing is None else f"there is no {kind} {missing}"
+            contents = f"{kind}s {_format_numbers(existing)}"
             raise UsageError(f"{name} {text}: {problem}; the report contains {contents}")
         selected = matching
     if picture.hosts is not None:

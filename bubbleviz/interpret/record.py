@@ -434,6 +434,7 @@ def _explain_missing_names(
     )
     frequent_names = f"; the most frequent names (# for numbers) are {frequent}" if frequent else ""
     reason = (
-        f"no range names {' and '.join(missing_passes)} as {tried} does; {remedy}{frequent_names}"
+        f"no range name is recognized as {' or '.join(missing_passes)} by {tried}; "
+        f"{remedy}{frequent_names}"
     )
     return reason if has_next_step else f"{reason}; {_suggest_commands(file, path)}"

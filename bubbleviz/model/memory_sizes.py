@@ -90,5 +90,5 @@ def parse_bytes(text: str, option: str) -> float:
     with suppress(UsageError):
         size = parse_memory(text, option)
     if size is None or not size.in_bytes:
-        raise UsageError(f"{option} {text}: needs a unit, such as 80GB")
+        raise UsageError(f"{option} {text}: must be an amount of memory with a unit, such as 80GB")
     return size.amount

@@ -26,7 +26,9 @@ def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> f
     quoted = repr(text[:60])
     match = _FORM.fullmatch(text)
     if match is None:
-        raise UsageError(f"{option} {quoted}: must have the form 89mm (mm, cm, in, pt)")
+        raise UsageError(
+            f"{option} {quoted}: must be a length with a unit, such as 89mm (or cm, in, pt)"
+        )
     length = float(match[1]) * _MM[match[2]]
     if not min_mm <= length <= MAX_WIDTH_MM:
         raise UsageError(

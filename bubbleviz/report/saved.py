@@ -28,6 +28,9 @@ _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|p
 #: Schema of reports that are not read any more.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
+#: Messages of msgspec about a value of the wrong type, and about a missing value.
+_WRONG_TYPE = re.compile(r"Expected `(.+)`, got `(.+)` - at `\$\.?(.+)`")
+_MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.+)`)?")
 
 
 def is_saved_report(path: str) -> bool:
@@ -195,11 +198,19 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Check the references to advice and the names of phases in a summary, and return it.
+    """Check that the parts of a summary agree and that its phases are known, and return it.
 
     Raises:
-        InputError: The summary refers to advice that it does not contain, or a phase is unknown.
+        InputError: The summary has no ranks, averages more iterations than it contains, refers to
+            advice that it does not contain, or names an unknown phase.
     """
+    n_averaged = summary.summary.iterations
+    if not summary.ranks or n_averaged > len(summary.iterations):
+        contents = f"{len(summary.ranks)} ranks and {len(summary.iterations)} iterations"
+        raise InputError(
+            f"{path}: the report contains {contents}, but averages {n_averaged} iterations; write "
+            "it again with bubbleviz analyze -o report.json"
+        )
     steps = [step.advice for step in summary.first if step.advice is not None]
     if any(index >= len(summary.advice) for index in (*steps, *summary.then)):
         raise InputError(
@@ -233,6 +244,17 @@ def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
 
 def _make_no_report_error(path: str, reason: object, command: str = "analyze") -> InputError:
     return InputError(
-        f"{path}: is not a bubbleviz report ({str(reason)[:300]}); write one with bubbleviz "
-        f"{command} -o report.json"
+        f"{path}: is not a bubbleviz report ({_describe_reason(str(reason))[:300]}); write one "
+        f"with bubbleviz {command} -o report.json"
     )
+
+
+def _describe_reason(reason: str) -> str:
+    """Return a reason in words that do not depend on the JSON decoder, where these are known."""
+    if wrong_type := _WRONG_TYPE.fullmatch(reason):
+        expected, actual, location = wrong_type.groups()
+        return f"{location} has type {actual} instead of {expected}"
+    if missing := _MISSING.fullmatch(reason):
+        field, location = missing.groups()
+        return f"{location} has no field {field}" if location else f"it has no field {field}"
+    return reason

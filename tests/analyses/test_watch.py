@@ -416,7 +416,7 @@ def test_only_what_was_written_since_the_last_look_is_new(
         (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
         *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),
         (["--jsonl", "none/o.jsonl"], "none/o.jsonl: cannot be written", 1),
-        (["--interval", "0.01", "--stop-after", "0.05"], "no whole iteration yet", 0),
+        (["--interval", "0.01", "--stop-after", "0.05"], "contains no recording yet", 1),
     ],
 )
 def test_the_command_ends_with_a_message_and_a_code(
@@ -433,18 +433,20 @@ def test_the_command_ends_with_a_message_and_a_code(
 def test_a_folder_is_waited_for_and_a_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 0
+    assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not exist yet" in line
     for file, is_profile in (("page.html", False), ("node0.sqlite", True)):
         (tmp_path / file).touch()
         assert watch(tmp_path / file) == 1
         line = capsys.readouterr().err
-        assert "is not a directory, and watch reads what ranks record by bubbleviz.annotate" in line
+        assert (
+            "is not a directory, and watch reads what ranks record with bubbleviz.annotate" in line
+        )
         assert ("bubbleviz analyze" in line) == is_profile
-    assert watch(FIXTURES / "1f1b", "--interval", "0.01", "--stop-after", "0.05") == 0
+    assert watch(FIXTURES / "1f1b", "--interval", "0.01", "--stop-after", "0.05") == 1
     line = capsys.readouterr().err
-    assert "no recording yet; watch reads" in line
+    assert "contains no recording yet; watch reads" in line
     assert f"give profiles to bubbleviz analyze {FIXTURES / '1f1b'}" in line
 
 
@@ -502,7 +504,7 @@ def test_a_recording_without_a_complete_header_is_waited_for(
     (tmp_path / "rank-00000.bvrec").write_bytes(b'{"schema":')
     (tmp_path / "rank-00001.bvrec").touch()
 
-    assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 0
+    assert watch(tmp_path, "--interval", "0.01", "--stop-after", "0.05") == 1
     assert "the file is empty" not in capsys.readouterr().err
 
 
@@ -548,7 +550,7 @@ def test_recordings_that_cannot_be_read_end_in_the_reason(
     assert output.read_text() == "earlier\n"
     assert err.count("\n") == 1
     assert f"rank-00000.bvrec: {reason}" in err.replace("a recording in the ", "")
-    assert "no whole iteration yet" not in err
+    assert "no complete iteration yet" not in err
 
 
 def test_recordings_with_only_damaged_lines_end_in_the_reason(

@@ -382,7 +382,7 @@ def test_recordings_and_watching_name_no_host(
         measured = cli("analyze", run, "--json", "-", *option)
         missing = cli("watch", tmp_path / f"{TOKEN}-later", *watch[2:], *option)
 
-        assert (watched[0], measured[0], missing[0]) == (0, 0, 0)
+        assert (watched[0], measured[0], missing[0]) == (0, 0, 1)
         assert (TOKEN in "".join(measured[1:])) == (not option)
         assert (TOKEN in missing[2]) == (not option)
         assert (TOKEN in lines.read_text()) == (not option)

@@ -112,3 +112,9 @@ def test_outputs_without_block_characters_get_ascii(
 
     assert output.isascii()
     assert "?" not in output
+
+
+def test_details_with_quiet_are_refused(cli: CommandLine) -> None:
+    refused = cli.refused("analyze", ONE, "-q", "-v")
+
+    assert "--quiet prints no tables; leave out --quiet or --details" in refused

@@ -48,7 +48,12 @@ def test_the_longest_suffix_determines_the_format(file: str, name: str) -> None:
     assert format_of_suffix(file, NAMES) == name
 
 
-@pytest.mark.parametrize("file", ["", "svg", "a.doc", "a.svg.bak", "a" * 5000])
+def test_an_empty_file_name_is_refused_with_a_list_of_suffixes() -> None:
+    with pytest.raises(UsageError, match=r"the file name is empty; .*\.svg"):
+        format_of_suffix("", NAMES)
+
+
+@pytest.mark.parametrize("file", ["svg", "a.doc", "a.svg.bak", "a" * 5000])
 def test_an_unknown_suffix_is_refused_with_a_list_of_suffixes(file: str) -> None:
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.svg") as refusal:
         format_of_suffix(file, NAMES)

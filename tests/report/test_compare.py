@@ -554,7 +554,7 @@ def test_what_cannot_be_compared_is_refused(
     table = tmp_path / "table.csv"
     table.write_text("mine")
 
-    assert "needs two or more runs" in cli.refused("compare", saved[0], code=2)
+    assert "needs at least two runs" in cli.refused("compare", saved[0], code=2)
     assert "no such file" in cli.refused("compare", saved[0], "nowhere.json", code=1)
     assert "is not a bubbleviz report" in cli.refused("compare", saved[0], str(no_report), code=1)
     assert "--force" in cli.refused("compare", *saved, "--csv", str(table), code=1)

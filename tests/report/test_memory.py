@@ -102,7 +102,10 @@ def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert "as measured, other schedules with no delay but transfers" in " ".join(out.split())
     for limit in ("2", "80XB"):
         message = cli.refused("analyze", *traces, "--memory-limit", limit, code=2)
-        assert f"--memory-limit {limit}: needs a unit, such as 80GB" in message
+        assert (
+            f"--memory-limit {limit}: must be an amount of memory with a unit, such as 80GB"
+            in message
+        )
     message = cli.refused("analyze", *traces, "--memory-limit", "80GB", code=2)
     assert message.endswith("only applies to other schedules; give --what-if as well\n")
     words = "analyze", str(FIXTURES / "1f1b"), "--what-if", "--memory-limit"

@@ -331,5 +331,5 @@ def test_reports_are_loaded_and_compared(tmp_path: Path) -> None:
     assert repr(simulated_from[0]) == repr(simulated_from[1])
     assert compared.followed[1][0].verdict == "kept"
     assert repr(compared) == repr(bubbleviz.compare(tmp_path / "before.json", tmp_path / "1.csv"))
-    with pytest.raises(bubbleviz.BubblevizError, match="two or more"):
+    with pytest.raises(bubbleviz.BubblevizError, match="at least two"):
         bubbleviz.compare(saved)

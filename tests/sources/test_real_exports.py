@@ -25,7 +25,7 @@ NO_KERNELS_REASON = (
 )
 CALLS_ONLY = "no CUDA kernels were recorded, but 23 CUDA API calls; profile a part"
 NO_RANGES = "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx"
-NO_CONVENTION = "no range names "
+NO_CONVENTION = "no range name is recognized as "
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,8 @@ def test_a_real_run_on_cpus() -> None:
     assert {f"train#step_num={n}#" for n in range(3)} <= set(count_names(cpu_profile.ranges))
 
     with pytest.raises(
-        errors.NothingToAnalyseError, match=r"no range names forward .* no device plane"
+        errors.NothingToAnalyseError,
+        match=r"no range name is recognized as forward .* no device plane",
     ):
         bubbleviz.analyze(get_real_file("jax/jax_cpu4.xplane.pb"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -77,18 +76,21 @@ def _format_pause(iteration: WatchedIteration) -> str:
 
 
 #: Kind of files that are read.
-READ = "watch reads what ranks record by bubbleviz.annotate (bubbleviz guide record)"
+READ = "watch reads what ranks record with bubbleviz.annotate (bubbleviz guide record)"
 
 
 def describe_waiting(folder: str) -> str:
     """Return the text shown until the first iteration is complete."""
     if not Path(folder).exists():
         return f"{folder}: does not exist yet; waiting for it"
-    with suppress(BubblevizError):
-        if not any(file.path.endswith(SUFFIX) for file in find_profiles([folder])):
-            analyze = f"bubbleviz analyze {quote_for_shell(folder)}"
-            return f"{folder}: no recording yet; {READ}; give profiles to {analyze}"
-    return f"{folder}: no whole iteration yet; it is written when the next one begins"
+    try:
+        paths = [file.path for file in find_profiles([folder])]
+    except BubblevizError:
+        return f"{folder}: contains no recording yet; {READ}"
+    if not any(path.endswith(SUFFIX) for path in paths):
+        analyze = f"bubbleviz analyze {quote_for_shell(folder)}"
+        return f"{folder}: contains no recording yet; {READ}; give profiles to {analyze}"
+    return f"{folder}: no complete iteration yet; an iteration is written when the next one begins"
 
 
 def format_page(

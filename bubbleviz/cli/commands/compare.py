@@ -47,7 +47,9 @@ def compare(
     """
     everything = bool(select_tables(details))
     if len(runs) < 2:
-        raise UsageError("compare needs two or more runs")
+        raise UsageError(
+            "compare needs at least two runs, such as: bubbleviz compare before.json after.json"
+        )
     paper.check(outputs.formats.values())
     is_saved = {path: is_saved_report(path) for path in runs}
     outputs.check([*options.find_files(is_saved), *(measurement.convention or [])])

@@ -84,6 +84,7 @@ def watch(
     start_command, check_command = _prepare_command(run, names)
     watcher = Watcher(folder)
     sight: Observation | None = None
+    has_timed_out = False
     label = names.replaced(Path(folder).resolve().name)
     with open_outputs(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
         # Normal ends of watching: Ctrl-C, or SIGTERM from the scheduler of the job.
@@ -103,9 +104,12 @@ def watch(
                         raise typer.Exit(TOO_LARGE)
                     start_command(reason)
                 check_command()
+            has_timed_out = True
         stack.close()
         # Errors of unreadable files have been printed already.
         if sight is not None and not sight.trend and not _are_all_readable(sight, watcher, names):
+            raise typer.Exit(1)
+        if has_timed_out and not watcher.ranks:
             raise typer.Exit(1)
 
 

@@ -149,6 +149,8 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
     if file == "-":
         options = ", ".join(f"--{renderer.name} -" for renderer in formats)
         raise UsageError(f"-o -: standard output has no suffix; give {options}")
+    if not file:
+        raise UsageError(f"-o '': the file name is empty; give one with a suffix: {suffixes}")
     raise UsageError(f"-o {file[:200]}: its suffix is not one of {suffixes}")
 
 

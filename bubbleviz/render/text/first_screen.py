@@ -189,10 +189,10 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
         phases = " or ".join(missing_phases)
         return f"no range names {phases}; name it in ranges, or with --convention"
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
-    remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
+    remedy = "lower --skip, or record more iterations" if skipped else "record complete iterations"
     if not skipped and any(i.began_unrecorded for i in report.iterations):
         remedy = "start all profilers before the first iteration, or record more iterations"
-    return f"no advice, since no iteration is averaged; {remedy}"
+    return f"no advice, because no iteration is averaged; {remedy}"
 
 
 def render_first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
