@@ -75,7 +75,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
     number of microbatches.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         skip: Number of iterations at the start (of the window) that are left out of the summary.
         window: Part of the run to analyse, or None for the whole run.
 
@@ -253,7 +253,7 @@ def _make_accounts(
     were not matched.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         extents: First starts and last ends.
         statuses: Completeness of the iterations.
         bounds: Bounds of the windows of each ratio that needs a common clock, by ratio name.
@@ -304,7 +304,7 @@ def _make_account(
     iterations if the ratio counts them as work.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         ratio: The ratio.
         window: Its windows.
         bounds: Bounds of these windows, or None if the ratio needs no common clock.
@@ -339,7 +339,7 @@ def _make_iteration(
     """Make one iteration, not averaged, with its ratios and ranks.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         extents: First starts and last ends, with idle ranks.
         statuses: Completeness of the iterations.
         ranks: Columns of all ranks.
@@ -547,7 +547,7 @@ def _compute_ratio(
     Optimizer.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         ratio: The ratio.
         account: Use of the ratio's windows by the ranks.
         statuses: Completeness of the iterations.

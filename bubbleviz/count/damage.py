@@ -75,7 +75,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
     Args:
         note: Limitation of any kind.
         profile: Index of its profile.
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         averaged: Mask of the averaged iterations.
     """
     if note.noticeable_kind is None or note.unknown_ns is None:
@@ -152,7 +152,7 @@ def _find_damaged_iterations(
     Args:
         note: Limitation of any kind.
         profile: Index of its profile.
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         counts: Ratios of the run's iterations.
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
@@ -190,7 +190,7 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 
     Args:
         profile: Index of the profile.
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         counts: Ratios of the run's iterations.
     """
     operations = run.operations
@@ -215,7 +215,7 @@ def _explain_idle_ranks(
     Args:
         recording: Recording of one profile.
         profile: Index of its profile.
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         counts: Ratios of the run's iterations.
     """
     for note in recording.limitations:
@@ -238,7 +238,7 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
 
     Args:
         profile: Index of the profile with the rank.
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         counts: Ratios of the run's iterations.
     """
     rows = _find_operations_without_work(profile, run, counts)
@@ -258,7 +258,7 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     ``period``. The end is before the start for an iteration without operations on these ranks.
 
     Args:
-        run: The merged recordings.
+        run: The run, merged from all its recordings.
         ranks: Ranks whose operations count.
     """
     operations, count = run.operations, len(run.iteration_names)

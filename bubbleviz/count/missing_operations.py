@@ -1,7 +1,7 @@
-"""Missing operations: a backward without its forward, or a microbatch that only other ranks ran.
+"""Missing operations: forwards and backwards that a rank must have run but that no range shows.
 
-If a range was not recorded, or has another name on one rank, its kernels count as bubble although
-the iteration looks complete::
+If a range was not recorded, or has a different name on one rank, its kernels count as bubble
+although the iteration looks complete::
 
     stage 0     F0 F1 F2 F3 B0 B1 B2 B3
     stage 1     F0 F1 F2    B0 B1 B2 B3      F3 is missing: 1
@@ -29,14 +29,25 @@ from bubbleviz.model.run_kinds import TRAINING
 def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     """Count the missing forwards and backwards of each rank in complete training iterations.
 
-    A forward without its backward makes an iteration incomplete, and is not counted here.
+    Two kinds of missing operations are counted, and the counts are summed over the iterations:
+
+    - A forward is missing if a rank ran a B or BW but no F with the same microbatch, chunk and
+      sequence. It counts 1.
+    - Both passes of a microbatch are missing if another rank of the pipeline ran the microbatch but
+      this rank ran neither pass of it. It counts 2, whatever the number of chunks.
+
+    An FB counts as one forward and one backward. A forward without a backward is not counted here,
+    because it makes the iteration incomplete. Passes without a microbatch number are ignored.
+    Nothing is missing on a rank that has no forward in the iteration. Ranks whose stage is unknown
+    are not compared with other ranks, because they may be replicas that run other microbatches.
 
     Args:
-        run: The merged profiles.
-        iterations: Iterations of the run.
+        run: The run, merged from all its profiles.
+        iterations: Iterations of the run. Only complete training iterations are used.
 
     Returns:
-        Number of missing operations of each rank.
+        Number of missing operations of each rank, shape (ranks,). All zeros if no training
+        iteration is complete.
     """
     # The last entry is for operations outside all iterations (-1).
     is_complete = np.zeros(len(run.iteration_names) + 1, bool)
@@ -55,20 +66,19 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
 
 
 def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bools) -> Ints:
-    """Count the missing forwards and backwards of each rank of whole pipelines.
+    """Count the missing forwards and backwards of each rank in a slice of complete pipelines.
 
-    A backward without its forward counts once, and a microbatch that only other stages ran counts
-    twice. Nothing is missing on a rank whose names mark no forward in the iteration.
+    The rules are those of :func:`find_missing_operations`.
 
     Args:
-        part: Slice with all ranks of its pipelines.
-        pipeline: Pipeline of each rank, or -1 if unknown.
-        is_complete: Mask of the complete training iterations, with an extra last entry, which
-            stands for no iteration.
+        part: Slice of the run that contains all ranks of its pipelines.
+        pipeline: Pipeline of each rank of the slice, or -1 if its stage or pipeline is unknown.
+        is_complete: Mask of the complete training iterations, indexed by iteration. The extra last
+            entry is False and is used for operations outside all iterations (index -1).
     """
     n_ranks = part.shape[1]
     passes = _list_passes(part, is_complete)
-    # If names never mark the forwards of a rank in an iteration, none is missing.
+    # If no name marks a forward of a rank in an iteration, nothing is missing there.
     has_forwards = make_mask(part.shape[0] * n_ranks, passes.cell[passes.is_forward == 1])
     passes = passes.take((passes.microbatch >= 0) & has_forwards[passes.cell])
     groups = group_rows(passes.cell, passes.microbatch, passes.chunk, passes.sequence)
@@ -84,13 +94,13 @@ def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bool
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Passes(Table):
-    """Forwards and backwards. An FB is a forward and, as a second row, a backward.
+    """Forward and backward passes. An FB has two rows, one for each pass.
 
     Attributes:
-        cell: Number of the iteration and rank, ``iteration * ranks + rank``.
-        microbatch: Microbatch, or -1 if unknown.
-        chunk: Chunk.
-        sequence: Sequence.
+        cell: Code of the iteration and rank, ``iteration * n_ranks + rank``.
+        microbatch: Microbatch number, or -1 if unknown.
+        chunk: Chunk of the pass.
+        sequence: Sequence number of the pass.
         is_forward: 1 for a forward, 0 for a backward.
     """
 
@@ -102,14 +112,15 @@ class _Passes(Table):
 
 
 def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
-    """List the forwards and backwards of complete iterations.
+    """List the passes (F, B, BW and both passes of FB) of complete iterations.
 
-    The backward half of an FB is listed separately, with the second microbatch of the FB.
+    The order is: all forwards, all B and BW, then the backward passes of all FB. The backward pass
+    of an FB has the second microbatch and the second chunk of the FB.
 
     Args:
         part: Slice of the ranks of a run.
-        is_complete: Mask of the complete training iterations, with an extra last entry, which
-            stands for no iteration.
+        is_complete: Mask of the complete training iterations, indexed by iteration. The extra last
+            entry is used for operations outside all iterations (index -1).
     """
     operations, n_ranks = part.operations, part.shape[1]
     is_counted = is_complete[operations.iteration]
@@ -128,12 +139,18 @@ def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
 
 
 def _count_absent_microbatches(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
-    """Count the microbatches of each rank that only other stages of its pipeline ran.
+    """Count the microbatches that other ranks of the same pipeline ran but a rank did not.
+
+    The count of a rank is the sum over the iterations in which the rank has at least one pass. It
+    is 0 for ranks whose pipeline is unknown.
 
     Args:
         pipeline: Pipeline of each rank, or -1 if unknown.
-        cell: Number of the iteration and rank of each pass, ascending.
-        microbatch: Microbatch of each pass, ascending within its cell.
+        cell: Code ``iteration * n_ranks + rank`` of each pass, ascending.
+        microbatch: Microbatch of each pass, ascending within a cell.
+
+    Returns:
+        Number of absent microbatches of each rank, shape (n_ranks,).
     """
     rows = find_run_starts(cell, microbatch)
     rows = rows[pipeline[cell[rows] % len(pipeline)] >= 0]

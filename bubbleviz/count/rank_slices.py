@@ -60,7 +60,7 @@ def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     yielded, even for a run without ranks.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         pipelines: Whether all ranks of a pipeline must be in one slice.
     """
     n_rows, n_ranks = len(run.operations), len(run.ranks)
@@ -98,7 +98,7 @@ def split_pipelines(run: Run, target: int) -> list[int]:
     of their pipelines.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         target: Approximate number of operations in a group.
 
     Returns:
@@ -122,7 +122,7 @@ def take_operations(
     """Take the operations of consecutive ranks, and renumber ranks and operations from 0.
 
     Args:
-        run: The merged profiles.
+        run: The run, merged from all its profiles.
         ranks: Half-open range (first, stop) of rank indices.
 
     Returns:

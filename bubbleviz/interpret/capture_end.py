@@ -1,7 +1,7 @@
-"""End of the capture: operations whose launched work was cut off or lost.
+"""End of the capture: operations whose kernels were cut off or lost.
 
-A host runs ahead of its devices. Ranges may close before the end of a capture although their
-kernels run after it::
+The host runs ahead of its devices. A range may close before the end of the capture although its
+kernels run only after the end::
 
     host     F0 F1 F2 B0 F3 B1 │
     device      F0   F1   F2   B│0        B0 was cut short, F3 and B1 never ran
@@ -23,26 +23,32 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import CallLog, process_of
 
-#: Codes of ``Operations.cut``: a range was still open, or launched work is not in the capture.
+#: Codes in ``Operations.cut``. ``OPEN``: a range was still open at the end of the capture.
+#: ``UNRECORDED``: kernels that the operation launched are not in the capture.
 OPEN, UNRECORDED = 1, 2
 
 
 def mark_unrecorded(
     operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
 ) -> Operations:
-    """Return operations with ``cut`` set if their work ran, or would have run, after the capture.
+    """Set ``cut`` of operations whose GPU work ran, or would have run, after the capture.
 
-    ``cut`` is set for two kinds of operations of each rank:
+    ``cut`` becomes ``UNRECORDED`` for two kinds of compute operations of each rank, unless it is
+    already set:
 
-    - Operations after the last one with GPU work, if they made calls but have no GPU work.
-      Operations whose phase never has GPU work on the rank are left out.
+    - Operations after the last one with GPU work, if at least one call without work was made during
+      their host range. Left out are operations that never have GPU work; see
+      :func:`_is_always_idle`.
     - The last operation with GPU work, if it has fewer kernels, and more calls without work, than
-      every other operation of its phase and chunk.
+      every other operation of its phase and chunk; see :func:`_find_cut_operations`.
 
     Args:
-        operations: Operations of one profile, in order of (rank, host start), with their spans.
-        workless: Starts of the calls without work, keyed by process.
-        process: Process of each rank.
+        operations: Operations of one profile, sorted by (rank, host start), with their spans.
+        workless: Start times of the calls that launched no recorded work, keyed by process.
+        process: Process that owns each rank, shape (ranks,).
+
+    Returns:
+        A copy of the operations with a new column ``cut``.
     """
     compute = np.flatnonzero(mask_phases(operations.phase, COMPUTE))
     rank, has_span = operations.rank[compute], operations.has_span[compute] == 1
@@ -65,20 +71,25 @@ def _count_workless_calls(
     workless: Mapping[int, Sequence[CompactTimes]],
     process: Ints,
 ) -> Ints:
-    """Count the calls without work that the process of each operation made during its range.
+    """Count the calls without work that the process made during the host range of each operation.
+
+    A call counts if it starts between the host start and the host end, both inclusive.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the operations to count for.
-        workless: Starts of the calls without work, keyed by process.
-        process: Process of each rank.
+        workless: Start times of the calls that launched no recorded work, keyed by process.
+        process: Process that owns each rank, shape (ranks,).
+
+    Returns:
+        Number of calls for each of ``rows``.
     """
     n_calls = np.zeros(len(rows), np.int64)
     for rank, process_of_rank in enumerate(process.tolist()):
         times = [
             base + offset.astype(np.int64) for base, offset in workless.get(process_of_rank, ())
         ]
-        # A stable sort is fast because the calls of each block are in order already.
+        # A stable sort is fast because the calls of each block are already sorted.
         starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)), kind="stable")
         is_of_rank = operations.rank[rows] == rank
         of_rank = rows[is_of_rank]
@@ -91,13 +102,14 @@ def _count_workless_calls(
 def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
     """Return a mask of the operations whose kind occurs before the tail and never has GPU work.
 
-    Operations of the same rank and phase are of one kind. Optimizers are of one kind only if their
-    names are equal, too.
+    Operations of the same rank and phase are of one kind. Optimizers are of one kind only if they
+    also have the same name. The mask has the shape of ``rows``.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the compute operations.
-        is_tail: Mask of those after the last one with GPU work on their rank.
+        is_tail: Mask of the rows in the tail of their rank, which comes after its last operation
+            with GPU work.
     """
     # Post-validation has the phase of an Optimizer, but often nothing to do.
     is_optimizer = operations.phase[rows] == Phase.OPTIMIZER
@@ -112,14 +124,17 @@ def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls
     """Return a mask of the last operations that have less work than all others of their kind.
 
     Operations of the same rank, phase and chunk are of one kind. An operation has less work if it
-    has fewer kernels, and more calls without work, than every other operation of its kind with GPU
-    work. There must be at least one. The mask has the shape of ``last``.
+    has fewer kernels, and more calls without work, than every other operation of its kind that has
+    GPU work. If there is no other such operation, the result is False.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the compute operations.
-        last: Index in ``rows`` of the last operation with work, one per rank.
-        n_calls: Number of calls without work of each operation in ``rows``.
+        last: Indices in ``rows`` of the last operation with GPU work of each rank that has one.
+        n_calls: Number of calls without work during each operation in ``rows``.
+
+    Returns:
+        Mask with the shape of ``last``.
     """
     kinds = group_rows(operations.rank[rows], operations.phase[rows], operations.chunk[rows])
     kind, n_kernels = kinds.of_row, operations.kernels[rows]
@@ -136,18 +151,22 @@ def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Return operations with launch times for the forwards and backwards without GPU work.
+    """Set the launch times of the F, B, W, BW and FB operations without GPU work.
 
-    The launch time is the time of the first launch without recorded work during the host range of
-    the operation, or -1 if there is none. Such a launch shows that the GPU work of the operation
-    was lost. An operation that launched nothing ran nothing. Launches of all threads of the
-    process are searched, because backward may run on another thread.
+    The launch time is the start of the first launching call (``WORK_CALLS``) without recorded work
+    during the host range of the operation, or -1 if there is none. A launch without recorded work
+    shows that the GPU work of the operation was lost. If the operation launched nothing, it ran
+    nothing. The calls of all threads of the process are searched, because the backward pass may run
+    on another thread.
 
     Args:
         operations: Operations of one profile.
-        work: The linked work of the profile.
-        calls: Calls of the profile.
-        process: Process of each rank.
+        work: Kernels and copies of the profile, linked to their launching calls.
+        calls: All API calls of the profile.
+        process: Process that owns each rank, shape (ranks,).
+
+    Returns:
+        The operations with a new column ``launched_ns``.
     """
     without_work = np.flatnonzero(
         (operations.has_span == 0) & mask_phases(operations.phase, COUNTED)

@@ -274,7 +274,7 @@ def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> Recorde
     Args:
         payloads: Payloads of NCCL's ranges.
         rows: Rows of the kernels of collectives.
-        work: All work of the profile.
+        work: All kernels and copies of the profile.
 
     Returns:
         The kernels with such a range. Their group is its communicator; operations and sequence
@@ -317,7 +317,7 @@ def build_collective_intervals(
 
     Args:
         keys: Operations of the ranks.
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
         launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
         exposed: Times when only these kernels ran.
@@ -386,7 +386,7 @@ def _merge_kernels(
     A kernel without a record is a collective of its own.
 
     Args:
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
         launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
         recorded: Recorded collectives of the profile.

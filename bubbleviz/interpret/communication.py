@@ -128,7 +128,7 @@ def _make_limitation(
     Args:
         subject: Subject of the limitation.
         path: Path of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         is_candidate: Mask of the names.
         words: Predicate that says what the kernels do.
     """
@@ -250,7 +250,7 @@ def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name:
     its kernels are concurrent on any rank; see :func:`_is_concurrent`.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         kinds: Lists of names of kernels.
         by_name: Mask of the names that look like communication. These names are not checked.
     """

@@ -63,7 +63,7 @@ def find_unattributed_kernels(
     At most ``LISTED`` names are yielded for each rank.
 
     Args:
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         unattributed: Mask of the compute kernels outside every compute operation.
 
     Yields:

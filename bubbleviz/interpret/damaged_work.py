@@ -88,13 +88,13 @@ def check_times(
 
     Args:
         path: Path of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start time of these calls.
         capture_ns: Start of the first call and end of the last, or None if no host made calls.
 
     Returns:
-        is_possible: Mask of the work with possible times, or None if all times are possible.
+        is_possible: Mask of the activities whose times are possible, or None if all are.
         notes: Limitations.
     """
     notes = list[Limitation]()
@@ -149,7 +149,7 @@ def _find_early_work(
     call is kept.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start time of these calls.
 
@@ -213,7 +213,7 @@ def check_places(
 
     Args:
         source: Source of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         devices: Devices that the profile lists, or empty if it has no list.
         calling: Processes that made calls, ascending, or None if no calls were recorded.
 
@@ -275,10 +275,10 @@ def check_rows(
 
     Args:
         path: Path of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         launches: Launches of the activities.
-        calls: All calls of the profile.
-        is_possible: Mask of the work with possible times, or None if all times are possible.
+        calls: All API calls of the profile.
+        is_possible: Mask of the activities whose times are possible, or None if all are.
 
     Returns:
         duplicates: Rows that are left out because an earlier row is equal.
@@ -313,7 +313,7 @@ def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
     """Return the rows that equal an earlier row.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         rows: Rows that share their correlation id with another row.
     """
     if len(rows) == 0:
@@ -415,11 +415,11 @@ def find_lost_kernels(
 
     Args:
         workless: Calls without work.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
-        calls: All calls of the profile.
+        calls: All API calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
     lost_calls = _find_launches_without_kernel(rows, launches, calls)
@@ -463,9 +463,9 @@ def _drop_explained_launches(
     Args:
         lost_calls: Checked calls without a kernel, at least one.
         step: Number of calls that each checked call stands for.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
-        calls: All calls of the profile.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
+        calls: All API calls of the profile.
     """
     sharing, call = _find_sharing_kernels(launches, activities, calls)
     process_of_sharing = activities.ranks[:, 0][activities.rank[sharing]]
@@ -489,9 +489,9 @@ def _find_sharing_kernels(
     Repeated rows and kernels of graph launches are left out.
 
     Args:
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
-        calls: All calls of the profile.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
+        calls: All API calls of the profile.
 
     Returns:
         rows: Rows of the kernels.
@@ -521,8 +521,8 @@ def _count_by_process(
         lost_calls: Checked calls that lost their kernel.
         step: Number of calls that each checked call stands for.
         until_ns: Time of each thread until which kernels can count as lost.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
@@ -556,8 +556,8 @@ def _summarize_launches(
 
     Args:
         until_ns: Time of each thread until which kernels can count as lost.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
 
@@ -582,8 +582,8 @@ def find_recorded_until(
     """Return the time of each thread until which all work that it launched should be recorded.
 
     Args:
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
@@ -618,11 +618,11 @@ def find_recording_stops(
     Args:
         without_work: Launches without recorded work.
         until_ns: Time of each thread, as returned by :func:`find_recorded_until`.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
-        calls: All calls of the profile.
+        calls: All API calls of the profile.
         patience: Multiple of the longest time from launch to end.
 
     Returns:
@@ -692,8 +692,8 @@ def _find_last_synchronization(
 
     Args:
         threads: The threads.
-        activities: Kernels, then copies.
-        calls: All calls of the profile.
+        activities: GPU activities of the profile, kernels before copies.
+        calls: All API calls of the profile.
 
     Returns:
         The time of each thread, or the smallest number if its process has no such wait.
@@ -712,8 +712,8 @@ def find_device_waits(activities: profile.Activities, calls: profile.CallLog) ->
     Calls of processes with several devices are left out, because they may wait for another device.
 
     Args:
-        activities: Kernels, then copies.
-        calls: All calls of the profile.
+        activities: GPU activities of the profile, kernels before copies.
+        calls: All API calls of the profile.
     """
     rows = find_distinct(
         *(calls.find_containing(f"{part}Synchronize") for part in ("Device", "Ctx"))
@@ -746,8 +746,8 @@ def _find_launches_without_kernel(
 
     Args:
         rows: Rows of the calls to check.
-        launches: Launches of all activities.
-        calls: All calls of the profile.
+        launches: Launching calls of all activities.
+        calls: All API calls of the profile.
     """
     launched = calls.at(calls.select_by_prefix(rows, KERNEL_LAUNCHES))
     launched = launched.take(~launches.find_calls_with_work(launched))

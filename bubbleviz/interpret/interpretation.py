@@ -1,4 +1,4 @@
-"""Interpretation: one profile's linked kernels become operations of ranks, with device spans."""
+"""Interpretation: turns the kernels of one profile into operations of ranks with device spans."""
 
 from __future__ import annotations
 
@@ -54,22 +54,23 @@ def interpret(
     layers: bool = False,
     memory: bool = False,
 ) -> Recordings:
-    """Turn the kernels of a profile into operations of its ranks, and return them as one recording.
+    """Turn the kernels of a profile into operations of its ranks.
 
-    Kernels are linked to ranges, ranges are merged into operations, and the work of the operations
-    is measured rank by rank.
+    Kernels are linked to ranges, ranges are merged into operations, and the kernels of the
+    operations are measured rank by rank. The result contains a single recording.
 
     Args:
-        profile: The profile, with at least the ranges that the conventions may name.
-        conventions: Conventions that name its ranges.
+        profile: The profile, with at least the ranges whose names the conventions may match.
+        conventions: Conventions for the range names. The first one names the recording.
         names: Meanings of ``profile.ranges.names`` in these conventions.
-        kinds: Kinds of kernels and threads, including those of the conventions.
-        cross_thread: Whether backward kernels may be launched from another thread.
-        layers: Whether the kernels of layers are measured.
-        memory: Whether memory events are read.
+        kinds: Name patterns that classify kernels and threads, including those of the conventions.
+        cross_thread: Whether backward kernels may be launched from a thread without ranges, such as
+            PyTorch's autograd thread.
+        layers: Whether to measure the kernels of each layer.
+        memory: Whether to read memory events.
 
     Raises:
-        NothingToAnalyseError: No kernel has possible times.
+        NothingToAnalyseError: The times of all kernels are impossible.
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
@@ -118,11 +119,11 @@ def _link_work(
     Args:
         profile: The profile.
         names: Meanings of ``profile.ranges.names``.
-        kinds: Kinds of kernels and threads.
-        cross_thread: Whether backward kernels may be launched from another thread.
+        kinds: Name patterns that classify kernels and threads.
+        cross_thread: Whether backward kernels may be launched from a thread without ranges.
 
     Raises:
-        NothingToAnalyseError: No kernel has possible times.
+        NothingToAnalyseError: The times of all kernels are impossible.
     """
     profile = add_communication(profile, kinds)
     named_ranges = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
@@ -140,14 +141,14 @@ def _link_work(
 
 @dataclass(frozen=True)
 class _AttributedWork:
-    """Work of a profile, the operations that own it, and what was measured on each rank.
+    """Kernels and copies of a profile, the operations that own them, and measurements per rank.
 
     Attributes:
-        activities: Activities of the profile. Kernels have the names of the operations that they
-            carry out.
-        work: The same work, linked and classified.
-        named: Operations that the ranges name.
-        ranks: Results of all ranks.
+        activities: Kernels and copies of the profile. Kernels with vague names have the names of
+            the collectives that they carry out.
+        work: The same kernels and copies, linked to ranges and classified.
+        named: Operations that the range names denote.
+        ranks: Measurements of all ranks.
     """
 
     activities: Activities
@@ -157,12 +158,12 @@ class _AttributedWork:
 
 
 def _attribute_work(linked: LinkedProfile, names: NameMeanings, kinds: Kinds) -> _AttributedWork:
-    """Attribute the work of a profile to operations, and measure them rank by rank.
+    """Attribute the work of a profile to operations, and measure the operations rank by rank.
 
     Args:
-        linked: The profile, linked to its calls.
-        names: Meanings of the names of its ranges.
-        kinds: Kinds of kernels and threads.
+        linked: The profile, its work linked to API calls and ranges.
+        names: Meanings of the range names of the profile, indexed by name id.
+        kinds: Name patterns that classify kernels and threads.
     """
     named_ranges = linked.named_ranges
     activities = rename_vague_kernels(linked)
@@ -178,17 +179,22 @@ def _attribute_work(linked: LinkedProfile, names: NameMeanings, kinds: Kinds) ->
 def _complete_operations(
     linked: LinkedProfile, operations: Operations, late: LateLaunches
 ) -> tuple[Operations, HostActivities]:
-    """Mark the operations that were cut, and find what the host did before late launches.
+    """Fill in ``cut`` and missing launch times of operations, and find what delayed late launches.
+
+    This combines :func:`_mark_cut_operations` and
+    :func:`~bubbleviz.interpret.late_launches.add_host_activities`. Only the late launches that
+    :func:`~bubbleviz.interpret.late_launches.select_longest` keeps are examined.
 
     Args:
-        linked: The profile, whose file is still open.
-        operations: Its operations, with their spans.
-        late: Its late launches.
+        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
+        operations: Operations of the profile, with their spans.
+        late: Delays before late launches of the profile.
 
     Returns:
-        operations: The operations with ``cut`` and all launch times. Names of host activities are
-            added to their names.
-        hosts: The longest calls and ranges during each long delay.
+        operations: The operations with the columns ``cut`` and ``launched_ns`` filled in. The names
+            of the host activities are appended to ``operations.names``.
+        hosts: The API calls and ranges of the launching thread that overlap the examined delays
+            longest.
     """
     return add_host_activities(
         _mark_cut_operations(linked, operations),
@@ -218,11 +224,11 @@ def _collect_limitations(
     """Collect all limitations of a profile.
 
     Args:
-        linked: The profile, linked to its calls.
-        attributed: Its work, with the operations that own it.
-        operations: Its operations, with their spans.
-        kinds: Kinds of kernels and threads.
-        memory: Memory of its operations, or None if it was not measured.
+        linked: The profile, its work linked to API calls and ranges.
+        attributed: Kernels and copies of the profile, with the operations that own them.
+        operations: Operations of the profile, with their spans.
+        kinds: Name patterns that classify kernels and threads.
+        memory: Memory that the operations use, or None if it was not measured.
     """
     profile, named = linked.profile, attributed.named
     return (
@@ -236,14 +242,16 @@ def _collect_limitations(
 
 
 def _mark_cut_operations(linked: LinkedProfile, operations: Operations) -> Operations:
-    """Set ``cut`` of operations whose work the end of the capture cut, and missing launch times.
+    """Mark operations that the end of the capture cut, and fill in missing launch times.
 
-    Forwards and backwards without GPU work get the time of their first launch. If launches are not
-    recorded, every operation without GPU work gets its host start as launch time.
+    ``cut`` is set by :func:`~bubbleviz.interpret.capture_end.mark_unrecorded`. Launch times are
+    filled in for F, B, W, BW and FB operations without GPU work, by
+    :func:`~bubbleviz.interpret.capture_end.locate_launches`. If launches are not recorded, every
+    operation without GPU work gets its host start as launch time instead.
 
     Args:
-        linked: The profile, linked to its calls.
-        operations: Its operations, with their spans.
+        linked: The profile, its work linked to API calls and ranges.
+        operations: Operations of the profile, with their spans.
     """
     profile = linked.profile
     process = profile.activities.ranks[:, 0]
@@ -267,7 +275,7 @@ def _measure_memory(linked: LinkedProfile, operations: Operations) -> MemoryUse 
 
 
 def _measure_extent(linked: LinkedProfile) -> tuple[int, int]:
-    """Return the start of the first kernel or call and the end of the last one."""
+    """Return the earliest start and the latest end of all kernels and API calls, in ns."""
     activities = linked.profile.activities
     kernels = slice(activities.kernels)
     start_ns = min(int(activities.start_ns[kernels].min()), linked.start_ns)
@@ -276,16 +284,16 @@ def _measure_extent(linked: LinkedProfile) -> tuple[int, int]:
 
 
 def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) -> frozenset[str]:
-    """Return the names of the conventions that name forward or backward operations."""
+    """Return the names of the conventions that matched an F, B, W, BW or FB range."""
     used = names.convention[mask_phases(names.phase, COUNTED)].tolist()
     return frozenset(conventions[index].name for index in used)
 
 
 def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
-    """Return the limitations of the work of a profile.
+    """Return the limitations of the kernels and copies of a profile.
 
-    Work from before the capture matters only if it may have delayed operations. It changes no ratio
-    if it ended before the first operation began.
+    Work that was launched before the capture changes no ratio if it ended before the first
+    operation started. The kind ``WORK_BEFORE_CAPTURE`` is then replaced by ``OTHER``.
     """
     starts_ns = operations.start_ns[operations.has_span == 1]
     first_ns = int(starts_ns.min(initial=np.iinfo(np.int64).max))
@@ -299,9 +307,9 @@ def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> lis
 
 
 def _find_overheads(profile: Profile) -> RankIntervals:
-    """Return the intervals in which the profiler delayed the process of each rank.
+    """Return the intervals in which the profiler stopped the process of each rank.
 
-    The intervals of a process are merged, and apply to all its ranks.
+    Overlapping intervals of a process are merged. The intervals apply to all ranks of the process.
     """
     process, overheads = profile.activities.ranks[:, 0], profile.overheads
     rank, row = np.nonzero(process[:, None] == overheads.process[None, :])
@@ -310,17 +318,19 @@ def _find_overheads(profile: Profile) -> RankIntervals:
     )
 
 
-#: Ranks in names of files and labels of processes: ``1.5-TP-0-DP-1-PP-0.trace.json.gz`` and
-#: ``TP00-PP01`` of SGLang, ``pp1_dp0``, ``rank3``.
+#: Matches ranks in file names and process labels, for example ``1.5-TP-0-DP-1-PP-0.trace.json.gz``
+#: and ``TP00-PP01`` (both SGLang), ``pp1_dp0`` and ``rank3``.
 _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 
 
 def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
-    """Return the ranks with their devices, and the global ranks that the profile or names give.
+    """Return the ranks of a profile with their devices and global ranks.
 
-    The global rank is the only rank that the ranges of the process name. Otherwise, it is the rank
-    that the profile declares, if it has a single rank, or else the rank in the label of a process
-    with a single device or in the file name of a profile with a single rank.
+    :func:`_choose_global_rank` chooses among three sources for the global rank. The first is the
+    ranks in the range names of the process. The second is the rank that the profile declares; it
+    is used only if the profile has a single rank. The third is the label of the process, if the
+    process has a single device. If there is no label, the file name of the profile is used, if the
+    profile has a single rank.
     """
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     rank_in_range = names.rank[profile.ranges.name_id]
@@ -354,12 +364,13 @@ def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[Loc
 def _choose_global_rank(in_ranges: Ints, declared: int | None, in_name: int | None) -> int | None:
     """Return the global rank of a rank, or None if unknown.
 
-    The only rank that ranges name comes first, then the declared rank, then the rank in a name.
+    If the range names contain exactly one distinct rank, the result is that rank. Otherwise, it is
+    ``declared``, or ``in_name`` if ``declared`` is None.
 
     Args:
-        in_ranges: Ranks in the names of the ranges of its process.
+        in_ranges: Ranks in the range names of the process, with repetitions.
         declared: Rank that the profile declares, or None if it declares none.
-        in_name: Rank in the label of the process or in the name of the file, or None.
+        in_name: Rank in the process label or in the file name, or None if there is none.
     """
     numbers = find_distinct(in_ranges)
     if len(numbers) == 1:

@@ -1,6 +1,6 @@
-"""Work that was launched only after the GPU had run out of work, and what the host did until then.
+"""Late launches: work that was launched only after the GPU had run out of work.
 
-::
+This module also finds what the host did until the launch::
 
     device     ████ F0 ████│           │████ F1 ████       ████ F2 ██│      │██
     host                       launch F1                         stall
@@ -37,16 +37,17 @@ _OPERATION, _COLLECTIVE, _STALL = range(3)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LateLaunches(Table):
-    """Delays until work was launched on a rank with nothing left to run.
+    """Delays before launches on ranks that had nothing left to run.
 
     Attributes:
-        kind: ``_OPERATION`` or ``_COLLECTIVE`` that was launched late, or ``_STALL`` for an
-            operation in which the GPU ran out of work for long.
+        kind: What was delayed: ``_OPERATION`` for an operation, ``_COLLECTIVE`` for a collective,
+            or ``_STALL`` if the GPU ran out of work for long inside an operation.
         rank: Index of the rank.
-        operation: Row of the operation, or -1 for other kinds.
-        thread: Thread that launched it.
-        since_ns: Time from which the device had nothing to run and nothing to wait for.
-        until_ns: Launch time, or the end of the stalled operation.
+        operation: Row of the late operation, or -1 for collectives and stalls.
+        thread: Id of the thread that launched the operation or collective.
+        since_ns: Start of the delay. For a late launch, the time from which the device had nothing
+            to run and nothing to wait for. For a stall, the start of the operation.
+        until_ns: End of the delay: the late launch, or the end of the stalled operation.
     """
 
     kind: Ints
@@ -62,15 +63,21 @@ def find_late_operations(
 ) -> LateLaunches:
     """Find operations that the host launched after the previous compute of their rank had ended.
 
-    Only compute operations with GPU work and a known launching thread are considered. The first
-    compute of a rank is never late. An operation that waited for a receive is late only from the
-    end of the receive.
+    Only compute operations that have GPU work and a known launching thread are considered. The
+    previous compute is the last interval in ``computed`` that starts before the operation. Without
+    previous compute, an operation is not late. The delay starts at the end of the previous compute,
+    or at ``received_ns`` if that is later but before the launch.
 
     Args:
-        operations: Operations of ranks that share one line of time.
-        thread: Thread that launched each operation, or -1 if unknown.
-        computed: Times when the ranks computed, in ascending order.
-        first_ns: Start of the rank of each operation on the line. Earlier compute is ignored.
+        operations: Operations of several ranks, shifted onto one time axis so that ranks do not
+            overlap.
+        thread: Id of the thread that launched each operation, or -1 if unknown.
+        computed: Start and end of the intervals in which the ranks computed, sorted and disjoint.
+        first_ns: For each operation, the start of its rank on the time axis. Earlier compute
+            belongs to another rank and is ignored.
+
+    Returns:
+        One row per late operation, in the order of ``operations``.
     """
     is_candidate = (
         mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
@@ -107,19 +114,24 @@ def find_late_collectives(
 ) -> tuple[CollectiveIntervals, LateLaunches]:
     """Find collectives that the host launched after everything before them had ended.
 
-    ``late_ns`` is the time from the last end in ``running`` to the launch of the collective, or to
-    its start if that is earlier. It stays as it is for collectives that are not late.
+    A collective is late if the last intervals in ``running`` that start at or before its launch
+    have all ended by then. ``late_ns`` is the time from the latest of their ends to the launch of
+    the collective, or to its start if that is earlier. ``late_ns`` of all other collectives does
+    not change.
 
     Args:
-        collectives: Collectives of ranks that share one line of time.
+        collectives: Collectives of several ranks, shifted onto one time axis so that ranks do not
+            overlap.
         launched_ns: Launch time of each collective, or -1 if unknown.
-        thread: Thread that launched each collective, or -1 if unknown.
-        running: Sets of times when the ranks computed, and when only collectives ran.
-        first_ns: Start of the rank of each collective on the line. Earlier work is ignored.
+        thread: Id of the thread that launched each collective, or -1 if unknown.
+        running: Sets of sorted disjoint intervals: times when the ranks computed, and times when
+            only collectives ran.
+        first_ns: For each collective, the start of its rank on the time axis. Earlier intervals
+            belong to another rank and are ignored.
 
     Returns:
         collectives: The collectives with ``late_ns`` set.
-        late: The late ones whose thread is known.
+        late: One row per late collective whose launching thread is known.
     """
     since_ns = np.full(len(collectives), NONE, np.int64)
     is_idle = launched_ns != NONE
@@ -147,17 +159,18 @@ def find_late_collectives(
 
 
 def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
-    """Find operations in which the GPU ran out of work for far longer than in similar ones.
+    """Find operations in which the GPU ran out of work for far longer than in similar operations.
 
-    The time without compute kernels must exceed twice the median of the rank and phase, a third of
-    the busy time of the operation, and ``_SHORTEST_NS``.
+    The time without compute kernels is ``busy_ns - active_ns``. It must exceed twice its median
+    over the operations of the same rank and phase, a third of ``busy_ns``, and ``_SHORTEST_NS``.
+    Only compute operations that have GPU work and a known launching thread are considered.
 
     Args:
         operations: Operations of the ranks.
-        thread: Thread that launched each operation, or -1 if unknown.
+        thread: Id of the thread that launched each operation, or -1 if unknown.
 
     Returns:
-        One row per stall, from the start to the end of the operation.
+        One row per stall. It lasts from the start to the end of the operation.
     """
     is_candidate = (
         mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
@@ -179,7 +192,10 @@ def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
 
 
 def _compute_group_medians(values: Ints, group: Ints) -> Ints:
-    """Return the median of each value's group (the upper one of two middle values)."""
+    """Return for each value the median of its group.
+
+    If a group has an even number of values, the upper of the two middle values is used.
+    """
     order = np.lexsort((values, group))
     count = np.bincount(group)
     middle = np.cumsum(count) - count + count // 2
@@ -187,10 +203,11 @@ def _compute_group_medians(values: Ints, group: Ints) -> Ints:
 
 
 def select_longest(late: LateLaunches) -> LateLaunches:
-    """Select the longest delays of each kind, at most ``_MAX_DELAYS``.
+    """Select the longest delays of each kind, up to ``_MAX_DELAYS`` per kind.
 
     Delays shorter than ``_SHORTEST_NS``, or shorter than 1 / ``_MIN_FRACTION`` of the longest delay
-    of their kind, are left out. Within a kind, the order stays the same.
+    of their kind, are left out. At equal lengths, the earlier row wins. The result contains the
+    operations, then the collectives, then the stalls, each in the original order.
     """
     selected = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):
@@ -211,18 +228,20 @@ def add_host_activities(
 ) -> tuple[Operations, HostActivities]:
     """Find what the launching threads did during the delays before late launches.
 
-    For each delay, at most ``_MAX_ACTIVITIES`` calls and as many ranges are kept, those with the
-    longest overlap. Calls without a name are left out.
+    For each delay, the ``_MAX_ACTIVITIES`` calls and the ``_MAX_ACTIVITIES`` ranges of the
+    launching thread with the longest overlap are kept. Ranges shorter than ``_SHORTEST_NS`` and
+    calls without a name are left out.
 
     Args:
         operations: Operations of one profile.
-        late: Its late launches; see :func:`select_longest`.
-        long_calls: Calls in which a thread spent real time, or None if there are none.
-        profile: The profile, whose file is still open.
+        late: Delays before late launches of the profile, as selected by :func:`select_longest`.
+        long_calls: Calls that took at least 20 us, or None if there are none.
+        profile: The profile. Its file must still be open.
 
     Returns:
-        operations: The operations, with the names of the activities added to their list of names.
-        activities: The longest calls and ranges during each delay.
+        operations: The operations. The names of the activities are appended to their ``names``.
+        activities: The calls that overlap each delay, then the ranges. Calls and ranges are each
+            sorted by delay, longest overlap first.
     """
     if len(late) == 0:
         return operations, HostActivities.make_empty()
@@ -265,8 +284,8 @@ def _read_names(
 
     Args:
         events: Calls or ranges of the profile.
-        rows: Rows of the events.
-        profile: The profile, which the names of calls are read from.
+        rows: Rows of ``events`` whose names are returned.
+        profile: The profile from which the names of calls are read.
     """
     if isinstance(events, model.Ranges):
         return [events.names[name] for name in events.name_id[rows].tolist()]
@@ -278,18 +297,18 @@ def _read_names(
 def _find_overlapping_events(
     late: LateLaunches, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Find the events of the launching thread that take most of each delay.
+    """Find the events of the launching thread that overlap each delay longest.
 
     Args:
-        late: Late launches.
+        late: Delays before late launches.
         thread: Thread of each event.
         start_ns: Start of each event.
         end_ns: End of each event.
 
     Returns:
         delay: For each pair of a delay and an event, the row of the delay in ``late``, ascending.
-        row: For each pair, the row of the event, which overlaps the delay. The events of a delay
-            are sorted by overlap, the longest first; at most ``_MAX_ACTIVITIES`` are returned.
+        row: For each pair, the row of the event. Up to ``_MAX_ACTIVITIES`` events that overlap the
+            delay are returned, longest overlap first. At equal overlaps, the smaller row wins.
     """
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for owner, on_thread in grouping.list_rows_by_value(thread):
@@ -310,19 +329,20 @@ def _find_overlapping_events(
 def _select_longest_overlaps(
     late: LateLaunches, delay: Ints, row: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Select the events that take most of each delay.
+    """Select the events that overlap each delay longest.
 
     Args:
-        late: Late launches.
-        delay: Row of ``late`` of each pair of a delay and an event.
-        row: Row of the event of each pair, which need not overlap the delay.
+        late: Delays before late launches.
+        delay: For each pair of a delay and an event, the row of the delay in ``late``.
+        row: For each pair, the row of the event. The event need not overlap the delay.
         start_ns: Start of each event.
         end_ns: End of each event.
 
     Returns:
-        delay: Row of ``late`` of each selected pair, in ascending order.
-        row: Row of the event. For each delay, at most ``_MAX_ACTIVITIES`` events that overlap it
-            are selected, those with the longest overlap first.
+        delay: For each selected pair, the row of the delay, in ascending order.
+        row: For each selected pair, the row of the event. Up to ``_MAX_ACTIVITIES`` events that
+            overlap the delay are selected, longest overlap first. At equal overlaps, the smaller
+            row wins.
     """
     overlap_ns = np.minimum(end_ns[row], late.until_ns[delay])
     overlap_ns -= np.maximum(start_ns[row], late.since_ns[delay])

@@ -1,7 +1,7 @@
 """Launches: the call that launched each activity, long calls, and calls without work.
 
-A kernel has the correlation id and the process of its launching call. Calls are read in blocks,
-which are not kept; only long calls and the rows of calls without work are collected.
+A kernel and its launching call have the same correlation id and process. Calls are read in blocks
+and are not kept in memory. Only long calls and the rows of calls without work are collected.
 """
 
 from __future__ import annotations
@@ -14,37 +14,41 @@ from bubbleviz.model import grouping
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables, to_slice
 
-#: Minimum duration of a long call, in ns. It doubles while there are too many. A launch takes a few
-#: microseconds.
+#: Initial minimum duration of a long call, in ns. It is doubled while there are too many long
+#: calls. For comparison, a launch takes a few microseconds.
 _LONG_NS = 20_000
-#: Maximum number of long calls that are kept: 7 MB.
+#: Maximum number of long calls that are kept. They take 7 MB.
 _MAX_LONG = 1 << 18
-#: Maximum number of rows of calls without work that are kept. Above it, they are sampled.
+#: Maximum number of calls without work whose rows are kept. If there are more, they are sampled.
 _MAX_WORKLESS = 1 << 16
 
 
 class Launches:
     """Launching call of each activity.
 
-    Several calls may have the same id, for example those of the runtime API and the driver API. The
-    call that starts first is the launching call; at equal starts, the one with the smaller row.
+    Several calls may have the same correlation id, for example a runtime API call and the driver
+    API call inside it. The call that starts first is the launching call. At equal starts, the call
+    with the smaller row wins.
 
     Attributes:
         call: Row of the launching call of each activity, or -1 if unknown.
-        start_ns: Start of the launching call, undefined if the call is unknown.
+        start_ns: Start of the launching call of each activity, undefined if the call is unknown.
         ids: Correlation id of each activity.
-        by_id: Rows of the activities, sorted by (process, id).
-        processes: Processes of the activities, ascending.
-        begin: Start of each process in ``by_id``, followed by the length of ``by_id``.
-        known: Number of activities of each process with an id. They come first.
-        sharing: Rows that share their id with another row of the process, ascending.
+        by_id: Rows of the activities, sorted by (process, correlation id).
+        processes: Distinct processes of the activities, ascending.
+        begin: For each process, the position of its first activity in ``by_id``. The extra last
+            entry is the length of ``by_id``.
+        known: For each process, the number of activities that have a correlation id. They precede
+            the activities without an id in ``by_id``.
+        sharing: Rows of the activities that share their id with another activity of the process,
+            ascending.
     """
 
     def __init__(self, activities: model.Activities) -> None:
         self.call: Codes = np.full(len(activities), NONE, np.int32)
         self.start_ns = np.zeros(len(activities), np.int64)
         self.ids = activities.correlation_id
-        # A single column for all processes, so that its memory can be freed as a whole.
+        # All processes share a single column, so that its memory can be freed at once.
         self.by_id: Codes = np.empty(len(activities), np.int32)
         self.processes = grouping.find_distinct(activities.ranks[:, 0])
         self.begin = np.zeros(len(self.processes) + 1, np.int64)
@@ -61,7 +65,7 @@ class Launches:
                 rows, ids = rows[order], ids[order]
             self.by_id[stop : stop + len(rows)] = rows
             stop = self.begin[index + 1] = stop + len(rows)
-            # Activities without an id have the largest one.
+            # Activities without an id have ``UNCORRELATED``, which is larger than every id.
             n_with_id = int(np.searchsorted(ids, np.uint32(model.UNCORRELATED)))
             self.known[index] = n_with_id
             same_id = np.flatnonzero(ids[1:n_with_id] == ids[: max(n_with_id, 1) - 1])
@@ -69,19 +73,19 @@ class Launches:
         self.sharing: Codes = grouping.find_distinct(*sharing)
 
     def match_calls(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
-        """Match calls with the activities that have the same id.
+        """Match calls with the activities that have the same process and correlation id.
 
         If an activity already has a call from an earlier block, it is matched only if the new call
-        started earlier. The new call then replaces the old one.
+        started earlier. This method does not modify the stored launches.
 
         Args:
-            calls: The calls, at least one.
+            calls: A block of calls, at least one.
 
         Returns:
-            activity: Row of the activity of each pair.
-            call: Row in ``calls`` of the call that launched it.
-            displaced: Row of one activity of each old call that is replaced. Such an old call has
-                no work after all.
+            activity: For each pair, the row of the activity.
+            call: For each pair, the row in ``calls`` of the launching call.
+            displaced: For each earlier call that a new call replaces, the row of one of its
+                activities. The earlier call launched no work after all.
         """
         of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
         pairs = [self._pair_with_activities(process, rows, calls) for process, rows in of_process]
@@ -93,7 +97,10 @@ class Launches:
         return activity[is_earlier], call[is_earlier], displaced
 
     def find_calls_with_work(self, calls: model.Calls) -> Bools:
-        """Return a mask of the calls that share their id with an activity of their process."""
+        """Return a mask of the calls that share their correlation id with an activity.
+
+        Only activities of the same process count.
+        """
         has_work = np.zeros(len(calls), bool)
         for process, rows in grouping.list_rows_by_value(model.process_of(calls.thread)):
             activities = self._select_process(process)
@@ -101,7 +108,7 @@ class Launches:
         return has_work
 
     def _select_process(self, process: int) -> Codes:
-        """Return the activities of a process that have an id, in order of their ids."""
+        """Return the rows of a process's activities that have an id, sorted by id."""
         index = int(grouping.find_positions(self.processes, np.array([process]))[0])
         if index == NONE:
             return self.by_id[:0]
@@ -114,17 +121,18 @@ class Launches:
         """Pair the calls of one process with the activities that have the same id.
 
         Args:
-            process: The process.
-            rows: Rows of its calls, at least one.
+            process: Process number.
+            rows: Rows of the calls of the process, at least one.
             calls: All calls of the block.
 
         Returns:
-            activity: Row of the activity of each pair.
-            call: Row of its call. If several calls have the same id, the first one to start.
+            activity: For each pair, the row of the activity.
+            call: For each pair, the row of the call. If several calls have the same id, the call
+                that starts first wins.
         """
         activities = self._select_process(process)
         ids = calls.correlation_id[rows]
-        # The ids of a process ascend already if only one of its threads makes calls.
+        # If only one thread of the process makes calls, the ids are already in ascending order.
         if not (ids[1:] > ids[:-1]).all():
             first = grouping.find_first_rows(ids.astype(np.int64), calls.start_ns[rows])
             rows, ids = rows[first], ids[first]
@@ -137,9 +145,9 @@ class Launches:
 
 
 class LongCalls:
-    """Collects the calls in which a thread spent at least 20 us.
+    """Collects the calls that took at least 20 us.
 
-    The minimum doubles whenever more than ``_MAX_LONG`` calls have been collected.
+    The minimum duration is doubled whenever more than ``_MAX_LONG`` calls have been collected.
     """
 
     def __init__(self) -> None:
@@ -148,10 +156,10 @@ class LongCalls:
         self._count = 0
 
     def add(self, calls: model.Calls) -> None:
-        """Keep the calls that take at least the current minimum duration, and drop all others.
+        """Add the calls that take at least the current minimum duration.
 
-        If more than ``_MAX_LONG`` calls are then kept, the minimum is doubled until they are few
-        enough.
+        If more than ``_MAX_LONG`` calls are then stored, the minimum is doubled and shorter calls
+        are dropped, until at most ``_MAX_LONG`` calls are left.
         """
         long_calls = calls.take(calls.end_ns - calls.start_ns >= self._shortest_ns)
         if len(long_calls) == 0:
@@ -165,18 +173,18 @@ class LongCalls:
             self._blocks, self._count = [calls], len(calls)
 
     def collect(self) -> model.Calls | None:
-        """Return the long calls in the order of their addition, or None if there are none."""
+        """Return the long calls in the order they were added, or None if there are none."""
         return join_tables(self._blocks) if self._blocks else None
 
 
 class WorklessRows:
-    """Rows of calls without work. If there are many, those with the smallest hashes are kept.
+    """Rows of calls without work, or a sample of the rows if there are many.
 
-    The sample is taken by hash because training repeats itself: every second call, for example, may
-    be of the same kind.
+    The sample consists of the rows with the smallest hashes. A regular sample would be biased,
+    because training repeats itself: every second call, for example, may be of the same kind.
 
     Attributes:
-        step: Number of calls that each kept row stands for.
+        step: Number of calls that each kept row represents, a power of 2.
     """
 
     def __init__(self, max_rows: int = _MAX_WORKLESS) -> None:
@@ -186,10 +194,10 @@ class WorklessRows:
         self._count = 0
 
     def add(self, row: Ints) -> None:
-        """Add the rows of calls without work, or a sample of one in ``step`` of them.
+        """Add rows of calls without work. About one in ``step`` of the rows is kept.
 
-        If more than the maximum number of rows are then kept, ``step`` is doubled until they are
-        few enough.
+        If more than the maximum number of rows are then stored, ``step`` is doubled and the stored
+        rows are sampled again, until there are few enough.
         """
         sampled = _sample_rows(row, self.step)
         self._blocks.append(sampled)
@@ -200,11 +208,11 @@ class WorklessRows:
             self._count = len(self._blocks[0])
 
     def sample(self, max_rows: int = _MAX_WORKLESS) -> tuple[Ints, int]:
-        """Return a sample of about ``max_rows`` rows, or all kept rows if there are not as many.
+        """Return a sample of about ``max_rows`` rows, or all stored rows if there are fewer.
 
         Returns:
-            rows: The rows, ascending.
-            step: Number of calls that each row stands for, a power of 2.
+            rows: The sampled rows, ascending.
+            step: Number of calls that each sampled row represents, a power of 2.
         """
         step = self.step
         while self._count * self.step > max_rows * step:
@@ -216,7 +224,8 @@ class WorklessRows:
 def _sample_rows(row: Ints, step: int) -> Ints:
     """Return about one in ``step`` of the rows, chosen by a hash of the row number.
 
-    A row that is chosen for a step is also chosen for every smaller step.
+    A row that is chosen for one ``step`` is also chosen for every smaller ``step``. The order of
+    the rows does not change.
     """
     if step == 1:
         return row

@@ -105,7 +105,7 @@ def measure_layers(
 
     Args:
         ranges: Ranges of layers.
-        work: All work of the profile.
+        work: All kernels and copies of the profile.
         placed_ranges: Ranges of operations, by rank.
         keys: Operations of the profile.
     """
@@ -127,7 +127,7 @@ def _find_compute_kernels(
     """Find the compute kernels of the operations that are work of an iteration.
 
     Args:
-        work: All work of the profile.
+        work: All kernels and copies of the profile.
         placed_ranges: Ranges of operations, by rank.
         keys: Operations of the profile.
 

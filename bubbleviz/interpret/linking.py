@@ -1,6 +1,6 @@
-"""Linking: from each kernel to its launching call, and from the call to the range of an operation.
+"""Linking: finds the call that launched each kernel and the operation range the call belongs to.
 
-The rules apply in this order; :class:`LinkRule` gives the results::
+The rules apply in this order; :class:`LinkRule` names the results::
 
     main thread        ├─F3──────────────┤  ├─B3────────────────┤
     calls                  a                                        d
@@ -8,22 +8,24 @@ The rules apply in this order; :class:`LinkRule` gives the results::
     device                   ██ a             ██ b ██ c   ██ d    ██ e
 
     a   1 launching call, 2 range on its own thread   F3    OWN_THREAD
-    b,c 1 launching call, 3 backward of another one   B3    CROSS_THREAD
+    b,c 1 launching call, 3 backward on main thread   B3    CROSS_THREAD
     d   1 launching call, no range open               -     OUTSIDE
     e   launching call not recorded                   -     UNLINKED
 
-1. The launching call of a kernel has its correlation id and process
+1. A kernel and its launching call have the same correlation id and process
    (:meth:`~bubbleviz.interpret.launches.Launches.match_calls`).
 2. The call belongs to the innermost named range around it on its own thread (``_find_innermost``).
-   A start/end range that another thread ends covers all threads of its process.
-3. A call without such a range belongs to the innermost backward range that is open on another
-   thread of the process when the call starts, since PyTorch runs backward on a separate thread
-   (``_find_only_backward``). If several threads have one, only a thread that launched work on the
-   same device counts (:meth:`Linker.decide_by_device`). Otherwise the result is AMBIGUOUS. Helper
-   threads such as data loaders never run backward; their calls are HELPER_THREAD.
+   A start/end range that is ended by a different thread covers all threads of its process.
+3. PyTorch runs the backward pass on a separate thread. Therefore, a call outside all ranges of its
+   thread belongs to the innermost backward range that is open on another thread of the process
+   when the call starts (``_find_only_backward``). If several threads have an open backward range,
+   only threads that launched work on the same device are considered
+   (:meth:`Linker.decide_by_device`). Unless this leaves exactly one thread, the result is
+   AMBIGUOUS. Helper threads such as data loaders never run backward passes; their calls get
+   HELPER_THREAD.
 
-Calls are read in blocks, which are not kept. The compiled part applies the same rules to a whole
-block (``_link_native``).
+Calls are read in blocks and are not kept in memory. The native library applies the same rules to a
+whole block (``_link_native``).
 """
 
 from __future__ import annotations
@@ -70,12 +72,13 @@ from bubbleviz.native import functions as native
 
 #: Launch time of work whose launch is unknown, later than any other time.
 NEVER = int(np.iinfo(np.int64).max)
-#: Times in ns: the earliest one, and the offset of each from it, in as few bits as possible.
+#: Compact form of times: the earliest time in ns, and the offsets of all times from it, in the
+#: smallest unsigned type that can represent them.
 CompactTimes: TypeAlias = tuple[int, npt.NDArray[np.unsignedinteger[Any]]]
 
 
 class LinkRule(IntEnum):
-    """The rule by which an activity was linked to a range, or the reason why it was not."""
+    """The rule that linked an activity to a range, or the reason why the activity has no range."""
 
     UNLINKED = 0
     OUTSIDE = 1
@@ -87,29 +90,28 @@ class LinkRule(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinkedWork(Table):
-    """Kernels, then copies: when and where they ran, what launched them, and their operation.
+    """Kernels and copies with their times, launching calls and operations; kernels come first.
 
-    :func:`link` sets the columns up to ``range``. The others are unknown until
-    :mod:`bubbleviz.interpret.spans` finds the kinds of kernels and
-    :mod:`bubbleviz.interpret.per_rank` takes the work of each rank from the table and finds its
-    operations. -1 means none or unknown.
+    :func:`link` sets the columns up to ``range``. :mod:`bubbleviz.interpret.spans` sets
+    ``compute`` and ``communication``. :mod:`bubbleviz.interpret.per_rank` splits the table by rank
+    and sets ``operation``. In all index columns, -1 means none or unknown.
 
     Attributes:
-        activity: Row of the activities of the profile.
-        start_ns: Start on the device.
-        end_ns: End on the device.
-        rank: Rank that the activity ran on.
-        name_id: Row of ``names``, or -1 for a copy without a name.
+        activity: Row of the kernel or copy among the activities of the profile.
+        start_ns: Start time on the device.
+        end_ns: End time on the device.
+        rank: Rank that the kernel or copy ran on.
+        name_id: Index into ``names``, or -1 for a copy without a name.
         call: Row of the launching call, or -1 if the rule is ``UNLINKED``.
-        launched_ns: Start of the launching call, undefined without a call.
-        thread: Row of ``threads`` for the thread of the launching call, undefined without a call.
-        rule: Code of :class:`LinkRule`.
-        range: Range whose operation the activity belongs to.
-        operation: Operation that owns the activity.
+        launched_ns: Start of the launching call, undefined if ``call`` is -1.
+        thread: Index into ``threads`` of the launching thread, undefined if ``call`` is -1.
+        rule: Code of the :class:`LinkRule` that applied.
+        range: Row of the range that the kernel or copy is linked to.
+        operation: Row of the operation that owns the kernel or copy.
         compute: Mask of the compute kernels.
         communication: Mask of the communication kernels.
-        names: Names of kernels.
-        threads: Threads that made calls, or may have.
+        names: Distinct kernel names.
+        threads: Ids of the threads that made calls, and of other threads known from the profile.
     """
 
     activity: Codes
@@ -139,7 +141,7 @@ class LinkedWork(Table):
         compute: Bools,
         communication: Bools,
     ) -> LinkedWork:
-        """Return work of operations whose launches and names are not recorded."""
+        """Create a table of kernels and copies whose launches and names are not recorded."""
         none = make_constant(NONE, len(rank))
         return cls(
             activity=np.arange(len(rank)),
@@ -160,29 +162,29 @@ class LinkedWork(Table):
         )
 
     def get_calls(self, rows: Codes, calls: model.CallLog) -> model.Calls:
-        """Return the launching call of each of the rows.
+        """Return the launching calls of the given rows, one per row.
 
         Args:
-            rows: Rows with a known call.
-            calls: All calls of the profile.
+            rows: Rows of this table whose launching calls are known.
+            calls: All API calls of the profile.
         """
         called, of_row = np.unique(self.call[rows], return_inverse=True)
         return calls.at(called.astype(np.int64)).take(of_row)
 
     def get_launch_times(self, rows: Codes) -> Ints:
-        """Return when the host launched each of the rows, or ``NEVER`` if unknown."""
+        """Return the launch time of each of the rows in ns, or ``NEVER`` if unknown."""
         is_known = self.rule[rows] != LinkRule.UNLINKED
         return np.where(is_known, self.launched_ns[rows], NEVER)
 
     def find_launches(self, rows: Codes) -> tuple[Ints, Ints]:
-        """Return when the host launched each of the rows, and by which thread.
+        """Return the launch times and launching threads of the given rows.
 
         Args:
-            rows: Rows of this table, or -1 for none.
+            rows: Rows of this table. The results for -1 are -1.
 
         Returns:
-            launched_ns: Start of each launching call, or -1 if unknown.
-            thread: Thread that made it, or -1 if unknown.
+            launched_ns: Start of the launching call of each row, or -1 if unknown.
+            thread: Id of the thread that made the call, or -1 if unknown.
         """
         launched_ns = np.full(len(rows), NONE, np.int64)
         thread = launched_ns.copy()
@@ -198,15 +200,16 @@ class LinkedProfile:
     """A profile whose kernels and copies are linked to calls and ranges.
 
     Attributes:
-        profile: The profile with the activities (kernels, then copies) that were kept.
-        named_ranges: Ranges that the activities are linked to.
-        work: These activities with their calls and ranges.
-        sound: Mask of the activities that were kept, or None if all were kept.
-        workless: Starts of calls without work, on threads that launched work, keyed by process.
+        profile: The profile without the kernels and copies that were left out.
+        named_ranges: Ranges that the kernels and copies are linked to.
+        work: The kernels and copies of ``profile`` with their launching calls and ranges.
+        sound: Mask of the original kernels and copies that were kept, or None if all were kept.
+        workless: Start times of calls that launched no recorded work, keyed by process. Threads
+            that launched nothing are left out.
         start_ns: Start of the first call.
         end_ns: End of the last call.
-        long_calls: Calls in which a thread spent real time, or None if there are none.
-        unrecorded: Times at which ranks may have run work that was launched but not recorded.
+        long_calls: Calls that took at least 20 us, or None if there are none.
+        unrecorded: Intervals in which ranks may have run work that was launched but not recorded.
         limitations: Limitations on missing data and on work that was left out.
     """
 
@@ -223,10 +226,10 @@ class LinkedProfile:
 
 
 class ThreadRanges:
-    """Finds the innermost range around calls.
+    """Finds the innermost range around each call.
 
-    Start/end ranges are used only if no push/pop range contains the call. A start/end range that
-    another thread ends applies to calls of all threads of its process.
+    Start/end ranges are used only if no push/pop range contains the call. A start/end range that is
+    ended by a different thread covers the calls of all threads of its process.
 
     Args:
         ranges: All ranges.
@@ -248,7 +251,8 @@ class ThreadRanges:
     def get_indices(self, thread: int) -> list[Innermost]:
         """Return the search indices of the ranges that calls of a thread may belong to.
 
-        The index of push/pop ranges precedes the index of start/end ranges; both are cached.
+        The index of push/pop ranges comes first, then the index of start/end ranges. An index
+        without ranges is left out. The result is cached.
         """
         if thread not in self._indices:
             no_rows = np.empty(0, np.int64)
@@ -270,12 +274,15 @@ class ThreadRanges:
 
 
 def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
-    """Return an index of the push/pop ranges, then one of the start/end ranges, if there are any.
+    """Build a search index of the push/pop ranges, and one of the start/end ranges.
+
+    The index of push/pop ranges comes first. An index without ranges is left out.
 
     Args:
         ranges: All ranges.
         rows: Rows of the ranges of a thread.
-        shared: Rows of further start/end ranges, or None if there are none.
+        shared: Rows of start/end ranges that cover all threads of the process, or None if there are
+            none.
     """
     is_start_end = ranges.start_end[rows]
     start_end = rows[is_start_end]
@@ -293,12 +300,14 @@ def _pack_indices(indices_by_owner: Sequence[list[Innermost]]) -> tuple[tuple[In
     """Pack search indices into the columns of ``struct ranges`` in ``links.c``.
 
     Args:
-        indices_by_owner: At most two indices of each owner: push/pop ranges, then start/end ranges.
+        indices_by_owner: Up to two indices per owner (a thread): first the index of push/pop
+            ranges, then the index of start/end ranges.
 
     Returns:
-        columns: The columns of all indices, one after the other.
-        bounds: For each owner, the number of its first depth level, and the numbers after those of
-            its first and of its second index.
+        columns: The columns of all indices, concatenated.
+        bounds: Three layer numbers per owner: the first layer of its first index, the end of its
+            first index, and the end of its second index. Layers (ranges of equal nesting depth) are
+            numbered over all owners. The bounds of owner ``i`` start at position ``3 * i``.
     """
     starts, bounds = [0], list[int]()
     columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
@@ -310,7 +319,7 @@ def _pack_indices(indices_by_owner: Sequence[list[Innermost]]) -> tuple[tuple[In
             parts = index.start_ns, index.end_ns, index.depth, index.row
             for column, part in zip(columns, parts, strict=True):
                 column.append(part)
-        # Each owner has room for two indices.
+        # Each owner has three bounds, so a missing index is represented by an empty one.
         bounds.extend(bounds[-1:] * (2 - len(indices)))
     search_hint = np.full(len(starts) - 1, NONE, np.int64)
     packed = np.array(starts, np.int64), search_hint, *map(np.concatenate, columns)
@@ -320,10 +329,10 @@ def _pack_indices(indices_by_owner: Sequence[list[Innermost]]) -> tuple[tuple[In
 def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> Ints:
     """Return the row of the innermost range around each interval, or -1 if there is none.
 
-    A later index is searched only for the intervals that no range of an earlier index contains.
+    A later index is searched only for intervals that no range of an earlier index contains.
 
     Args:
-        indices: Search indices of ranges, in order of precedence.
+        indices: Search indices of ranges, highest precedence first.
         start_ns: Start of each interval.
         end_ns: End of each interval.
     """
@@ -337,21 +346,22 @@ def _find_innermost(indices: list[Innermost], start_ns: Ints, end_ns: Ints) -> I
 def find_enclosing_ranges(
     rows: Ints, work: LinkedWork, calls: model.CallLog, ranges: model.Ranges, phase: Ints
 ) -> tuple[Ints, Ints]:
-    """Find all compute ranges around the launches of work, not only the innermost ones.
+    """Find all compute ranges around the launches of kernels and copies, not only the innermost.
 
-    Work that was linked to a range on another thread is also paired with that range. Work without
-    a known launching call is left out.
+    The result contains one pair for each kernel or copy and each range around its launching call. A
+    kernel or copy that was linked to a range on another thread is also paired with that range. If
+    the launching call is unknown, there is no pair. The pairs are not sorted.
 
     Args:
-        rows: Rows of the work whose launches are looked up.
-        work: All work of the profile.
-        calls: All calls of the profile.
-        ranges: Ranges of operations.
-        phase: Phase of each range.
+        rows: Rows of ``work`` whose launches are looked up.
+        work: All kernels and copies of the profile.
+        calls: All API calls of the profile.
+        ranges: Ranges whose names denote operations.
+        phase: Phase of each range. Only ranges whose phase is in ``COMPUTE`` are paired.
 
     Returns:
-        activity: Row of the work of each pair.
-        of_range: Row of a range that encloses its launch.
+        activity: For each pair, the row of ``work``.
+        of_range: For each pair, the row of ``ranges``.
     """
     rows = rows[work.call[rows] >= 0]
     launches = work.get_calls(rows, calls)
@@ -369,14 +379,14 @@ def find_enclosing_ranges(
 
 
 def _find_helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
-    """Return the ids of the threads whose names show that they never run backward, ascending.
+    """Return the sorted ids of the threads whose names show that they never run a backward pass.
 
-    A pattern may match anywhere in the name, in upper or lower case. Threads inherit the name of
-    the main thread of their process, so a thread with an inherited name is left out.
+    A pattern may match anywhere in the name and ignores case. Threads inherit the name of the main
+    thread of their process. Therefore, a thread with the same name as its main thread is left out.
 
     Args:
         threads: Named threads of the profile.
-        patterns: Regular expressions for the names.
+        patterns: Regular expressions for thread names. Without patterns, no thread matches.
     """
     helper = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
     inherited = {(t.thread >> 24, t.name) for t in threads if model.is_main(t.thread)}
@@ -392,15 +402,17 @@ class Linker:
     """Links activities while blocks of calls are read.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         ranges: Ranges that activities are linked to.
         phase: Phase of each range, or None to link only to ranges of the launching thread.
-        helpers: Threads that never run backward.
+        helpers: Ids of the threads that never run a backward pass.
 
     Attributes:
-        thread: Column of :class:`LinkedWork`, as are ``range`` and ``rule``.
-        workless_rows: Sample of the rows of calls without work.
-        long_calls: Calls in which a thread spent real time.
+        thread: Column ``thread`` of :class:`LinkedWork`, one entry per activity.
+        range: Column ``range`` of :class:`LinkedWork`.
+        rule: Column ``rule`` of :class:`LinkedWork`.
+        workless_rows: Rows of the calls that launched no recorded work, or a sample of them.
+        long_calls: Calls that took at least 20 us.
         start_ns: Start of the first call.
         end_ns: End of the last call.
         impossible: Number of calls that were left out because of impossible times.
@@ -422,13 +434,14 @@ class Linker:
         self.impossible = 0
         self._workless: list[tuple[int, CompactTimes]] = []
         self._last_row = NONE
-        # Arguments for the compiled part: the threads that have made calls, and their ranges.
+        # Arguments for the native library: the threads that have made calls, and their ranges.
         self._tables: tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]] | None = None
-        # Position of the last id of each process. The compiled part continues its search there.
+        # Position in ``by_id`` of the last match of each process. The native library continues its
+        # search there.
         self._search_hint = self.launches.begin[:-1].copy()
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._helpers = helpers
-        # Backward ranges of each thread, empty if calls are linked only to their own thread.
+        # Backward ranges of each thread. Empty if calls are linked only to ranges of their thread.
         self._backward: dict[int, list[Innermost]] = {}
         self._forward_threads = np.empty(0, np.int64)
         if phase is None:
@@ -444,7 +457,7 @@ class Linker:
         """Link the activities that a block of calls launched.
 
         Args:
-            calls: The calls. The compiled part links them if their rows ascend.
+            calls: The calls. If their rows ascend, the native library is used where available.
         """
         self.impossible += calls.impossible
         if len(calls) == 0:
@@ -466,14 +479,14 @@ class Linker:
         self.workless_rows.add(calls.row[workless])
 
     def _link(self, calls: model.Calls, thread: Codes) -> Bools:
-        """Link the activities that calls launched.
+        """Link the activities that calls launched, in Python.
 
-        If a call of an earlier block was linked to the same activity but started later, it is
-        replaced and counts as a call without work.
+        If an activity is already linked to a call of an earlier block, the call that starts earlier
+        wins. A replaced call is added to the calls without work.
 
         Args:
             calls: The calls.
-            thread: Thread number of each call.
+            thread: Index into ``self.threads`` for each call.
 
         Returns:
             Mask of the calls that launched an activity.
@@ -491,11 +504,15 @@ class Linker:
         return launched
 
     def _link_native(self, calls: model.Calls, thread: Codes) -> Bools | None:
-        """Do what :meth:`_link` does with the compiled part, or return None without it.
+        """Do the same as :meth:`_link` with the native library.
 
         Args:
             calls: Calls whose rows ascend.
-            thread: Thread number of each call.
+            thread: Index into ``self.threads`` for each call.
+
+        Returns:
+            Mask of the calls that launched an activity, or None if the native library is
+            unavailable or could not link the calls.
         """
         if not native.is_available():
             return None
@@ -518,7 +535,8 @@ class Linker:
     def _build_thread_tables(self) -> tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]]:
         """Build the columns of ``struct threads`` and ``struct ranges`` in ``links.c``.
 
-        The ranges of all threads come first, then the backward ranges of each thread that has any.
+        The table of ranges contains one entry per thread, followed by one entry per thread that has
+        backward ranges.
         """
         threads = self.threads.values
         backward_rows = self._list_backward_rows()
@@ -537,11 +555,11 @@ class Linker:
         return thread_columns, range_columns
 
     def _list_backward_rows(self) -> list[list[int]]:
-        """Return, for each thread, the rows of the threads whose backward ranges it may have run.
+        """For each thread, list the backward ranges of other threads that its calls may belong to.
 
-        Rows refer to the native table of ranges: one row per thread, then one row per thread that
-        has backward ranges. Candidates are the other threads of the same process. The list is empty
-        for a thread that has forward ranges of its own.
+        The candidates are the other threads of the same process that have backward ranges. The list
+        of a thread with forward or optimizer ranges is empty. A candidate is given by its row in
+        the native table of ranges, see :meth:`_build_thread_tables`.
         """
         threads = self.threads.values.tolist()
         forward_threads = set(self._forward_threads.tolist())
@@ -556,11 +574,11 @@ class Linker:
         ]
 
     def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
-        """Keep the starts of calls without work, in one compact array per thread.
+        """Store the start times of calls without work, in one compact array per thread.
 
         Args:
             start_ns: Start of each call.
-            thread: Thread number of each call.
+            thread: Index into ``self.threads`` for each call.
         """
         for number, rows in list_rows_by_value(thread):
             base_ns = int(start_ns[rows].min())
@@ -569,9 +587,10 @@ class Linker:
             self._workless.append((number, (base_ns, after_ns.astype(shortest))))
 
     def collect_workless(self) -> dict[int, list[CompactTimes]]:
-        """Return the starts of calls without work, keyed by process.
+        """Return the start times of calls that launched no recorded work, keyed by process.
 
-        Threads without launches are left out: a watchdog, for example, only queries events.
+        Calls of threads that launched nothing are left out. A watchdog thread, for example, only
+        queries events.
         """
         # The last entry is for activities without a call (-1).
         launching = make_mask(len(self.threads) + 1, find_distinct(self.thread))
@@ -583,21 +602,21 @@ class Linker:
         return starts
 
     def find_calling_processes(self) -> Ints:
-        """Return the processes that made calls, ascending."""
+        """Return the process numbers of all threads that made calls, ascending."""
         # Number -1 is the thread of activities without a call.
         workless = np.array([number for number, _ in self._workless], np.int64)
         number = find_distinct(find_distinct(self.thread).astype(np.int64), workless)
         return find_distinct(model.process_of(self.threads.values[number[number >= 0]]))
 
     def link_work(self) -> LinkedWork:
-        """Return one row per activity with the call, launch, thread, rule and range found for it.
+        """Return the linked work, one row per activity.
 
         The columns ``activity``, ``operation``, ``compute`` and ``communication`` are filled later.
         """
         activities, count = self.activities, len(self.activities)
         none, is_unknown = make_constant(NONE, count), np.broadcast_to(np.False_, count)
         return LinkedWork(
-            # Rows are counted once it is known which work is kept.
+            # Rows are numbered after the damaged work has been removed.
             activity=none,
             start_ns=activities.start_ns,
             end_ns=activities.end_ns,
@@ -619,7 +638,8 @@ class Linker:
         """Return the range of each call, or -1 if it has none, and the rule that applied.
 
         A call outside all ranges of its thread can belong to a backward range of another thread,
-        unless its thread has forward or optimizer ranges or is a helper thread.
+        unless its thread has forward or optimizer ranges or is a helper thread. The rule is
+        HELPER_THREAD only if the call of a helper thread would otherwise belong to such a range.
         """
         of_range = self._ranges.around(calls)
         rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
@@ -641,15 +661,15 @@ class Linker:
         """Find the backward range that is open on another thread when each call starts.
 
         Args:
-            thread: Thread of each call.
+            thread: Id of the thread that made each call.
             time_ns: Start of each call.
-            eligible: Function of a thread and rows of calls that returns a mask of the calls that
-                may belong to a backward of the thread, or None if all may.
+            eligible: Function that takes a thread id and rows of calls, and returns a mask of the
+                calls that may belong to a backward range of this thread. None allows all calls.
 
         Returns:
-            backward: Innermost backward range of each call, or -1 if none is open, or if several
-                threads have an open one.
-            is_ambiguous: Mask of the calls for which several threads have an open one.
+            backward: Innermost open backward range for each call. The value is -1 if no eligible
+                thread of the process has an open backward range, or if several have one.
+            is_ambiguous: Mask of the calls for which several threads have an open backward range.
         """
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
@@ -702,17 +722,18 @@ def link(
     phase: Ints | None = None,
     helpers: Sequence[str] = (),
 ) -> LinkedProfile:
-    """Link the work of a profile to calls and ranges, and leave out damaged work.
+    """Link the kernels and copies of a profile to calls and ranges, and leave out damaged ones.
 
-    Work is left out if its times contradict its launch or the capture, or if nothing else mentions
-    its process or device. Work that ends after the next work on its stream starts is cut short.
+    A kernel or copy is left out if its times contradict its launch or the capture, if it repeats
+    another row, or if nothing else in the profile mentions its process or device. A kernel or copy
+    that ends after the next one on its stream starts is cut short.
 
     Args:
         profile: The profile as it was read.
-        named_ranges: Ranges that work is linked to.
-        phase: Phase of each of these ranges (codes of :class:`~bubbleviz.model.phases.Phase`), or
-            None if they have no phases; work is then linked to ranges of the launching thread only.
-        helpers: Regular expressions for the names of threads that never run backward.
+        named_ranges: Ranges that kernels and copies are linked to.
+        phase: Phase of each range, as a code of :class:`~bubbleviz.model.phases.Phase`. If None,
+            kernels and copies are linked only to ranges of the launching thread.
+        helpers: Regular expressions for the names of threads that never run a backward pass.
     """
     linker = _link_calls(profile, named_ranges, phase, helpers)
     activities, work = profile.activities, linker.link_work()
@@ -778,7 +799,8 @@ def _remove_ranks(
 
     Args:
         activities: Activities of the remaining ranks, with the old rank numbers.
-        unrecorded: Intervals of all ranks, with the old rank numbers.
+        unrecorded: Intervals of all ranks, with the old rank numbers. Those of removed ranks are
+            dropped.
         is_left_out: Mask of the ranks to remove.
     """
     new_rank = (np.cumsum(~is_left_out) - 1).astype(activities.rank.dtype)
@@ -795,17 +817,16 @@ def _read_streams(
 ) -> tuple[Codes | None, tuple[Limitation, ...]]:
     """Read the stream of each activity that is kept.
 
-    Streams are used only to check the times of work, so a profile with damaged streams is analysed
-    without them.
+    Streams are used only to check the times of activities, so damaged streams are not an error.
 
     Args:
         profile: The profile as it was read.
         sound: Mask of the activities that are kept, or None if all are kept.
 
     Returns:
-        streams: Stream of each activity that is kept, all -1 if streams are damaged, or None if the
-            profile records no streams.
-        notes: A limitation if streams are damaged.
+        streams: Stream of each activity that is kept, or None if the profile records no streams.
+            All values are -1 if the streams are damaged.
+        notes: One limitation if the streams are damaged, otherwise empty.
     """
     if profile.streams is None:
         return None, ()
@@ -823,22 +844,28 @@ def _read_streams(
 def _correct_stream_ends(
     profile: model.Profile, streams: Codes, work: LinkedWork, start_ns: int
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
-    """Correct end times that overlap the next work on a stream, and find when earlier work ran.
+    """Correct end times that streams show to be wrong, and find when unrecorded early work ran.
 
-    Earlier work was launched before the capture and is not recorded. Without recorded launches,
-    ``early`` is empty and only overlapping ends are corrected; otherwise, the end of the last work
-    on a stream is corrected as well.
+    There are three steps. The last two are skipped if the profile records no launches; ``early`` is
+    then empty.
+
+    1. :func:`~bubbleviz.interpret.overruns.clip_overruns` corrects ends that are later than the
+       start of the next activity on the stream. With HIP, streams may be hardware queues.
+    2. :func:`~bubbleviz.interpret.overruns.clip_late_ends` corrects the end of the last activity on
+       a stream if a wait for the device returned earlier.
+    3. :func:`~bubbleviz.interpret.unrecorded_work.find_times_before_first_work` finds the intervals
+       in which work launched before the capture may have run.
 
     Args:
         profile: The profile with the activities that are kept.
         streams: Stream of each activity, or -1 if unknown.
-        work: The activities with their calls and ranges.
-        start_ns: Start of the first call, which counts as the start of the capture.
+        work: The activities with their launching calls, one row per activity.
+        start_ns: Start of the first call, used as the start of the capture.
 
     Returns:
-        profile: The profile with corrected ends.
+        profile: The profile with corrected end times. Starts do not change.
         early: Intervals in which ranks may have run unrecorded work launched before the capture.
-        notes: Limitations.
+        notes: Limitations that describe the corrections, then limitations that describe ``early``.
     """
     path = profile.source.path
     are_queues = profile.source.api == "HIP"
@@ -857,15 +884,15 @@ def _correct_stream_ends(
 
 @dataclass(frozen=True)
 class _CheckedWork:
-    """Damaged, left-out and unrecorded work of a profile.
+    """Result of checking the work of a profile for damage and gaps.
 
     Attributes:
         sound: Mask of the activities that are kept, or None if all are kept.
-        is_left_out: Mask of the ranks that are left out.
-        unrecorded: Times at which ranks may have run work that was launched but not recorded.
-        located: Limitations of the profile. Those on kernels that were left out while reading also
-            give the times at which these kernels may have run, if all of them were found.
-        notes: Limitations of the work.
+        is_left_out: Mask of the ranks that are left out, shape (ranks,).
+        unrecorded: Intervals in which ranks may have run work that was launched but not recorded.
+        located: Limitations of the profile. Limitations on kernels that were left out while reading
+            also give the times at which the kernels may have run, if all kernels were found.
+        notes: Limitations of the kernels, copies and calls.
     """
 
     sound: Bools | None
@@ -879,7 +906,7 @@ def _check_work(linker: Linker, profile: model.Profile) -> _CheckedWork:
     """Find the damaged, left-out and unrecorded work of a linked profile.
 
     An activity is kept if its times are possible, its rank is not left out, and it does not repeat
-    another row. Without recorded launches, repeated and unrecorded work is not searched for.
+    another row. Repeated and unrecorded work is searched for only if launches are recorded.
     """
     path, activities = profile.source.path, profile.activities
     capture_ns = calling = None
@@ -918,13 +945,14 @@ class _LostWork:
     """Work that was launched but not recorded, and work that was recorded twice.
 
     Attributes:
-        timed: Limitations on impossible times, with the times at which this work may have run.
-        located: Limitations of the profile. Those on kernels that were left out while reading also
-            give the times at which these kernels may have run, if all of them were found.
-        lost: Limitations of lost kernels and graph launches.
-        repeated: Limitations of duplicates and of kernels without a duration.
-        duplicates: Rows of the activities that repeat another one.
-        unrecorded: Times at which ranks may have run work that was launched but not recorded.
+        timed: Limitations on work whose recorded times are impossible, with the times at which the
+            work may have run.
+        located: Limitations of the profile. Limitations on kernels that were left out while reading
+            also give the times at which the kernels may have run, if all kernels were found.
+        lost: Limitations on lost kernels and graph launches.
+        repeated: Limitations on duplicate rows and on kernels without a duration.
+        duplicates: Rows of the activities that repeat another row.
+        unrecorded: Intervals in which ranks may have run work that was launched but not recorded.
     """
 
     timed: tuple[Limitation, ...]
@@ -942,9 +970,9 @@ def _find_lost_work(
 
     Args:
         linker: The linker, after all calls were added.
-        profile: The profile, whose launches are known.
-        is_possible: Mask of the work with possible times, or None if all times are possible.
-        timed: Limitations of impossible times.
+        profile: The profile. Its launches must be recorded.
+        is_possible: Mask of the activities whose times are possible, or None if all are.
+        timed: Limitations on impossible times.
     """
     activities, launches = profile.activities, linker.launches
     of_launch = linker.thread, linker.threads.values
@@ -986,36 +1014,37 @@ def _find_lost_work(
 
 
 def _count_left_out_kernels(profile: model.Profile) -> int:
-    """Return the number of kernels that were left out while reading a profile."""
+    """Return the number of kernels that were left out while the profile was read."""
     return sum(note.count for note in profile.limitations if note.kind in LEFT_OUT)
 
 
 def _locate_left_out_kernels(
     profile: model.Profile, kernels: LostKernels, unknown: RankIntervals
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of a profile, with the times of kernels that were left out if known.
+    """Return the limitations of a profile, with times added for kernels left out while reading.
 
-    The times are known if at least as many lost kernels were found as were left out while reading.
+    The times are added only if every lost kernel was searched for (no sampling) and at least as
+    many were found as were left out while reading.
 
     Args:
         profile: The profile.
         kernels: Lost kernels of the profile.
-        unknown: Times at which ranks may have run these kernels.
+        unknown: Intervals in which ranks may have run the lost kernels.
     """
     n_left_out = _count_left_out_kernels(profile)
     if n_left_out and not kernels.is_sampled and len(kernels.calls) >= n_left_out:
-        # The launches of the kernels that were left out are among these.
+        # The lost kernels include all kernels that were left out while reading.
         return tuple(locate_untimed(profile.limitations, kernels.calls, unknown))
     return profile.limitations
 
 
 def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bools) -> model.Calls:
-    """Return the calls that launched work with invalid times, each once, in order of row.
+    """Return the distinct calls that launched work with invalid times, sorted by row.
 
     Args:
         profile: The profile.
-        launches: Launches of all activities.
-        is_timed: Mask of the work with valid times.
+        launches: Launching calls of all activities.
+        is_timed: Mask of the activities whose times are valid.
     """
     call = launches.call[~is_timed]
     return profile.calls.at(find_distinct(call[call != NONE].astype(np.int64)))
@@ -1024,12 +1053,12 @@ def _find_untimed_calls(profile: model.Profile, launches: Launches, is_timed: Bo
 def _mask_timed(
     activities: model.Activities, is_possible: Bools | None, zero_length: Ints
 ) -> Bools | None:
-    """Return a mask of the work with valid times, or None if all times are valid.
+    """Return a mask of the activities whose times are valid, or None if all times are valid.
 
     Args:
-        activities: Kernels, then copies.
-        is_possible: Mask of the work with possible times, or None if all times are possible.
-        zero_length: Rows of the kernels without a duration.
+        activities: GPU activities of the profile, kernels before copies.
+        is_possible: Mask of the activities whose times are possible, or None if all are.
+        zero_length: Rows of the kernels whose duration is 0.
     """
     if is_possible is None and len(zero_length) == 0:
         return None

@@ -1,8 +1,8 @@
-"""Operation ranges: the operations that the named ranges of a profile make up, on each rank.
+"""Operation ranges: how the named ranges of a profile become operations of each rank.
 
-The name of a range gives the phase and microbatch of an operation. It does not show on which rank
-the operation ran, in which iteration, or whether two ranges with the same name are one operation.
-:func:`find_operations` determines this in five steps::
+The name of a range gives the phase and microbatch of an operation. The name does not show on which
+rank the operation ran, in which iteration, or whether two ranges with the same name belong to one
+operation. :func:`find_operations` determines this in five steps::
 
     ranges          │ iteration 7                            │
                     │ F0      F0      B0      Optimizer      │ F0      B0
@@ -14,12 +14,12 @@ the operation ran, in which iteration, or whether two ranges with the same name 
     4 operation       0       0       1       2                3       4
     5 merged        F0 from the first start to the last end, B0, Optimizer, F0, B0
 
-1. A range belongs to each rank that its work ran on. A range without work belongs to the only rank
-   of its process or thread; see ``_place_on_ranks``.
-2. The range of an iteration gives its number to the ranges inside it, and to those after it until
-   the next forward; see ``_find_iteration_hints``.
-3. Iterations are numbered by these hints, and by repeated forwards and Optimizers where there are
-   none; see :mod:`bubbleviz.interpret.iterations`.
+1. A range belongs to each rank on which the range launched kernels or copies. A range that launched
+   nothing belongs to the only rank of its process or thread; see ``_place_on_ranks``.
+2. A range that marks an iteration passes the iteration number on to the ranges inside it. The
+   ranges after the mark get the number too, until the next forward; see ``_find_iteration_hints``.
+3. Iterations are numbered by these hints. Without hints, they are numbered by repeated forwards and
+   by Optimizers; see :mod:`bubbleviz.interpret.iterations`.
 4. Consecutive forwards or backwards with the same key are parts of one operation; see
    ``_group_ranges``.
 5. The parts of an operation are merged; see ``_merge_ranges``.
@@ -58,16 +58,19 @@ _MAX_LISTED = 8
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationRanges(Table):
-    """Ranges on ranks, in order of (rank, host start). Each is an operation or a part of one.
+    """Ranges assigned to ranks, sorted by (rank, host start).
+
+    Each range is an operation or a part of one.
 
     Attributes:
-        range: Row of the ranges that name operations.
-        rank: Rank that its work ran on.
-        mark: Iteration number in the name of a range around it, or -1 if there is none.
-        iteration: Iteration of the rank, from 0.
-        unnumbered: Whether its order determines its microbatch, because its name contains none or
-            all names on the rank contain the same one.
-        operation: Number of the operation, in order of (rank, host start).
+        range: Row of the range among the ranges whose names denote operations.
+        rank: Rank on which the range launched work.
+        mark: Iteration number given by the name of the range or by an iteration mark, or -1 if
+            there is none.
+        iteration: Iteration index of the range on its rank, from 0.
+        unnumbered: Whether the microbatch follows from the order of the ranges. This is so if the
+            name contains no microbatch, or if all names on the rank contain the same one.
+        operation: Operation index, ascending in order of (rank, host start).
     """
 
     range: Ints
@@ -80,12 +83,12 @@ class OperationRanges(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NameHints(Table):
-    """Stages and iteration numbers in the names of operations, one row per operation.
+    """Stages and iteration numbers found in range names, one row per operation.
 
     Attributes:
-        stage: Virtual stage, or -1 if the name gives none.
-        iteration: Number of the iteration that a range around the operation names, or -1 if there
-            is none.
+        stage: Virtual stage, or -1 if the name contains none.
+        iteration: Iteration number given by the name of the operation or by an iteration mark, or
+            -1 if there is none.
     """
 
     stage: Ints
@@ -94,13 +97,14 @@ class NameHints(Table):
 
 @dataclass(frozen=True)
 class NamedOperations:
-    """The operations that the ranges of a profile name.
+    """The operations that the range names of a profile denote.
 
     Attributes:
-        keys: The operations, in order of (rank, host start). Their GPU work is not known yet.
-        hints: Stages and iteration numbers in their names.
-        ranges: The ranges of these operations, by rank.
-        limitations: Limitations for ranges without GPU work whose rank is unknown.
+        keys: The operations, sorted by (rank, host start). The columns for GPU work are not filled
+            yet.
+        hints: Stages and iteration numbers in the names of the operations, one row per operation.
+        ranges: The ranges of the operations, sorted by (rank, host start).
+        limitations: Limitations that report ranges without GPU work whose rank is unknown.
     """
 
     keys: Operations
@@ -112,15 +116,15 @@ class NamedOperations:
 def find_operations(
     profile: Profile, named_ranges: Ranges, names: NameMeanings, work: LinkedWork
 ) -> NamedOperations:
-    """Find the operations that ranges name, on the ranks that the ranges launched work on.
+    """Turn named ranges into operations of the ranks on which the ranges launched work.
 
-    The steps are described at the top of this module.
+    The five steps are described at the top of this module.
 
     Args:
         profile: The profile.
-        named_ranges: Its ranges that name operations.
-        names: Meanings of the names of ranges.
-        work: All work of the profile, linked to these ranges.
+        named_ranges: Ranges of the profile whose names denote operations.
+        names: Meanings of the range names, indexed by name id.
+        work: All kernels and copies of the profile, linked to ``named_ranges``.
     """
     of_range, rank, unplaced = _place_on_ranks(profile, named_ranges, work)
     placed_ranges = _number_operations(profile, named_ranges, names, work, of_range, rank)
@@ -141,15 +145,16 @@ def _number_operations(
     of_range: Ints,
     rank: Ints,
 ) -> OperationRanges:
-    """Number the iterations of ranges, and the operations that they are parts of (steps 2 to 4).
+    """Assign an iteration and an operation to each placed range (steps 2 to 4).
 
     Args:
         profile: The profile.
-        named_ranges: Its ranges that name operations.
-        names: Meanings of the names of ranges.
-        work: All work of the profile, linked to these ranges.
-        of_range: Row of ``named_ranges``, one per range and rank, in order of (rank, host start).
-        rank: Rank of each entry of ``of_range``.
+        named_ranges: Ranges of the profile whose names denote operations.
+        names: Meanings of the range names, indexed by name id.
+        work: All kernels and copies of the profile, linked to ``named_ranges``.
+        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start). A
+            range that launched work on two ranks is placed twice.
+        rank: Rank of each placed range.
     """
     name = names.take(named_ranges.name_id[of_range])
     hint = _find_iteration_hints(profile.ranges, names, named_ranges, of_range, rank)
@@ -172,20 +177,21 @@ def _number_operations(
 def _place_on_ranks(
     profile: Profile, named_ranges: Ranges, work: LinkedWork
 ) -> tuple[Ints, Ints, Ints]:
-    """Find the ranks that ranges launched work on (step 1).
+    """Find the ranks on which ranges launched work (step 1).
 
-    A range that launched kernels on one device and a copy to another belongs only to the rank of
-    the kernels.
+    The ranks are those of the kernels of a range. The ranks of its copies matter only if the range
+    launched no kernel. A range that launched nothing gets the rank of :func:`_infer_ranks`.
 
     Args:
         profile: The profile.
-        named_ranges: Its ranges that name operations.
-        work: All work of the profile, linked to these ranges.
+        named_ranges: Ranges of the profile whose names denote operations.
+        work: All kernels and copies of the profile, linked to ``named_ranges``.
 
     Returns:
-        of_range: Row of the range, one per range and rank, in order of (rank, host start).
-        rank: Rank of each entry of ``of_range``.
-        unplaced: Rows of the ranges whose rank is unknown.
+        of_range: Row of ``named_ranges`` for each pair of a range and a rank, sorted by
+            (rank, host start, row).
+        rank: Rank of each pair.
+        unplaced: Rows of the ranges whose rank is unknown, in ascending order.
     """
     ranks, n_kernels = profile.activities.ranks, profile.activities.kernels
     n_ranks = len(ranks)
@@ -203,14 +209,15 @@ def _place_on_ranks(
 
 
 def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
-    """Return a mask of the ranges whose microbatch is determined by their order.
+    """Return a mask of the ranges whose microbatch follows from their order.
 
-    Their names contain no microbatch, or the same microbatch for all operations of the rank. A W
-    without a microbatch completes all pending W, and needs no number.
+    These are F, B, BW and R ranges whose names contain no microbatch. On ranks whose names give
+    every microbatch the same number, all phases in ``WORK`` are included. The exception is a W
+    without a microbatch: it completes all pending W, and needs no number.
 
     Args:
-        name: Meaning of the name of each range.
-        is_constant: Mask of the ranges of ranks that give every microbatch the same number.
+        name: Meanings of the range names, one row per range.
+        is_constant: Mask of the ranges on ranks whose names give every microbatch the same number.
     """
     has_none = name.microbatch < 0
     flushes_weights = (name.phase == Phase.W) & has_none
@@ -223,23 +230,24 @@ def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
 def _measure_step_times(
     named_ranges: Ranges, work: LinkedWork, of_range: Ints, rank: Ints, phase: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the start and end of each range, measured by compute kernels if these are needed.
+    """Return the start and end of each range, taken from its compute kernels where necessary.
 
-    The host may launch the Optimizers of two iterations in immediate succession. Only their kernels
-    then show the time between them. A collective in the second Optimizer may wait during that time,
-    so only compute kernels count.
+    The host may launch the Optimizers of two iterations in immediate succession. Then only the
+    kernels show how much time passed between the Optimizers. A collective in the second Optimizer
+    may wait during that time, so only compute kernels count. Kernels are looked up only for the
+    ranges that :func:`_select_rows_to_measure` selects.
 
     Args:
-        named_ranges: Ranges that name operations.
+        named_ranges: Ranges whose names denote operations.
         work: Kernels and copies of all ranks.
-        of_range: Row of ``named_ranges`` of each placed range, in order of (rank, host start).
+        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start).
         rank: Rank of each placed range.
         phase: Phase of each placed range.
 
     Returns:
-        start_ns: Start of the compute kernels of each placed range, or of the range itself if its
-            kernels were not looked up or do not exist.
-        end_ns: End of the compute kernels, or of the range.
+        start_ns: Start of the first compute kernel of each placed range, in ns. If its kernels were
+            not looked up or do not exist, this is the host start of the range.
+        end_ns: End of the last compute kernel, or else the host end of the range.
     """
     start_ns, end_ns = named_ranges.start_ns[of_range], named_ranges.end_ns[of_range]
     rows = _select_rows_to_measure(rank, phase)
@@ -259,13 +267,14 @@ def _measure_step_times(
 
 
 def _select_rows_to_measure(rank: Ints, phase: Ints) -> Ints:
-    """Return the rows of the ranges whose kernels must be looked up to divide the Optimizers.
+    """Return the rows of the ranges whose kernels are needed to tell consecutive Optimizers apart.
 
-    These are all Optimizers, and the first work of a rank and after each Optimizer. They are needed
-    only if a rank has two Optimizers without work between them; otherwise no row is returned.
+    Only F, B, W, BW, FB and Optimizer ranges are considered. The result is empty unless a rank has
+    two consecutive Optimizers. Otherwise it contains every Optimizer, the first range of each rank,
+    and the first range after each Optimizer, in ascending order.
 
     Args:
-        rank: Rank of each placed range, in order of (rank, host start).
+        rank: Rank of each placed range, sorted by (rank, host start).
         phase: Phase of each placed range.
     """
     rows = np.flatnonzero(mask_phases(phase, (*COUNTED, Phase.OPTIMIZER)))
@@ -279,9 +288,10 @@ def _select_rows_to_measure(rank: Ints, phase: Ints) -> Ints:
 
 
 def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
-    """Return the distinct pairs of a range and a rank that its work ran on.
+    """Return a code for each distinct pair of a range and a rank on which the range launched work.
 
-    Each pair is coded as ``range * n_ranks + rank``, in ascending order.
+    The code is ``range * n_ranks + rank``. The codes are sorted. Work outside all ranges is
+    ignored.
     """
     # Most work belongs to the same range as the previous work.
     rows = find_run_starts(work.range, work.rank)
@@ -292,18 +302,18 @@ def _list_range_rank_codes(work: LinkedWork, n_ranks: int) -> Ints:
 def _find_iteration_hints(
     ranges: Ranges, names: NameMeanings, named_ranges: Ranges, of_range: Ints, rank: Ints
 ) -> Ints:
-    """Return the iteration number of each placed range, or -1 if no name contains it (step 2).
+    """Return the iteration number that names give each placed range, or -1 if none does (step 2).
 
-    The number comes from the name of the operation, or else from the range of an iteration
-    (a mark). Only marks on the threads that open ranges of a rank count for the rank. The range of
-    an iteration may end before its Optimizer, so its number also applies to the ranges after it,
-    until the next forward outside every mark, for example of an evaluation.
+    The number comes from the name of the range itself, or else from a mark: a range around it that
+    names an iteration. Only marks on threads that open ranges of the rank are used. A mark may end
+    before the Optimizer of its iteration. Therefore, its number also applies to the ranges after
+    it, until the next forward outside every mark, for example in an evaluation.
 
     Args:
         ranges: All ranges of the profile.
-        names: Meaning of each range name.
-        named_ranges: Ranges that name operations.
-        of_range: Row of ``named_ranges`` of each placed range, in order of (rank, host start).
+        names: Meanings of the range names, indexed by name id.
+        named_ranges: Ranges whose names denote operations.
+        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start).
         rank: Rank of each placed range.
     """
     name_id = named_ranges.name_id[of_range]
@@ -323,20 +333,20 @@ def _find_iteration_hints(
 
 
 def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tuple[Ranges, Ints]:
-    """Find the ranges that mark iterations, sorted by start, with their iteration numbers.
+    """Find the ranges that mark iterations, with their iteration numbers.
 
-    The number is in the name of a mark. Marks without a number in their names are numbered in order
-    on each thread if they contain a forward and a backward. All others are left out, so that they
-    do not hide a mark around them.
+    The number is usually part of the name. Marks without a number in their names are numbered from
+    0 on each thread, see :func:`_number_marks`. A mark that gets no number is left out, so that it
+    does not hide a mark around it.
 
     Args:
         ranges: All ranges of the profile.
-        names: Meaning of each range name.
-        named_ranges: Ranges that name operations, which show what the marks contain.
+        names: Meanings of the range names, indexed by name id.
+        named_ranges: Ranges whose names denote operations. They show what the marks contain.
 
     Returns:
         marks: The marks, sorted by start.
-        number: Iteration number of each mark.
+        number: Iteration number of each mark, at least 0.
     """
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     is_by_order = names.by_order[ranges.name_id]
@@ -354,15 +364,16 @@ def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tu
 
 
 def _match_marks(marks: Ranges, start_ns: Ints, is_forward: Bools) -> Ints:
-    """Return the index of the mark that applies to each operation range of a rank, or -1.
+    """Return the index of the mark that applies to each operation range of a rank, or -1 if none.
 
-    This is the last mark that started before the range, if it is still open. A mark without a
-    forward inside only shows where the iteration starts, so it applies until the next mark.
+    The candidate is the last mark that starts at or before the start of the range. It applies if it
+    is still open then (its end is later). A mark that contains no forward only shows where the
+    iteration starts. Such a mark applies until the next mark starts.
 
     Args:
-        marks: Marks of iterations on the threads of the rank, in order of start.
+        marks: Iteration marks on the threads of the rank, sorted by start.
         start_ns: Start of each operation range.
-        is_forward: Mask of the ranges that are forwards.
+        is_forward: Mask of the ranges that are or contain a forward.
     """
     last = np.searchsorted(marks.start_ns, start_ns, side="right") - 1
     is_inside = (last >= 0) & (start_ns < np.append(marks.end_ns, NONE)[last])
@@ -373,11 +384,14 @@ def _match_marks(marks: Ranges, start_ns: Ints, is_forward: Bools) -> Ints:
 
 
 def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
-    """Give each range without a hint the last hint of its rank, until a forward without a hint.
+    """Fill missing hints with the last hint before them on the same rank.
+
+    A forward without a hint stops this: the forward and the ranges after it stay without a hint
+    until the next hint.
 
     Args:
-        hint: Iteration number of each range, or -1, in order of (rank, host start).
-        is_forward: Mask of the forwards.
+        hint: Iteration number of each range, or -1 if unknown, sorted by (rank, host start).
+        is_forward: Mask of the ranges that are or contain a forward.
         rank: Rank of each range.
     """
     row = np.arange(len(hint))
@@ -389,19 +403,19 @@ def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
 
 
 def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
-    """Number the marks of a thread in order, without those that lack a forward or a backward.
+    """Number the marks of a thread from 0, skipping marks without both a forward and a backward.
 
-    A set-up or an evaluation that only one rank runs would otherwise make its numbers differ from
-    the numbers of the other ranks. An operation range belongs to the last mark that started before
-    it, if that mark is still open.
+    If a set-up or an evaluation that runs on only one rank were numbered, the iteration numbers of
+    that rank would differ from the other ranks. An operation range is inside the last mark that
+    starts at or before its own start, unless this mark ended earlier.
 
     Args:
-        marks: Marks whose names contain no number, in order of start; at least one.
+        marks: Marks whose names contain no number, sorted by start. Must not be empty.
         operations: Operation ranges of the thread.
         phase: Phase of each operation range.
 
     Returns:
-        Number of each mark, or -1 if it lacks one of the passes.
+        Number of each mark, or -1 if the mark contains no forward or no backward.
     """
     last = np.searchsorted(marks.start_ns, operations.start_ns, side="right") - 1
     is_inside = (last >= 0) & (operations.start_ns <= marks.end_ns[last])
@@ -416,15 +430,14 @@ def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
 def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> Ints:
     """Return the rank of each range that launched nothing, or -1 if unknown.
 
-    It is the only rank of the process, or else the only rank that other ranges of the thread
-    launched work on.
+    If the process of the range has a single rank, the result is that rank. Otherwise, if all ranges
+    of the same thread launched their work on a single rank, the result is that rank.
 
     Args:
-        named_ranges: Ranges that name operations.
+        named_ranges: Ranges whose names denote operations.
         idle: Rows of the ranges that launched nothing.
-        codes: Code of each pair of a range that launched work and the rank of this work; see
-            :func:`_list_range_rank_codes`.
-        ranks: Process and device of each rank.
+        codes: ``range * n_ranks + rank`` for each rank on which a range launched work.
+        ranks: Process and device of each rank, shape (n_ranks, 2).
     """
     n_ranks = len(ranks)
     threads_of_ranks = find_distinct_rows(named_ranges.thread[codes // n_ranks], codes % n_ranks)
@@ -443,22 +456,34 @@ def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> 
 def _group_ranges(
     order: iterations.HostOrder, iteration: Ints, is_single: Bools, is_part: Bools
 ) -> Ints:
-    """Return the operation of each range: equal keys with no other F/B/W between them (step 4).
+    """Assign each range to an operation: consecutive ranges with equal keys share one (step 4).
 
     ::
 
         ranges       F0   F0   RECV   F0   B0   F0
         operation    0    0    1      0    2    3
 
+    The key of a range is its rank, iteration and ``order.phase_key``. A range is counted if it is
+    an F, B, W, BW or FB:
+
+    - A counted range joins the operation of the previous counted range if their keys are equal.
+      Uncounted ranges between them do not matter.
+    - An uncounted range joins an earlier uncounted range with an equal key if there is no counted
+      range between them.
+    - A range in ``is_single`` never shares its operation with another range.
+    - A counted range in ``is_part`` starts a new operation if there is a transfer between it and
+      the previous counted range.
+
     Args:
-        order: Ranges of all ranks.
+        order: Ranges of all ranks, sorted by (rank, host start).
         iteration: Iteration of each range.
-        is_single: Mask of the ranges that are an operation each.
-        is_part: Mask of the ranges whose names are of parts of operations. They have no
-            microbatch, so a transfer between them separates two operations.
+        is_single: Mask of the ranges that are complete operations.
+        is_part: Mask of the ranges whose names denote only a part of an operation. These names
+            contain no microbatch, so only a transfer shows where the next operation starts.
 
     Returns:
-        Number of the operation of each range, in order of the first ranges.
+        Operation index of each range. Operations are numbered from 0 in order of their first
+        ranges.
     """
     key = group_rows(order.rank, iteration, order.phase_key).of_row
     counted = np.flatnonzero(order.counted)
@@ -467,7 +492,8 @@ def _group_ranges(
     n_transfers = np.cumsum(order.transfer)[counted]
     after_transfer = is_part[counted[1:]] & (np.diff(n_transfers) > 0)
     starts[1:] = is_new_key | is_single[counted[1:]] | after_transfer
-    # Runs of counted ranges get a number. Other ranges are separated by the counted ones.
+    # Counted ranges of one operation share a run number. Every counted range starts a new run of
+    # uncounted ranges.
     run: Ints = np.cumsum(order.counted)
     run[counted] = np.cumsum(starts)
     single_row = np.where(is_single, np.arange(len(key)), NONE)
@@ -480,14 +506,16 @@ def _describe_unplaced_ranges(
 ) -> tuple[Limitation, ...]:
     """Return limitations for ranges that launched nothing and whose rank is unknown.
 
-    Their process uses several devices or none. If it uses none but names passes, it ran a stage
-    whose GPU work was not recorded; its ranges are reported only as a missing stage.
+    There are up to three limitations. The first counts the processes that ran a stage although no
+    GPU work was recorded for them (see :func:`_find_unrecorded_stages`). The second counts the
+    ranges whose process uses several devices. The third counts the ranges of processes without GPU
+    work that ran no stage.
 
     Args:
-        profile: The profile, with the kernels and copies that ranks are made of.
-        named_ranges: Its ranges that name operations.
-        names: Meanings of the names of ranges.
-        rows: Rows of ``named_ranges`` without a rank.
+        profile: The profile. Its kernels and copies show which devices a process uses.
+        named_ranges: Ranges of the profile whose names denote operations.
+        names: Meanings of the range names, indexed by name id.
+        rows: Rows of ``named_ranges`` whose rank is unknown.
     """
     path, process = profile.source.path, process_of(named_ranges.thread[rows])
     has_work = find_positions(find_distinct(profile.activities.ranks[:, 0]), process) != NONE
@@ -516,14 +544,14 @@ def _describe_unplaced_ranges(
 
 
 def _find_unrecorded_stages(process: Ints, phase: Ints) -> Ints:
-    """Return the processes that ran a stage although no GPU work of them was recorded.
+    """Return the processes that ran a stage although none of their GPU work was recorded.
 
-    Such a process names a backward or several forwards. A single forward may belong to a helper,
-    which names what it tries or prepares.
+    A process ran a stage if it has a range of phase B, W, BW or FB, or at least two ranges of phase
+    F. A single forward is not enough, because helper processes also name what they try or prepare.
 
     Args:
-        process: Process of each range without GPU work in its process.
-        phase: Phase of each of these ranges.
+        process: Process of each range. Only processes without GPU work are passed.
+        phase: Phase of each range.
 
     Returns:
         The processes, in ascending order.
@@ -539,20 +567,23 @@ def _find_unrecorded_stages(process: Ints, phase: Ints) -> Ints:
 def _merge_ranges(
     named_ranges: Ranges, names: NameMeanings, placed_ranges: OperationRanges
 ) -> tuple[Operations, NameHints]:
-    """Merge the ranges of each operation (step 5).
+    """Merge the ranges of each operation into one row (step 5).
 
-    An operation lasts from the start of its first range to the last end. It has the name of its
-    first range, and is cut if any of its ranges is. An unnumbered operation gets as microbatch the
-    number of earlier operations with the same rank, iteration, phase, chunk and sequence.
+    An operation lasts from the host start of its first range to the latest host end of its ranges.
+    Its name is the name of its first range. It is cut if any of its ranges is cut. If the first
+    range is unnumbered, the microbatch is the number of earlier operations with the same rank,
+    iteration, phase, chunk and sequence. A B that never gets a W becomes a BW; see
+    :func:`fuse_backwards`. If a name contains a virtual stage but no chunk, the stage is used as
+    the chunk.
 
     Args:
-        named_ranges: Ranges that name operations.
-        names: Meanings of the names of ranges.
-        placed_ranges: The ranges by rank, with the number of their operation.
+        named_ranges: Ranges whose names denote operations.
+        names: Meanings of the range names, indexed by name id.
+        placed_ranges: The ranges assigned to ranks, with the index of their operation.
 
     Returns:
-        operations: The operations, in the order of their numbers.
-        hints: Stages and iteration numbers in their names.
+        operations: The operations, sorted by index.
+        hints: Stages and iteration numbers in the names, one row per operation.
     """
     count = int(placed_ranges.operation.max(initial=-1)) + 1
     first = placed_ranges.take(group_rows(placed_ranges.operation).first)
@@ -592,15 +623,16 @@ def _merge_ranges(
 
 
 def fuse_backwards(phase: Ints, key: tuple[Ints, Ints, Ints, Ints]) -> Ints:
-    """Return the phases with each B that never gets a W on its rank replaced by a fused BW.
+    """Return a copy of the phases in which B without a matching W is replaced by BW.
 
-    A W without a microbatch completes all backwards of its chunk, and a W without a chunk all
-    backwards of its rank.
+    A W matches every B with the same rank, chunk, stage and microbatch. A W without a microbatch
+    matches every B with the same rank, chunk and stage. A W without a microbatch, chunk and stage
+    matches every B of its rank. The order and the iteration of the operations do not matter.
 
     Args:
         phase: Phase of each operation.
-        key: Rank, chunk, stage and microbatch of each operation, or -1 if its name does not contain
-            them.
+        key: Rank, chunk, stage and microbatch of each operation. Values that the name of the
+            operation does not contain are -1.
     """
     phase = phase.copy()
     if len(phase) == 0:

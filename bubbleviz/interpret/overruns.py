@@ -1,23 +1,24 @@
 """Overruns: work whose recorded end is later than the start of the next work on its stream.
 
-A stream runs its work in sequence, so such an end is wrong and hides idle time::
+A stream runs its work in sequence. An end after the start of the next work is therefore wrong, and
+hides idle time::
 
     recorded    ├─ a ─────────────────────┤
                         ├ b ┤    ├ c ┤
-    corrected   ├─ a ───┤├ b ┤    ├ c ┤     ends at the start of b, or
+    corrected   ├─ a ───┤├ b ┤    ├ c ┤     a ends at the start of b, or
                 ├ a ┤   ├ b ┤    ├ c ┤      after the longest time of other kernels named a
 
-The earlier of the two ends is used. Some overlaps are real:
+The earlier of the two possible ends is used. Some overlaps are real:
 
 - Kernels of one CUDA graph launch may run concurrently.
 - A kernel that was launched with programmatic stream serialization may start early, before the
   previous kernel ends.
 - A hardware queue may run several streams concurrently.
 
-None of these makes a kernel take several times as long as the other kernels of its name.
+None of these effects makes a kernel take several times as long as other kernels with its name.
 
-The last work on a stream has no next work. Its end is wrong if the process had already waited for
-all work of the device, and if it takes several times as long as the other kernels of its name::
+The last kernel on a stream has no next work. Its end is wrong if the process had already waited for
+all work of the device, and if the kernel takes several times as long as others with its name::
 
     host        launch a    ├ wait for the device ┤
     recorded           ├─ a ───────────────────────────────┤
@@ -38,22 +39,24 @@ from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, pr
 
 #: Maximum overlap that may be timestamp noise, in ns.
 _CLOCK_GRAIN_NS = 5_000
-#: Minimum overlap of short kernels that shows that kernels start before the previous one ends, in
-#: ns.
+#: Minimum overlap of short kernels, in ns, that counts as a real start before the previous kernel
+#: ends.
 _EARLY_START_NS = 1_000
-#: Minimum number of overlaps that counts as many. Fewer may be damage even in a small profile.
+#: Minimum number of overlaps that counts as frequent. A smaller number may be damage, even in a
+#: small profile.
 _MIN_MANY = 10
-#: Minimum share of overlapping work that shows that kernels start before the previous one ends.
+#: Share of overlapping work above which kernels really start before the previous kernel ends.
 _MANY_EARLY_STARTS = 0.01
-#: Minimum share of work that contains the next work of its queue if the queue is not serial.
+#: Share of work containing the next work on its queue above which the queue is not serial.
 _MANY_CONTAINED = 0.2
-#: Minimum ratio of the duration of work with a wrong end to the longest duration of other work of
-#: its name. Such an end is wrong however many of them there are.
+#: Ratio of a duration to the longest other duration with the same name above which the end is
+#: wrong, no matter how many such ends there are.
 _FAR_LONGER = 3
-#: Minimum share of a profile's span that the last work on a stream takes for its end to be checked.
+#: Minimum duration of the last work on a stream for its end to be checked, as a share of the span
+#: of the profile.
 _NOTICEABLE = 0.01
-#: Maximum time from the return of a wait to the end of the awaited work that may be noise of the
-#: clocks of host and device, in ns.
+#: Maximum time in ns by which awaited work may end after the wait returns, because of noise between
+#: the host clock and the device clock.
 _WAIT_GRAIN_NS = 100_000
 
 
@@ -62,9 +65,9 @@ class _Overruns(Table):
     """Work that ends after the next work on its stream starts.
 
     Attributes:
-        row: Row of the work among the activities.
-        next_start_ns: Start of the next work on the stream.
-        next_end_ns: End of the next work on the stream.
+        row: Row of the kernel or copy among the activities.
+        next_start_ns: Start of the next kernel or copy on the stream.
+        next_end_ns: End of the next kernel or copy on the stream.
     """
 
     row: Ints
@@ -74,12 +77,15 @@ class _Overruns(Table):
 
 @dataclass(frozen=True, eq=False)
 class _Evidence:
-    """Masks of overruns that show which ends are wrong.
+    """Masks of overruns that show which ends are wrong. All masks have shape (overruns,).
 
     Attributes:
-        contains_next: Overruns that end after the next work ends.
-        is_far_longer: Overruns that take several times as long as any other work of their name.
-        is_outlier: Overruns that are far longer, of a name with at least as much other work.
+        contains_next: Mask of the overruns that end more than ``_CLOCK_GRAIN_NS`` after the end of
+            the next work.
+        is_far_longer: Mask of the overruns that take more than ``_FAR_LONGER`` times as long as any
+            other work with their name.
+        is_outlier: Mask of the far longer overruns that are rare among the work with their name, as
+            :func:`_is_rare_of_name` defines it.
     """
 
     contains_next: Bools
@@ -89,13 +95,15 @@ class _Evidence:
 
 @dataclass(frozen=True)
 class ClippedWork:
-    """Work that ends before the next work on its stream starts.
+    """Activities whose wrong end times are corrected.
 
     Attributes:
         activities: The activities with corrected ends.
-        first: Row of the first work on each stream; at equal starts, the first row.
-        last: Row of the last work on each stream; at equal starts, the last row.
-        limitations: Limitations that count the corrected ends.
+        first: Row of the activity that starts first on each stream. At equal starts, the smallest
+            row wins.
+        last: Row of the activity that starts last on each stream. At equal starts, the largest row
+            wins.
+        limitations: Limitations that report the number of corrected ends.
     """
 
     activities: Activities
@@ -107,20 +115,18 @@ class ClippedWork:
 def clip_overruns(
     path: str, activities: Activities, streams: Codes, *, are_queues: bool = False
 ) -> ClippedWork:
-    """Correct the ends of work that are later than the start of the next work on its stream.
+    """Correct end times that are later than the start of the next work on the same stream.
 
-    An end is certainly wrong if the work contains the next work, or takes longer than all other
-    work of its name. Other work only overlaps the next: it is cut short, which changes no idle
-    time. If so much work overlaps the next that damage cannot explain it, overlapping work is left
-    alone, and only certainly wrong ends are corrected.
+    A kernel or copy with such an end is an overrun. Overruns of at most ``_CLOCK_GRAIN_NS`` are
+    noise and are ignored. :func:`_select_wrong` selects the overruns to correct, and
+    :func:`_clip_ends` computes their new ends.
 
     Args:
         path: Path of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
-        are_queues: Whether the streams may be hardware queues, which several streams share. If
-            much of their work runs concurrently, only work that takes several times as long as
-            other work of its name is corrected.
+        are_queues: Whether a stream number may be a hardware queue that several streams share. If
+            much of the work on such queues runs concurrently, only outliers are corrected.
     """
     overruns, first, last = _find_overruns(activities, streams)
     if len(overruns) == 0:
@@ -145,14 +151,15 @@ def _classify_overruns(
 ) -> _Evidence:
     """Collect the evidence for wrong ends.
 
-    If so many kernels start before the previous one ends that damage cannot explain it, only
-    overruns that contain the next work count as outliers.
+    Many outliers that do not contain the next work, together with many short overlaps, mean that
+    kernels really start before the previous kernel ends. Then only overruns that contain the next
+    work remain outliers.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         overruns: All overruns, at least one.
-        longest_ns: Longest time of other work of the same name, or 0 if there is none.
+        longest_ns: Longest duration of other work with the same name, or 0 if there is none.
     """
     start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
     contains_next = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
@@ -173,20 +180,25 @@ def _select_wrong(
 ) -> tuple[Bools, tuple[Limitation, ...]]:
     """Select the overruns whose ends are corrected.
 
-    Outliers are always corrected. Only the other overruns can show that work runs concurrently. If
-    many of them contain the next work of a hardware queue, no others are corrected. Otherwise, if
-    many overlap it without containing it, only those that contain it are corrected. Otherwise, all
-    are corrected.
+    Outliers are always corrected. The first rule that applies decides about all other overruns:
+
+    1. If ``are_queues`` and more than ``_MANY_CONTAINED`` of all work contains the next work, the
+       queues run work concurrently. No other overrun is corrected.
+    2. If more than ``_MANY_EARLY_STARTS`` of all work overlaps the next work without containing it,
+       early starts are real. Only overruns that contain the next work are corrected.
+    3. Otherwise, all overruns are corrected.
+
+    In both comparisons, outliers are not counted, and at least ``_MIN_MANY`` overruns are needed.
 
     Args:
         path: Path of the profile.
         evidence: Evidence for wrong ends.
         n_work: Number of kernels and copies.
-        are_queues: Whether the streams may be hardware queues, which several streams share.
+        are_queues: Whether a stream number may be a hardware queue that several streams share.
 
     Returns:
         is_wrong: Mask of the overruns to correct.
-        notes: A limitation if the streams run several kernels concurrently.
+        notes: One limitation if rule 1 applies, otherwise empty.
     """
     contains_next, is_outlier = evidence.contains_next, evidence.is_outlier
     is_left = contains_next & ~is_outlier
@@ -202,14 +214,19 @@ def clip_late_ends(
 ) -> ClippedWork:
     """Correct the end of the last work on each stream if a wait for its device returned earlier.
 
-    Only work that takes at least 1 % of the profile's span is checked.
+    Only work whose launch is known and that takes at least 1 % of the profile's span is checked.
+    The conditions are those of :func:`_find_late_ends`.
 
     Args:
         path: Path of the profile.
-        work: Work that ends before the next work on its stream starts.
+        work: Activities whose overruns are already corrected.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of that call, undefined if the call is unknown.
-        calls: All calls of the profile.
+        launched_ns: Start of the launching call of each activity, undefined if the call is unknown.
+        calls: All API calls of the profile.
+
+    Returns:
+        The activities with corrected ends and one more limitation, or ``work`` itself if no end is
+        wrong.
     """
     activities = work.activities
     last = work.last[call[work.last] != NONE]
@@ -234,20 +251,26 @@ def clip_late_ends(
 def _find_late_ends(
     activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
 ) -> tuple[Ints, Ints]:
-    """Find the last work on streams whose end is wrong.
+    """Find the wrong ends among the last activities of streams.
 
-    A wait for the device must have returned after the start and before the end of the work, and the
-    work must take more than ``_FAR_LONGER`` times as long as any other work of its name.
+    The end of an activity is wrong if all of this holds:
+
+    - The activity takes at least ``_NOTICEABLE`` of the span of the profile.
+    - A wait for the device returned after the start of the activity, and more than
+      ``_WAIT_GRAIN_NS`` before its end.
+    - The activity takes more than ``_FAR_LONGER`` times as long as any other activity with its
+      name. At least one other activity must have the name.
 
     Args:
-        activities: Kernels, then copies.
-        last: Row of the last work on each stream with a known launch.
+        activities: GPU activities of the profile, kernels before copies.
+        last: Row of the last activity on each stream, without streams where its launch is unknown.
         launched_ns: Launch time of each activity.
-        calls: All calls of the profile.
+        calls: All API calls of the profile.
 
     Returns:
-        rows: Rows of the work.
-        corrected_ns: Latest possible end of each.
+        rows: Rows of the activities whose ends are wrong.
+        corrected_ns: Corrected end of each row: the return of the wait or the start plus the
+            longest duration of others with its name, whichever is earlier.
     """
     rows = last[_measure_durations(activities, last) >= _NOTICEABLE * _measure_span(activities)]
     if len(rows) == 0:
@@ -278,17 +301,18 @@ def _measure_span(activities: Activities) -> int:
 
 
 def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
-    """Return the time at which a wait for the device first shows that work had ended.
+    """Return, for each activity, the earliest time at which a wait proves that it had ended.
 
-    This is the earliest return of the waits of its process that started after its launch.
+    This is the earliest return of all waits that the process started at or after the launch of the
+    activity.
 
     Args:
-        process: Process of each piece of work.
-        launched_ns: Launch time of each piece of work.
-        waits: Waits for the only device of a process.
+        process: Process of each activity.
+        launched_ns: Launch time of each activity.
+        waits: Calls that wait for all work of the only device of a process.
 
     Returns:
-        Time for each piece of work, or the largest int64 if no wait started after its launch.
+        Time of each activity in ns, or the largest int64 if no wait started after its launch.
     """
     never_ns = np.iinfo(np.int64).max
     first_ns = np.full(len(process), never_ns, np.int64)
@@ -306,19 +330,19 @@ def _clip_ends(
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """Correct the ends of overruns.
 
-    Each ends at the start of the next work. If it contains the next work or takes longer than all
-    other work of its name, it takes at most the longest time of this other work.
+    The new end is the start of the next work. An overrun that contains the next work, or that takes
+    longer than ``longest_ns``, is also limited to a duration of ``longest_ns`` if that is not 0.
 
     Args:
         path: Path of the profile.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         overruns: Overruns to correct.
-        longest_ns: Longest time of other work of the same name, or 0 if there is none.
-        contains_next: Mask of overruns that contain the next work on their stream.
+        longest_ns: Longest duration of other work with the same name, or 0 if there is none.
+        contains_next: Mask of the overruns that contain the next work on their stream.
 
     Returns:
-        corrected: The activities with corrected ends.
-        limitations: Limitations that count the corrections.
+        corrected: A copy of the activities with corrected ends.
+        limitations: Limitations that report the number of corrections.
     """
     start_ns = activities.start_ns[overruns.row]
     duration_ns = activities.end_ns[overruns.row] - start_ns
@@ -338,19 +362,19 @@ def _clip_ends(
 def _find_overruns(
     activities: Activities, streams: Codes, grain_ns: int = _CLOCK_GRAIN_NS
 ) -> tuple[_Overruns, Ints, Ints]:
-    """Find the work that ends after the next work on its stream starts.
+    """Find the kernels and copies that end after the next one on their stream starts.
 
-    Work without a duration and work whose stream is unknown are ignored.
+    Kernels and copies whose duration is 0 or whose stream is unknown are ignored.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         grain_ns: Maximum overlap that is ignored, in ns.
 
     Returns:
-        overruns: The overruns.
-        first: Row of the first work on each stream.
-        last: Row of the last work on each stream.
+        overruns: The overruns, grouped by stream.
+        first: Row of the activity that starts first on each stream.
+        last: Row of the activity that starts last on each stream.
     """
     overruns, first, last = [_Overruns.make_empty()], [], []
     for rows in activities.iter_rows_by_stream(streams):
@@ -367,15 +391,15 @@ def _find_overruns(
 def _find_overruns_on_stream(
     activities: Activities, rows: Codes, start_ns: Ints, grain_ns: int
 ) -> _Overruns:
-    """Return the work of one stream that ends after the next work on it starts.
+    """Return the kernels and copies of one stream that end after the next one starts.
 
-    Work without a duration is ignored. Work of the same launch, and work with the same start, does
-    not count as the next work.
+    Kernels and copies whose duration is 0 are ignored. The next one is the first later row that
+    differs from the row before it in both start and launch.
 
     Args:
-        activities: Kernels, then copies.
-        rows: Rows of the work on the stream, in order of their starts.
-        start_ns: These starts.
+        activities: GPU activities of the profile, kernels before copies.
+        rows: Rows of the kernels and copies on the stream, sorted by start.
+        start_ns: Start of each of these rows.
         grain_ns: Maximum overlap that is ignored, in ns.
     """
     end_ns = activities.end_ns[rows]
@@ -386,7 +410,7 @@ def _find_overruns_on_stream(
     if len(candidate) == 0:
         return _Overruns.make_empty()
 
-    # Work of the same launch, or with the same start, is not the next work.
+    # A kernel of the same launch, or with the same start, is not the next one.
     launch = activities.correlation_id[rows]
     is_next = (mask_run_starts(launch) | (launch == UNCORRELATED)) & mask_run_starts(start_ns)
     next_rows = np.flatnonzero(is_next)
@@ -399,28 +423,30 @@ def _find_overruns_on_stream(
 
 
 def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
-    """Return whether overruns are too many to be damage.
+    """Return whether there are too many overruns to be explained by damage.
 
-    They must be at least ``_MIN_MANY``, and more than ``max_share`` of all work.
+    This is the case for at least ``_MIN_MANY`` overruns that are more than ``max_share`` of all
+    kernels and copies.
 
     Args:
         number: Number of overruns.
-        max_share: Maximum share of all work that damage explains.
+        max_share: Maximum share of kernels and copies that damage can explain, from 0 to 1.
         n_work: Number of kernels and copies.
     """
     return number >= _MIN_MANY and number > max_share * n_work
 
 
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
-    """Return a mask of the overruns that are rare among the work of the same name.
+    """Return a mask of the overruns that are rare among the activities with the same name.
 
-    They are rare if the name has at most as many overruns in ``is_counted`` as it has work that is
-    no overrun. All overruns of a name have the same result.
+    They are rare if the number of counted overruns with the name is not larger than the number of
+    activities with the name that are not overruns. All overruns with the same name get the same
+    result.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         rows: Rows of the overruns.
-        is_counted: Mask of the overruns to count.
+        is_counted: Mask of the overruns to count, shape (overruns,).
     """
     n_names = len(activities.names)
     # Index 0 is for work without a name (-1).
@@ -434,11 +460,12 @@ def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> B
 
 
 def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
-    """Return the longest duration of other work with the same name in ns, or 0 if there is none.
+    """Return the longest duration of other activities with the same name in ns, or 0 if none.
 
     Args:
-        activities: Kernels, then copies.
-        rows: Rows of the work. None of them counts as other work.
+        activities: GPU activities of the profile, kernels before copies.
+        rows: Rows of the activities to compare. None of these rows counts as another activity. The
+            result for a row without a name is 0.
     """
     n_names = len(activities.names)
     # The last index is for work without a name (-1).
@@ -455,16 +482,16 @@ def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
 def _describe_corrections(
     path: str, start_ns: Ints, removed_ns: Ints, is_damaged: Bools
 ) -> tuple[Limitation, ...]:
-    """Return the limitations for work whose end was corrected.
+    """Return the limitations for kernels and copies whose ends were corrected.
 
-    Damaged work and work that was only cut short at the start of the next work are separate
-    limitations.
+    The first limitation reports damaged ones, the second those that were only cut short at the
+    start of the next one. A limitation without cases is left out.
 
     Args:
         path: Path of the profile.
-        start_ns: Start of the work.
-        removed_ns: Time that was cut from each piece of work.
-        is_damaged: Mask of work whose recorded end is impossible.
+        start_ns: Start of each kernel or copy whose end was corrected.
+        removed_ns: Time that was cut from each of these kernels and copies.
+        is_damaged: Mask of those whose recorded end is impossible.
     """
     notes = []
     if n_damaged := int(is_damaged.sum()):
@@ -494,9 +521,9 @@ def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Li
 
     Args:
         path: Path of the profile.
-        is_left: Mask of overruns that contain other work and are not corrected.
-        is_far_longer: Mask of overruns that take several times as long as any other work of their
-            name.
+        is_left: Mask of the overruns that contain other work and are not corrected.
+        is_far_longer: Mask of the overruns that take more than ``_FAR_LONGER`` times as long as any
+            other work with their name.
     """
     reason = (
         f"{path}: so many that streams of this profile run several kernels at once; their times "

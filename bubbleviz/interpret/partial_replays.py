@@ -52,8 +52,8 @@ def find_partial_replays(
 
     Args:
         graph_launches: Graph launches with recorded work, by row.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
@@ -134,7 +134,7 @@ def _group_kernels(
     Args:
         selected: Indices of the graph launches.
         graph: Graph launch of each kernel, or -1 if something else launched it.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
     """
     # The last place of the mask is for kernels that something else launched (-1).
     is_chosen = make_mask(int(graph.max()) + 2, selected)
@@ -162,8 +162,8 @@ def _measure_available_times(
         selected: Indices of the graph launches.
         kernels_of: Rows of the kernels of each chosen graph launch.
         graph_launches: All graph launches with recorded work.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
@@ -204,7 +204,7 @@ def _is_partial(
         longer: Graph launches with more kernels.
         kernels_of: Rows of the kernels of each graph launch.
         time_ns: Time that the device had for each graph launch.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
     """
     names = activities.name_id
     complete = [

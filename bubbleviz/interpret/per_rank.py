@@ -203,7 +203,7 @@ def record_ranks(
     """Measure the operations, unexplained time, collectives and late launches of all ranks.
 
     Args:
-        linked: The profile, linked to its calls.
+        linked: The profile, its work linked to API calls and ranges.
         work: All work of the profile, with the kinds of kernels.
         placed_ranges: Ranges that name operations, by rank.
         receives: Row of each receive, and a compute range around its launch, one pair for each such
@@ -267,8 +267,8 @@ def _split_ranks(
     """Yield the groups of ranks that are measured together, in ascending order of rank.
 
     Args:
-        linked: The profile, linked to its calls.
-        work: All work of the profile.
+        linked: The profile, its work linked to API calls and ranges.
+        work: All kernels and copies of the profile.
         placed_ranges: Ranges that name operations, by rank.
         receives: Receives inside operations.
         keys: Operations of the profile, in order of rank.
@@ -335,7 +335,7 @@ def _find_receives(
     """Return the receives that were launched inside a range that is an operation of their rank.
 
     Args:
-        work: All work of the profile.
+        work: All kernels and copies of the profile.
         placed_ranges: Ranges that name operations, by rank.
         receives: Row of each receive, and a compute range around its launch, one pair for each such
             range.
@@ -374,7 +374,7 @@ def _take_work(
 
     Args:
         ranks: The ranks.
-        work: All work of the profile.
+        work: All kernels and copies of the profile.
         rows: Rows of the work of these ranks, in order of (rank, row).
         placed_ranges: Ranges of these ranks.
         n_ranges: Number of ranges that name operations.

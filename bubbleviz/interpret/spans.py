@@ -40,7 +40,7 @@ def classify_work(
         work: The linked work of a profile.
         activities: The same work. Kernels have the names of the operations that they carry out.
         named_ranges: Ranges that the work is linked to.
-        names: Meanings of the names of ranges.
+        names: Meanings of the range names, indexed by name id.
         kinds: Kinds of kernels, by name.
 
     Returns:
@@ -163,7 +163,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
 
     Args:
         keys: Operations of the ranks.
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         ranks: The ranks.
     """
     count, communicates = len(keys), mask_phases(keys.phase, COMMUNICATION)
@@ -206,7 +206,7 @@ def _measure_without_library(
     """Measure the times of work without the compiled part.
 
     Args:
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         ranks: The ranks.
         communicates: Mask of the operations that are communication.
         group: Group (rank and iteration) of each operation, or -1 if the operation is not work.
@@ -246,7 +246,7 @@ def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -
     """Return a mask of the work that the spans of operations cover; see :func:`measure_times`.
 
     Args:
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         count: Number of operations.
         is_communication: Mask of the work that communication operations own.
     """
@@ -278,7 +278,7 @@ def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Int
     """Return the total lengths of the work of each rank by kind; see ``WorkTimes.spent_ns``.
 
     Args:
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         ranks: The ranks.
         is_loose: Mask of the compute kernels outside all compute operations.
     """
@@ -299,7 +299,7 @@ def _measure_communication(
 
     Args:
         keys: Operations of the ranks.
-        work: All work of the ranks.
+        work: All kernels and copies of the ranks.
         times: Times of this work.
 
     Returns:

@@ -125,7 +125,7 @@ def find_recorded_devices(
     The file of the profile must still be open.
 
     Args:
-        linked: The profile, linked to its calls.
+        linked: The profile, its work linked to API calls and ranges.
         activities: Kernels, then copies of the profile. Kernels have the names of the operations
             that they carry out.
         kinds: Kinds of kernels, by name.
@@ -209,7 +209,7 @@ def _find_recording_starts(
     several recordings, each process has a separate recording.
 
     Args:
-        linked: The profile, linked to its calls.
+        linked: The profile, its work linked to API calls and ranges.
         processes: Process of each device.
         work_ns: Start of the first work of each device.
     """

@@ -128,9 +128,9 @@ def find_lost_graphs(
     :func:`~bubbleviz.interpret.partial_replays.find_partial_replays`.
 
     Args:
-        calls: All calls of the profile.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        calls: All API calls of the profile.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
     """
@@ -167,8 +167,8 @@ def _find_recorded_processes(
     Args:
         process: Process of each graph launch.
         has_work: Mask of graph launches that share their correlation id with work.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
     """
     with_work = find_distinct(process[has_work])
     processes = [with_work]
@@ -223,8 +223,8 @@ def find_unknown_times(
 
     Args:
         lost_launches: Launches with unrecorded kernels.
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         of_launch: Index of the thread that launched each activity (undefined if the launch is
             unknown), and the thread ids, indexed by it.
         is_timed: Mask of the activities with valid times, or None if all times are valid.
@@ -251,8 +251,8 @@ def _select_timed_kernels(
     """Return the rows of the kernels with a known launch and valid times.
 
     Args:
-        launches: Launches of all activities.
-        activities: Kernels, then copies.
+        launches: Launching calls of all activities.
+        activities: GPU activities of the profile, kernels before copies.
         is_timed: Mask of the activities with valid times, or None if all times are valid.
     """
     is_linked = launches.call[: activities.kernels] != NONE
@@ -316,7 +316,7 @@ def _find_open_times(
     Args:
         launch_ns: Launch time of each piece of unrecorded work.
         launched_ns: Launch time of each activity.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         kernels: Rows of the kernels that the thread, or its process, launched on one device, at
             least one.
 
@@ -337,7 +337,7 @@ def find_times_between_kernels(
     Args:
         launch_ns: Launch time of each piece of work.
         launched_ns: Launch time of each activity.
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         kernels: Rows of kernels that were launched on one device, at least one.
 
     Returns:
@@ -392,11 +392,11 @@ def find_times_before_first_work(
     ``_MAX_STREAMS`` streams are checked.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         first: Row of the first work on each stream.
         call: Row of the call that launched each activity, or -1 if unknown.
         launched_ns: Start of the launching call, undefined if the call is unknown.
-        calls: All calls of the profile.
+        calls: All API calls of the profile.
         capture_start_ns: Start of the capture.
     """
     is_queued = call != NONE
@@ -429,7 +429,7 @@ def _select_waiting_work(
     """Select the work that was launched early in the capture and did not start at once.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         rows: Rows of the work to select from, whose launches are known.
         launched_ns: Launch time of each activity.
         capture_start_ns: Start of the capture.
@@ -452,7 +452,7 @@ def _has_host_function(calls: model.CallLog, row: int) -> bool:
         function    │    ├────────────────────┤
 
     Args:
-        calls: All calls of the profile.
+        calls: All API calls of the profile.
         row: Row of the launching call.
     """
     launch = calls.at(np.array([row], np.int64))
@@ -468,7 +468,7 @@ def _measure_longest_gap(
     """Return the longest time that a device idled although its next work had been launched, in ns.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         rank: Index of the device.
         is_queued: Mask of the work whose preceding gaps count; its launches are known.
         launched_ns: Launch time of each activity, undefined if unknown.
@@ -490,7 +490,7 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
     Time before the first work of the device does not count.
 
     Args:
-        activities: Kernels, then copies.
+        activities: GPU activities of the profile, kernels before copies.
         row: Row of the work.
         due_ns: Earliest time at which the work could have started.
         usual_ns: Longest time that the device idled before other work that had been launched.
